@@ -1,4 +1,4 @@
-"""Error messages of invalid settings, made from those of pydantic."""
+"""Error messages of invalid settings."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -92,7 +92,8 @@ class _LineReporter:
     def started(self, config: RunConfig, clients: int, done: int) -> None:
         self._rounds, self._done_before = _rounds_to_play(config), done
         self._began = time.monotonic()
-        self._line(f"continuing after round {done}" if done else _size_of_run(clients, self._rounds))
+        rounds = counted(self._rounds, "round") if self._rounds else "no training"
+        self._line(f"continuing after round {done}" if done else f"{counted(clients, 'client')}, {rounds}")
 
     def answered(self, client: str, request: Request) -> None:
         pass
@@ -173,10 +174,6 @@ def in_time(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return counted(max(round(seconds), 1), "second")
-
-
-def _size_of_run(clients: int, rounds: int) -> str:
-    return f"{counted(clients, 'client')}, {counted(rounds, 'round') if rounds else 'no training'}"
 
 
 def _rounds_to_play(config: RunConfig) -> int:

@@ -79,7 +79,10 @@ def _holdout_tensors(holdout: HoldoutState) -> Tensors:
     """Return the state of the hold-out check as named arrays; empty before the first check."""
     tensors: Tensors = {f"{_ACCEPTED}{name}": value for name, value in holdout.accepted.items()}
     verdicts = {"average": holdout.average, "training": holdout.training}
-    tensors |= {f"holdout/{name}": _verdict_row(verdict) for name, verdict in verdicts.items() if verdict is not None}
+    for name, verdict in verdicts.items():
+        if verdict is not None:
+            row = [_HARMS.index(verdict.harm), *verdict.before, *verdict.after, verdict.shift]
+            tensors[f"holdout/{name}"] = np.array(row)
     if holdout.log_probs is not None:
         tensors["holdout/log_probs"] = holdout.log_probs
     numbers = np.array([holdout.lr_factor, holdout.was_reset])
@@ -90,19 +93,13 @@ def _holdout_from(tensors: Tensors) -> HoldoutState:
     """Return the state that `_holdout_tensors` was given."""
     stored = below(tensors, "holdout/")
     lr_factor, was_reset = stored.get("numbers", np.array([1.0, 0.0])).tolist()
-    verdicts = {name: _verdict_from(stored[name]) for name in ("average", "training") if name in stored}
+    verdicts = {}
+    for name in (name for name in ("average", "training") if name in stored):
+        harm, *numbers, shift = stored[name].tolist()
+        verdicts[name] = HoldoutVerdict(_HARMS[int(harm)], Evidence(*numbers[:3]), Evidence(*numbers[3:]), shift)
     return HoldoutState(
         below(tensors, _ACCEPTED), stored.get("log_probs"), lr_factor, was_reset=bool(was_reset), **verdicts
     )
-
-
-def _verdict_row(verdict: HoldoutVerdict) -> NDArray[np.float64]:
-    return np.array([_HARMS.index(verdict.harm), *verdict.before, *verdict.after, verdict.shift])
-
-
-def _verdict_from(row: NDArray[np.float64]) -> HoldoutVerdict:
-    harm, *numbers, shift = row.tolist()
-    return HoldoutVerdict(_HARMS[int(harm)], Evidence(*numbers[:3]), Evidence(*numbers[3:]), shift)
 
 
 def secret_tensors(secrets: Secrets) -> Tensors:

@@ -37,7 +37,7 @@ from ..run.folder import file_name
 from ..run.progress_reporter import ProgressReporter, SilentReporter
 from ..run.record import Outcome
 from .assemble import Simulation, assemble
-from .local_transport import Engine, LocalTransport
+from .local_transport import LocalTransport
 from .simulate import simulate
 
 PARTITION = "partition-id"  # Flower's name for the number of a simulated client
@@ -94,8 +94,17 @@ class _OverGrid(LocalTransport):
         return replies
 
 
-def _engine_over(grid: Grid, over: threading.Event) -> Engine:
-    """Return an engine that sends requests over a grid; `over` ends waiting for replies."""
+def simulate_over(
+    grid: Grid,
+    config: RunConfig,
+    folder: Path,
+    *,
+    resume: bool,
+    progress: ProgressReporter,
+    over: threading.Event,
+    previous_run: Path | None = None,
+) -> Outcome:
+    """Run `simulate` with the nodes of a grid as clients; `over` ends waiting for replies."""
 
     def engine(
         folder: Path,
@@ -107,22 +116,7 @@ def _engine_over(grid: Grid, over: threading.Event) -> Engine:
         transport.begin(grid, folder, over)
         return transport
 
-    return engine
-
-
-def simulate_over(
-    grid: Grid,
-    config: RunConfig,
-    folder: Path,
-    *,
-    resume: bool,
-    progress: ProgressReporter,
-    over: threading.Event,
-    previous_run: Path | None = None,
-) -> Outcome:
-    """Run `simulate` with the nodes of a grid as clients."""
     try:
-        engine = _engine_over(grid, over)
         return simulate(config, folder, resume=resume, progress=progress, engine=engine, previous_run=previous_run)
     finally:
         shutil.rmtree(folder / _SIMULATED, ignore_errors=True)
@@ -169,7 +163,9 @@ def simulate_on_ray(
     start = {"num_cpus": cores, "log_to_driver": False, "logging_level": "error"}
     resources: dict[str, Any] = {"client_resources": {"num_cpus": 1, "num_gpus": 0}, "init_args": start}
     try:
-        run_simulation(server, clients, _how_many(config), backend_config=resources)
+        pools = choose_method(config).pools
+        count = 1 if pools else len(client_names(load_dataset(config.data), config.data))
+        run_simulation(server, clients, count, backend_config=resources)
     finally:
         over.set()
     if failures:
@@ -179,8 +175,3 @@ def simulate_on_ray(
 
 def _simulated(settings: str, folder: Path, context: Context) -> SimulatedSite:
     return SimulatedSite(settings, folder, int(context.node_config[PARTITION]))
-
-
-def _how_many(config: RunConfig) -> int:
-    """Return the number of clients, which Flower needs before the simulation is assembled."""
-    return 1 if choose_method(config).pools else len(client_names(load_dataset(config.data), config.data))
