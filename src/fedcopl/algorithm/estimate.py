@@ -35,7 +35,7 @@ def _confident(
     for kept in ((conf > lowest) & (ent < highest), (conf >= lowest) & (ent <= highest)):
         if kept.any():
             return kept
-    # Log-probabilities still tell apart what the rounded probabilities call equal.
+    # Log-probabilities still rank images whose probabilities round to the same number.
     most_confident: BoolArray = np.arange(len(log_probs)) == log_probs.max(axis=1).argmax()
     return most_confident
 

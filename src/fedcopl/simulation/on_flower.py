@@ -163,9 +163,7 @@ def simulate_on_ray(
     start = {"num_cpus": cores, "log_to_driver": False, "logging_level": "error"}
     resources: dict[str, Any] = {"client_resources": {"num_cpus": 1, "num_gpus": 0}, "init_args": start}
     try:
-        pools = choose_method(config).pools
-        count = 1 if pools else len(client_names(load_dataset(config.data), config.data))
-        run_simulation(server, clients, count, backend_config=resources)
+        run_simulation(server, clients, _how_many(config), backend_config=resources)
     finally:
         over.set()
     if failures:
@@ -175,3 +173,8 @@ def simulate_on_ray(
 
 def _simulated(settings: str, folder: Path, context: Context) -> SimulatedSite:
     return SimulatedSite(settings, folder, int(context.node_config[PARTITION]))
+
+
+def _how_many(config: RunConfig) -> int:
+    """Return the number of clients, which Flower needs before the simulation is assembled."""
+    return 1 if choose_method(config).pools else len(client_names(load_dataset(config.data), config.data))

@@ -103,7 +103,7 @@ class WorkerPool:
             results = self._results(jobs, queues, done, steal)
         except BaseException:
             for worker in [worker for worker in self._workers if worker.job is not None]:
-                worker.process.kill()  # nobody waits for its result any more
+                worker.process.kill()  # its result is not needed any more
                 self._replace(worker)
             raise
         return {name: results[name] for name in jobs}

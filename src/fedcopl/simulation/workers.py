@@ -71,7 +71,7 @@ def _can_fork() -> bool:
 def _worker_count(requested: WorkerCount, jobs: int, threads: int = 1, memory_limit: int = sys.maxsize) -> int:
     """Return the number of processes for that many jobs at a time.
 
-    `auto` is one per core, limited by memory, or what FEDCOPL_WORKERS says. With more than one thread of torch there is
+    `auto` is one per core, limited by memory, or the value of FEDCOPL_WORKERS. With several threads of torch there is
     one process: OpenMP's threads do not survive a fork, and the child would wait for them for ever.
 
     Raises:
