@@ -9,7 +9,7 @@ from rich.progress import Progress
 
 from fedcopl import RunConfig, progress
 from fedcopl.messages import Train
-from fedcopl.progress import _BarReporter, _LineReporter, watch_site, watching
+from fedcopl.progress import _BarReporter, _LineReporter, watch, watch_site
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.run.record import RoundRecord
 
@@ -82,12 +82,12 @@ def test_the_watcher_suits_where_it_is_shown(monkeypatch, terminal, notebook, wi
     monkeypatch.setattr(progress, "Console", lambda stderr: FakeConsole(terminal, notebook))
     monkeypatch.setattr(progress, "find_spec", lambda name: widgets or None)
     monkeypatch.setattr(progress, "Progress", lambda *_, **__: Progress(console=Console(file=io.StringIO())))
-    with watching(True, 2) as watcher:
+    with watch(2) as watcher:
         assert isinstance(watcher, kind)
 
 
 @pytest.mark.parametrize("given", [False, SilentReporter()])
-def test_silence_or_somebody_elses_watcher(given):
-    with watching(given, 2) as watcher:
+def test_no_progress_or_given_reporter(given):
+    with watch(2, given) as watcher:
         assert isinstance(watcher, SilentReporter)
         assert given is False or watcher is given

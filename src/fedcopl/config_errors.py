@@ -1,4 +1,4 @@
-"""Error messages of invalid settings, made from those of pydantic."""
+"""Error messages of invalid settings."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -25,33 +25,35 @@ _BOUNDS = {
 _PATTERNS = {r"^[\w.-]+$": "made of letters, digits, dots, dashes and underscores"}
 
 
-def explained(mistakes: Iterable[Mapping[str, Any]], unknown: Callable[[str], str]) -> dict[str, str]:
+def explained(errors: Iterable[Mapping[str, Any]], unknown: Callable[[str], str]) -> dict[str, str]:
     """Return the error message of each setting by full name; `unknown` makes that of a setting that does not exist."""
-    found = list(mistakes)
-    foreign = {_name(mistake): unknown(_name(mistake)) for mistake in found if mistake["type"] == "extra_forbidden"}
-    missing = {_name(mistake): "is missing" for mistake in found if mistake["type"] == "missing"}
-    others = in_words(mistake for mistake in found if mistake["type"] not in ("extra_forbidden", "missing"))
+    found = list(errors)
+    foreign = {_name(error): unknown(_name(error)) for error in found if error["type"] == "extra_forbidden"}
+    missing = {_name(error): "is missing" for error in found if error["type"] == "missing"}
+    others = in_words(error for error in found if error["type"] not in ("extra_forbidden", "missing"))
     return foreign | missing | others
 
 
-def in_words(mistakes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def in_words(errors: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return what each invalid setting should be, by full name; a setting of a union type has one error per type."""
-    meant: dict[str, list[str]] = {}
+    expected: dict[str, list[str]] = {}
     given: dict[str, str] = {}
-    for mistake in mistakes:
-        name = _name(mistake)
-        meant.setdefault(name, []).append(_meant(mistake))
-        given[name] = repr(mistake["input"])
-    return {name: f"should be {' or '.join(dict.fromkeys(words))}, not {given[name]}" for name, words in meant.items()}
+    for error in errors:
+        name = _name(error)
+        expected.setdefault(name, []).append(_expected(error))
+        given[name] = repr(error["input"])
+    return {
+        name: f"should be {' or '.join(dict.fromkeys(words))}, not {given[name]}" for name, words in expected.items()
+    }
 
 
-def _name(mistake: Mapping[str, Any]) -> str:
+def _name(error: Mapping[str, Any]) -> str:
     """Return the full name of a setting, without the branch of a union that pydantic adds to the path."""
-    return ".".join(str(part) for part in mistake["loc"][:2])
+    return ".".join(str(part) for part in error["loc"][:2])
 
 
-def _meant(mistake: Mapping[str, Any]) -> str:
-    kind, context = str(mistake["type"]), mistake.get("ctx") or {}
+def _expected(error: Mapping[str, Any]) -> str:
+    kind, context = str(error["type"]), error.get("ctx") or {}
     if kind in _BOUNDS:
         words, limit = _BOUNDS[kind]
         return f"{words} {context[limit]}"
@@ -60,4 +62,4 @@ def _meant(mistake: Mapping[str, Any]) -> str:
     if kind == "string_pattern_mismatch":
         return _PATTERNS.get(str(context["pattern"]), f"of the form {context['pattern']}")
     known = [words for start, words in _KINDS.items() if kind == start or kind.startswith(f"{start}_")]
-    return known[0] if known else str(mistake["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
+    return known[0] if known else str(error["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")

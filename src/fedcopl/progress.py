@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 from rich.console import Console
@@ -39,24 +39,23 @@ _COLUMNS = (
 
 
 @contextmanager
-def watching(progress: bool | ProgressReporter, rounds: int) -> Iterator[ProgressReporter]:
-    """Return the given reporter, or one for this terminal or notebook (True), or a silent one (False)."""
-    if isinstance(progress, bool):
-        with watch(rounds) if progress else nullcontext(SilentReporter()) as watcher:
-            yield watcher
-    else:
-        yield progress
+def watch(rounds: int, progress: bool | ProgressReporter = True) -> Iterator[ProgressReporter]:
+    """Report progress: a bar on a terminal and in a notebook with widgets, plain lines anywhere else.
 
-
-@contextmanager
-def watch(rounds: int) -> Iterator[ProgressReporter]:
-    """Show a progress bar on a terminal and in a notebook with widgets, plain lines anywhere else."""
+    Args:
+        rounds: The number of rounds.
+        progress: False: report nothing; a reporter: use that one instead.
+    """
     console = Console(stderr=True)
-    if not (find_spec("ipywidgets") if console.is_jupyter else console.is_terminal):
+    if not isinstance(progress, bool):
+        yield progress
+    elif not progress:
+        yield SilentReporter()
+    elif not (find_spec("ipywidgets") if console.is_jupyter else console.is_terminal):
         yield _LineReporter(console, rounds)
-        return
-    with Progress(*_COLUMNS, console=console, transient=True) as progress:
-        yield _BarReporter(progress, rounds)
+    else:
+        with Progress(*_COLUMNS, console=console, transient=True) as bar:
+            yield _BarReporter(bar, rounds)
 
 
 @contextmanager
@@ -92,7 +91,8 @@ class _LineReporter:
     def started(self, config: RunConfig, clients: int, done: int) -> None:
         self._rounds, self._done_before = _rounds_to_play(config), done
         self._began = time.monotonic()
-        self._line(f"continuing after round {done}" if done else _size_of_run(clients, self._rounds))
+        rounds = counted(self._rounds, "round") if self._rounds else "no training"
+        self._line(f"continuing after round {done}" if done else f"{counted(clients, 'client')}, {rounds}")
 
     def answered(self, client: str, request: Request) -> None:
         pass
@@ -175,10 +175,6 @@ def in_time(seconds: float) -> str:
     return counted(max(round(seconds), 1), "second")
 
 
-def _size_of_run(clients: int, rounds: int) -> str:
-    return f"{counted(clients, 'client')}, {counted(rounds, 'round') if rounds else 'no training'}"
-
-
 def _rounds_to_play(config: RunConfig) -> int:
     """Return the number of rounds; 0 if nothing is trained and the images are labelled once."""
     from .methods import choose_method  # brings torch, which is there once a run begins
@@ -200,7 +196,7 @@ def _round_line(record: RoundRecord, rounds: int) -> str:
     if record.converged:
         parts.append("training stops: no more gain on held-out images (train.patience)")
     parts += [f"{client} not used: {why}" for client, why in record.dropped.items()]
-    parts += [f"{who}: {what}" for who, what in record.site_notes()]
+    parts += [f"{client}: {note}" for client, note in record.site_notes()]
     return ", ".join(parts)
 
 

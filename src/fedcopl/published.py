@@ -1,4 +1,4 @@
-"""The settings whose defaults differ from the paper."""
+"""Settings that differ from the paper."""
 
 import json
 from collections.abc import Mapping

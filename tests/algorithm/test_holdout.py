@@ -56,7 +56,7 @@ def test_more_confident_model_is_no_harm():
 
 
 def test_less_confident_model_is_harm():
-    assert compare_models(SURE, says(0.7, 0.7, 0.3, 0.3), KEY).harm == "less sure"
+    assert compare_models(SURE, says(0.7, 0.7, 0.3, 0.3), KEY).harm == "less confident"
 
 
 def test_a_hundredth_of_a_nat_is_no_harm():
@@ -71,7 +71,7 @@ def test_two_changed_predictions_are_harm():
     # The loss falls from 4 x .69 to 2 x .73 + 2 x .0001, while two answers turn.
     before = says(0.51, 0.51, 0.49, 0.49)
     after = says(0.48, 0.9999, 0.52, 0.0001)
-    assert compare_models(before, after, KEY).harm == "other answers"
+    assert compare_models(before, after, KEY).harm == "changed predictions"
     assert compare_models(before, says(0.48, 0.9999, 0.48, 0.0001), KEY).harm == ""  # one may change
 
 
@@ -81,7 +81,7 @@ def test_large_prediction_shift_is_harm():
     after = says(0.9, 0.9, 0.9, 0.4)
     key = np.zeros(4, np.int64)
     assert _prediction_shift(before, after) == 0.75
-    assert compare_models(before, after, key).harm == "other mix"
+    assert compare_models(before, after, key).harm == "class shift"
 
 
 def test_prediction_shift_is_total_variation():
@@ -104,7 +104,7 @@ def test_labels_that_do_not_generalise_are_harm():
     before, after = says(0.1, 0.1, 0.9, 0.1), says(0.4, 0.4, 0.6, 0.1)
     assert compare_models(before, after, KEY).harm == ""
     verdict = compare_training(before, after, KEY)
-    assert verdict.harm == "cannot be learnt"
+    assert verdict.harm == "no generalisation"
     assert isinstance(verdict, HoldoutVerdict)
     assert compare_training(SURE, says(0.9, 0.9, 0.1, 0.1), KEY).harm == ""
 

@@ -165,7 +165,11 @@ MISTAKES = {
     "twice": (lambda: Federation([Site("a", "x"), Site("a", "y")], CLASSES), DataError, "two of them are called 'a'"),
     "no classes": (lambda: Federation([Site("a", "x")], []), DataError, "classes: is empty"),
     "one name for two": (lambda: Federation([Site("a", "x")], ["sea lion", "sea_lion"]), DataError, "all called"),
-    "who holds what": (lambda: Federation([Site("a", "x")], CLASSES, clients=3), ConfigError, "say themselves"),
+    "fixed by the sites": (
+        lambda: Federation([Site("a", "x")], CLASSES, clients=3),
+        ConfigError,
+        "follows from the sites",
+    ),
     "no setting": (lambda: Federation([Site("a", "x")], CLASSES, round=3), ConfigError, "did you mean rounds"),
     "no folder": (lambda: Federation([Site("a", "nowhere")], CLASSES).fit(), DataError, "site a: nowhere: there is no"),
     "no images": (lambda: Federation([Site("a", [])], CLASSES).fit(), DataError, "site a: has no images"),

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fedcopl.deployment.server.plan import PreparedServer
+from fedcopl.federation.client_state import state_from, state_tensors, taken_back
 
 from deployment.toolbox import digit_sites
 from fakes import SkewedLearner, start, unit_rows
 from fedcopl.algorithm.select import Selection
 from fedcopl.config import RunConfig
-from fedcopl.deployment.server.plan import PreparedServer
 from fedcopl.deployment.site.peers import Peers
 from fedcopl.deployment.site.pipeline import known_peers, members_pinned
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
@@ -24,7 +25,6 @@ from fedcopl.errors import CannotReply
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import prior_settings
-from fedcopl.federation.state_arrays import state_from, state_tensors, taken_back
 from fedcopl.messages import Adapt, Estimate, Evaluate, Select, SetupKeys, ShareKeys, Train, Unmask, digest
 from fedcopl.priors import estimation
 from fedcopl.priors.estimation import Estimation

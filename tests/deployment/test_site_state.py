@@ -12,8 +12,7 @@ from fedcopl.deployment.site.site_state import SiteState, SiteStep
 from fedcopl.deployment.wire.terms import Refused
 from fedcopl.errors import RunFolderError
 from fedcopl.federation.client import Client
-from fedcopl.federation.client_state import ClientState
-from fedcopl.federation.state_arrays import state_from, state_tensors, taken_back
+from fedcopl.federation.client_state import ClientState, state_from, state_tensors, taken_back
 from fedcopl.messages import Estimate, Evaluate, Select, SetupKeys, Train
 from fedcopl.privacy.mask_session import Session
 from fedcopl.privacy.private_replies import NoisyQueries, Secrets

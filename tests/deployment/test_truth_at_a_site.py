@@ -13,7 +13,7 @@ from fedcopl.deployment.site.policies import Consent
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.wire.terms import terms_of
-from fedcopl.federation.state_arrays import state_tensors
+from fedcopl.federation.client_state import state_tensors
 from fedcopl.messages import Evaluated, digest
 from fedcopl.simulation.local_transport import LocalTransport
 from small_digits import small_digits

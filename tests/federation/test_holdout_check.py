@@ -10,9 +10,8 @@ from fedcopl.algorithm.holdout import _expected_loss
 from fedcopl.algorithm.select import Selection
 from fedcopl.config import RunConfig
 from fedcopl.federation.client import Client
-from fedcopl.federation.client_state import ClientState
+from fedcopl.federation.client_state import ClientState, state_from, state_tensors
 from fedcopl.federation.prior_estimation import PriorState
-from fedcopl.federation.state_arrays import state_from, state_tensors
 from fedcopl.messages import Estimate, Evaluate, Select, Train
 from fedcopl.priors.posterior import no_priors
 from fedcopl.privacy.masked_layout import HoldoutSums
@@ -80,7 +79,7 @@ def test_no_rollback_after_helpful_training():
     assert state.holdout.lr_factor == 1
 
 
-@pytest.mark.parametrize(("move", "harm"), [(-0.5, "less sure"), (np.nan, "not finite")])
+@pytest.mark.parametrize(("move", "harm"), [(-0.5, "less confident"), (np.nan, "not finite")])
 def test_rollback_after_harmful_training_lowers_learning_rate(move, harm):
     client = client_of(move)
     reply, state = client.handle(Train(0, VISUAL), ready(client))

@@ -11,7 +11,7 @@ from fedcopl.config import RunConfig
 from fedcopl.errors import CannotReply, NoClientReplied
 from fedcopl.federation.aggregation import PlainAggregator
 from fedcopl.federation.client import Client
-from fedcopl.federation.client_state import ClientState
+from fedcopl.federation.client_state import ClientState, state_from, state_tensors
 from fedcopl.federation.prior_estimation import (
     PriorState,
     contradicts_zero_shot,
@@ -19,7 +19,6 @@ from fedcopl.federation.prior_estimation import (
     prior_settings,
 )
 from fedcopl.federation.server import run_round
-from fedcopl.federation.state_arrays import state_from, state_tensors
 from fedcopl.federation.transport import RoundExchange, RoundReport
 from fedcopl.messages import Adapt, Adapted, Estimate, Evaluate, Select, Train
 from fedcopl.priors.estimation import Estimation

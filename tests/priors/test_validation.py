@@ -10,8 +10,7 @@ from fakes import SkewedLearner
 from fedcopl.config import RunConfig
 from fedcopl.errors import CannotReply
 from fedcopl.federation.client import Client
-from fedcopl.federation.client_state import ClientState
-from fedcopl.federation.state_arrays import state_from, state_tensors
+from fedcopl.federation.client_state import ClientState, state_from, state_tensors
 from fedcopl.messages import Adapt
 from fedcopl.priors.label_shift import STRENGTHS
 from fedcopl.priors.posterior import no_priors

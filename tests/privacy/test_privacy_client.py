@@ -10,8 +10,7 @@ from fakes import START, FakeLearner
 from fedcopl.config import RunConfig
 from fedcopl.errors import CannotReply, ConfigError
 from fedcopl.federation.client import Client
-from fedcopl.federation.client_state import ClientState
-from fedcopl.federation.state_arrays import state_from, state_tensors, taken_back
+from fedcopl.federation.client_state import ClientState, state_from, state_tensors, taken_back
 from fedcopl.messages import Estimate, Select, SetupKeys, ShareKeys, Train, Unmask, digest
 from fedcopl.privacy import require_cryptography
 from fedcopl.privacy.private_replies import Secrets

@@ -10,8 +10,8 @@ from fakes import CLASSES, NO_PRIORS, START, FakeExam, FakeLearner, FlakyFederat
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError, NoClientReplied
 from fedcopl.federation.client import Client
+from fedcopl.federation.client_state import state_from, state_tensors
 from fedcopl.federation.server import run_round
-from fedcopl.federation.state_arrays import state_from, state_tensors
 from fedcopl.messages import Estimated, KeyShares, PublicKeys, Trained, Unmasked
 from fedcopl.privacy.mask_session import KEYS, SEALED, SHARE
 from fedcopl.rng import stream

@@ -10,10 +10,9 @@ from fakes import CLASSES, WIDTH, FakeExam, SkewedLearner, run, start
 from fedcopl.config import RunConfig
 from fedcopl.errors import CannotReply, NoClientReplied
 from fedcopl.federation.client import Client
-from fedcopl.federation.client_state import ClientState
+from fedcopl.federation.client_state import ClientState, state_from, state_tensors
 from fedcopl.federation.prior_estimation import prior_settings, prior_steps
 from fedcopl.federation.server import _choose_aggregator, run_round
-from fedcopl.federation.state_arrays import state_from, state_tensors
 from fedcopl.federation.transport import RoundExchange, RoundReport
 from fedcopl.messages import Adapt, Adapted
 from fedcopl.priors.estimation import Estimation

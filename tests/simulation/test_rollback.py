@@ -37,7 +37,7 @@ def test_rollbacks_of_a_round():
 
 
 def test_clients_that_do_not_end_with_the_average():
-    harm = HoldoutVerdict("less sure", Evidence(), Evidence(), 0.0)
+    harm = HoldoutVerdict("less confident", Evidence(), Evidence(), 0.0)
     fine = HoldoutVerdict("", Evidence(), Evidence(), 0.0)
     states = {
         "a": ClientState(holdout=HoldoutState(was_reset=True)),

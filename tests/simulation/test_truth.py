@@ -21,8 +21,8 @@ from fedcopl.config import RunConfig, override
 from fedcopl.data.catalog import load_digits
 from fedcopl.data.dataset import Dataset, ImageSet
 from fedcopl.data.partitioning import partition_dataset
+from fedcopl.federation.client_state import state_tensors
 from fedcopl.federation.learner import NO_PRIOR
-from fedcopl.federation.state_arrays import state_tensors
 from fedcopl.messages import Evaluate, Evaluated, digest
 from fedcopl.methods import METHODS, choose_method, settled
 from fedcopl.methods.learner import ClipTestSet

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from fedcopl.errors import ConfigError, FedCoPLError
-from fedcopl.simulation import worker_pool
-from fedcopl.simulation.worker_pool import WorkerFailed, WorkerPool, _balanced, worker_count
+from fedcopl.simulation import workers
+from fedcopl.simulation.worker_pool import WorkerFailed, WorkerPool, _balanced
+from fedcopl.simulation.workers import _worker_count
 from waiting import PATIENCE, until
 
 NAMES = dict.fromkeys("abcd", 1)
@@ -223,26 +224,26 @@ def is_alive(process):
 
 def test_worker_count(monkeypatch):
     monkeypatch.delenv("FEDCOPL_WORKERS")
-    monkeypatch.setattr(worker_pool, "cores", lambda: 8)
-    assert worker_count("auto", jobs=100) == 8
-    assert worker_count("auto", jobs=5) == 5
-    assert worker_count("auto", jobs=100, threads=3) == worker_count(1, jobs=100, threads=3) == 1
+    monkeypatch.setattr(workers, "cores", lambda: 8)
+    assert _worker_count("auto", jobs=100) == 8
+    assert _worker_count("auto", jobs=5) == 5
+    assert _worker_count("auto", jobs=100, threads=3) == _worker_count(1, jobs=100, threads=3) == 1
     with pytest.raises(ConfigError, match="each has one thread"):
-        worker_count(2, jobs=100, threads=3)
-    assert worker_count("auto", jobs=100, memory_limit=3) == 3
-    assert worker_count(12, jobs=100, memory_limit=3) == 12
+        _worker_count(2, jobs=100, threads=3)
+    assert _worker_count("auto", jobs=100, memory_limit=3) == 3
+    assert _worker_count(12, jobs=100, memory_limit=3) == 12
     monkeypatch.setenv("FEDCOPL_WORKERS", "2")
-    assert worker_count("auto", jobs=100) == 2
-    assert worker_count(3, jobs=100) == 3
+    assert _worker_count("auto", jobs=100) == 2
+    assert _worker_count(3, jobs=100) == 3
 
 
 def test_impossible_numbers_of_workers(monkeypatch):
     with pytest.raises(ConfigError, match="workers: should be auto or at least 1, not 0"):
-        worker_count(0, jobs=1)
+        _worker_count(0, jobs=1)
     monkeypatch.setenv("FEDCOPL_WORKERS", "many")
     with pytest.raises(ConfigError, match="FEDCOPL_WORKERS: should be auto or a number of workers, not 'many'"):
-        worker_count("auto", jobs=1)
-    monkeypatch.setattr(worker_pool, "can_fork", lambda: False)
-    assert worker_count("auto", jobs=100) == 1
+        _worker_count("auto", jobs=1)
+    monkeypatch.setattr(workers, "_can_fork", lambda: False)
+    assert _worker_count("auto", jobs=100) == 1
     with pytest.raises(ConfigError, match="only Linux can share"):
-        worker_count(2, jobs=100)
+        _worker_count(2, jobs=100)

@@ -17,7 +17,7 @@ from fedcopl.messages import Evaluate, Evaluated
 from fedcopl.methods import settled
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.run.record import to_plain
-from fedcopl.simulation import worker_pool, workers
+from fedcopl.simulation import workers
 from fedcopl.simulation.assemble import assemble
 from fedcopl.simulation.local_transport import LocalTransport
 from fedcopl.simulation.simulate import simulate
@@ -121,7 +121,7 @@ def test_on_a_gpu_there_is_one_process(monkeypatch):
 
 def test_fewer_workers_with_little_memory(monkeypatch):
     monkeypatch.setenv("FEDCOPL_WORKERS", "auto")
-    monkeypatch.setattr(worker_pool, "cores", lambda: 8)
+    monkeypatch.setattr(workers, "cores", lambda: 8)
     clip = load_clip("glyph-clip")
     each = working_memory(config_of(), clip, CLASSES)
     for free, count in ((None, 5), (100 * each, 5), (3.5 * each, 3), (0.1 * each, 1)):

@@ -26,7 +26,10 @@ def weighted_mean(parts: Sequence[NamedArrays], weights: Sequence[int]) -> dict[
     counted = [(part, weight) for part, weight in zip(parts, weights, strict=True) if weight != 0]
     if not counted or min(weights) < 0:
         raise ValueError("a weighted mean needs at least one positive weight and no negative one")
-    _require_same_layout(parts)
+    # NumPy would broadcast a small array to fit a large one, and the mean would be wrong without an error.
+    layouts = [{name: (array.shape, array.dtype.str) for name, array in part.items()} for part in parts]
+    if any(layout != layouts[0] for layout in layouts):
+        raise ValueError("arrays to average must have the same names, shapes and dtypes")
     total = sum(weights)
     return {name: _mean([(part[name], weight / total) for part, weight in counted]) for name in parts[0]}
 
@@ -35,16 +38,6 @@ def _mean(arrays: list[tuple[NDArray[Any], float]]) -> NDArray[Any]:
     # Starts from the first term, not from 0: 0 + (-0.0) is 0.0, and one client would not average to itself.
     terms = (fraction * array.astype(np.float64) for array, fraction in arrays)
     return sum(terms, start=next(terms)).astype(arrays[0][0].dtype)
-
-
-def _require_same_layout(parts: Sequence[NamedArrays]) -> None:
-    """Raise ValueError for arrays that NumPy would broadcast: their mean would be wrong without an error."""
-    if any(_layout(part) != _layout(parts[0]) for part in parts):
-        raise ValueError("arrays to average must have the same names, shapes and dtypes")
-
-
-def _layout(part: NamedArrays) -> dict[str, tuple[tuple[int, ...], str]]:
-    return {name: (array.shape, array.dtype.str) for name, array in part.items()}
 
 
 def nearest(client: str, uploads: Mapping[str, NamedArrays], count: int) -> list[str]:

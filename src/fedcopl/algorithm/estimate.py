@@ -28,21 +28,16 @@ def _confident(
     """
     if len(log_probs) == 0:
         return np.zeros(0, dtype=np.bool_)  # no image, no quantile
-    conf, ent = _confidence(log_probs), _entropy(log_probs)
+    conf: FloatArray = np.exp(log_probs.max(axis=1))  # max_c p_c
+    ent = _entropy(log_probs)
     lowest = -np.inf if confidence_quantile is None else np.quantile(conf, confidence_quantile)
     highest = np.inf if entropy_quantile is None else np.quantile(ent, 1 - entropy_quantile)
     for kept in ((conf > lowest) & (ent < highest), (conf >= lowest) & (ent <= highest)):
         if kept.any():
             return kept
-    # Log-probabilities still tell apart what the rounded probabilities call equal.
+    # Log-probabilities still rank images whose probabilities round to the same number.
     most_confident: BoolArray = np.arange(len(log_probs)) == log_probs.max(axis=1).argmax()
     return most_confident
-
-
-def _confidence(log_probs: FloatArray) -> FloatArray:
-    """Return the probability of the most likely class: max_c p_c, (n,)."""
-    conf: FloatArray = np.exp(log_probs.max(axis=1))
-    return conf
 
 
 def _entropy(log_probs: FloatArray) -> FloatArray:

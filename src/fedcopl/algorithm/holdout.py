@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from . import BoolArray, FloatArray, IntArray
 
-Harm = Literal["", "not finite", "less sure", "other answers", "cannot be learnt", "other mix", "against the priors"]
+Harm = Literal[
+    "", "not finite", "less confident", "changed predictions", "no generalisation", "class shift", "against the priors"
+]
 """Why a model is harmful; "" if it is not."""
 
 _SLACK = 0.01  # nats per image: a smaller rise of the loss is no harm
@@ -92,7 +94,7 @@ def compare_training(before: FloatArray, after: FloatArray, labels: IntArray) ->
     """Compare a model with itself before training; also check that the pseudo labels generalise at all."""
     verdict = compare_models(before, after, labels)
     if not verdict.harm and verdict.after.agreed < MIN_AGREEMENT * verdict.after.images:
-        return HoldoutVerdict("cannot be learnt", verdict.before, verdict.after, verdict.shift)
+        return HoldoutVerdict("no generalisation", verdict.before, verdict.after, verdict.shift)
     return verdict
 
 
@@ -114,10 +116,10 @@ def is_against_priors(posteriors: FloatArray, predictions: IntArray) -> bool:
 
 def _harm(old: Evidence, new: Evidence, shift: float) -> Harm:
     if is_less_confident(old, new):
-        return "less sure"
+        return "less confident"
     if new.agreed < old.agreed - max(1.0, _MAX_CHANGED * old.images):
-        return "other answers"
-    return "other mix" if shift > _MAX_SHIFT else ""
+        return "changed predictions"
+    return "class shift" if shift > _MAX_SHIFT else ""
 
 
 def is_less_confident(old: Evidence, new: Evidence) -> bool:

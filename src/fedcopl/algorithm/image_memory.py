@@ -31,8 +31,8 @@ def build_memory(features: FloatArray, selection: Selection, classes: int, per_c
     index, label, candidates = selection
     by_class = np.argsort(label, kind="stable")
     kept = by_class[rank_in_group(label[by_class]) < per_class]
-    said = np.eye(classes)[label[kept]] if candidates is None else candidates[kept].astype(np.float64)
-    return Memory(features[index[kept]], said / said.sum(axis=1, keepdims=True), index[kept])
+    values = np.eye(classes)[label[kept]] if candidates is None else candidates[kept].astype(np.float64)
+    return Memory(features[index[kept]], values / values.sum(axis=1, keepdims=True), index[kept])
 
 
 def memory_logits(
@@ -48,7 +48,7 @@ def memory_logits(
     features is (n, d), A (n, m) the cosines of image and key, L the values.
     kernel "exp" is phi(A) = exp(-sharpness (1 - A)), "softmax" is softmax(sharpness A) over the keys, so sharpness is
     beta in the one and 1 / temperature in the other. An empty memory adds nothing.
-    images (n,) says which of the client's images these are, when they are its own: their own keys are then left out,
+    images (n,) are the indices of these images if they are the client's own: their own keys are then left out,
     as an image would otherwise confirm its own pseudo-label.
     """
     closeness = sharpness * (features @ memory.keys.T - 1)

@@ -75,7 +75,7 @@ def quantity(
     *,
     classes_per_client: int | None = None,
 ) -> Partition:
-    """Give each client images of only s classes: s = ceil(0.2 C) unless classes_per_client says otherwise.
+    """Give each client images of only s classes: s = ceil(0.2 C) unless classes_per_client is set.
 
     Which classes is dealt at random so that every client holds s and all classes have equally many
     holders, give or take one: s K / C, about a fifth of the clients. With fewer than five clients

@@ -53,16 +53,18 @@ def stream_changes(before: SeenImages, recent: SeenImages, random: np.random.Gen
     """Return the results of the three tests; of two without prototypes."""
     before, recent = (_at_most(seen, random) for seen in (before, recent))
     pooled = _together(before, recent)
-    deals = [random.permutation(len(pooled)) for _ in range(_PERMUTATIONS)]
-    asked: dict[str, Callable[[SeenImages, SeenImages], float]] = {
+    permutations = [random.permutation(len(pooled)) for _ in range(_PERMUTATIONS)]
+    statistics: dict[str, Callable[[SeenImages, SeenImages], float]] = {
         "mix": _class_prior_shift,
         "doubt": _low_confidence_share,
     }
     if pooled.distances is not None:
-        asked["looks"] = _ks_statistic
+        statistics["looks"] = _ks_statistic
     return [
-        StreamChange(what, size := request(before, recent), _chance(request, pooled, len(before), size, deals))
-        for what, request in asked.items()
+        StreamChange(
+            what, size := statistic(before, recent), _chance(statistic, pooled, len(before), size, permutations)
+        )
+        for what, statistic in statistics.items()
     ]
 
 
@@ -92,14 +94,14 @@ def classes_moved(before: SeenImages, recent: SeenImages) -> FloatArray:
 
 
 def _chance(
-    request: Callable[[SeenImages, SeenImages], float],
+    statistic: Callable[[SeenImages, SeenImages], float],
     pooled: SeenImages,
     first: int,
     size: float,
-    deals: list[IntArray],
+    permutations: list[IntArray],
 ) -> float:
-    reached = sum(request(pooled.rows(deal[:first]), pooled.rows(deal[first:])) >= size for deal in deals)
-    return (1 + reached) / (1 + len(deals))
+    reached = sum(statistic(pooled.rows(order[:first]), pooled.rows(order[first:])) >= size for order in permutations)
+    return (1 + reached) / (1 + len(permutations))
 
 
 def _together(before: SeenImages, recent: SeenImages) -> SeenImages:

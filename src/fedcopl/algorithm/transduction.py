@@ -64,9 +64,9 @@ def transduce(
 
 def _first_centres(features: FloatArray, assignments: FloatArray) -> FloatArray:
     """Return the mean of the most confident images of each class, weighted by confidence, (C, d)."""
-    surest = np.argsort(-assignments, axis=0, kind="stable")[:_TOP_IMAGES]
-    weights = np.take_along_axis(assignments, surest, axis=0)
-    sums = np.einsum("kc,kcd->cd", weights, features[surest])
+    top = np.argsort(-assignments, axis=0, kind="stable")[:_TOP_IMAGES]
+    weights = np.take_along_axis(assignments, top, axis=0)
+    sums = np.einsum("kc,kcd->cd", weights, features[top])
     centres: FloatArray = sums / np.maximum(weights.sum(axis=0), _MIN_MASS)[:, None]
     return centres
 
@@ -85,8 +85,8 @@ def scores_of(
     """Return the unnormalised log z of other images, (m, C), with neighbours among the site's own images."""
     near, pull = nearest(features, mixture.features, weights.neighbours)
     pulled = np.einsum("ik,ikc->ic", pull, mixture.assignments[near])
-    said = weights.text * text_log_probs + weights.mixture * _log_likelihood(features, mixture)
-    scores: FloatArray = said + pulled
+    own = weights.text * text_log_probs + weights.mixture * _log_likelihood(features, mixture)
+    scores: FloatArray = own + pulled
     return scores
 
 

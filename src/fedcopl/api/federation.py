@@ -26,7 +26,7 @@ from ..data.in_memory import (
 )
 from ..errors import ConfigError, DataError, naming_arguments
 from ..plurals import counted
-from ..progress import watching
+from ..progress import watch
 from ..report.run_page import write_report
 from ..run.progress_reporter import ProgressReporter
 from ..simulation.simulate import simulate as run_simulation
@@ -255,7 +255,7 @@ def _run(
     dataset = None if given is None else read_by_settings(given, config.data)
     previous = None if previous_run is None else Path(previous_run)
     options: dict[str, Any] = {"resume": resume, "dataset": dataset, "previous_run": previous, "workers": workers}
-    with watching(progress, config.rounds) as reporter:
+    with watch(config.rounds, progress) as reporter:
         run_simulation(config, path, progress=reporter, **options)
     write_report(path)
     return Result(directory, dataset)

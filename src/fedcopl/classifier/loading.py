@@ -18,7 +18,7 @@ from ..config import RunConfig
 from ..config import load as load_config
 from ..data.dataset import TEMPLATE, Dataset, clean_all, read_classes, read_other_names
 from ..errors import ConfigError, ModelError, RunFolderError
-from ..federation.state_arrays import below
+from ..federation.client_state import below
 from ..files import no_folder
 from ..methods import run_title
 from ..methods.prompted_model import PromptedModel

@@ -165,7 +165,8 @@ class Client:
         shared, examples, last_loss, low_confidence = request.shared, 0, float("nan"), 0.0
         is_enough = len(np.unique(selection.index)) >= max(1, self.min_images)
         is_rolled_back = bool(set(request.shared) & set(state.own))
-        if is_enough and not is_rolled_back and not self._is_worth_training(state):
+        is_confident = state.prior.model is None or state.confidence is None or is_worth_training(state.confidence)
+        if is_enough and not is_rolled_back and not is_confident:
             low_confidence = 1.0
         elif is_enough and not is_rolled_back:
             prompts = {**(self._prompts(request.shared, state) or {}), **_stacked_experts(request.experts)}
@@ -198,10 +199,6 @@ class Client:
         if np.isnan(log_probs).any():
             raise CannotReply("its model gives no probabilities any more: training diverged, try a lower train.lr")
         return log_probs
-
-    def _is_worth_training(self, state: ClientState) -> bool:
-        """Return whether enough labels are expected right by the calibrated posteriors; always without priors."""
-        return state.prior.model is None or state.confidence is None or is_worth_training(state.confidence)
 
     def _holdout_sums(self, holdout: HoldoutState) -> HoldoutSums:
         """Summarise the hold-out check in numbers that can be summed over clients; losses only of enough images."""

@@ -90,13 +90,13 @@ def refuse_privacy(config: RunConfig, neighbours: int) -> None:
         require_cryptography()
     if config.privacy.secure_aggregation and config.sharing.robust != "mean":
         raise ConfigError(
-            f"sharing.robust: {config.sharing.robust} needs single updates, and with privacy.secure_aggregation nobody "
-            "sees them; use one or the other"
+            f"sharing.robust: {config.sharing.robust} needs single updates, which "
+            "privacy.secure_aggregation hides; use one or the other"
         )
     if config.privacy.secure_aggregation and neighbours:
         raise ConfigError(
             f"privacy.secure_aggregation: method={config.method} sends clients each other's prompts, "
-            "and with secure aggregation nobody sees a single client's; use one or the other"
+            "which secure aggregation hides; use one or the other"
         )
 
 
@@ -287,7 +287,7 @@ def _stale_rounds(before: int, checks: HoldoutSums) -> int:
 
 
 def _has_converged(config: RunConfig, stale: int) -> bool:
-    """Return whether training stops: only with priors, whose calibrated holdout tells further training from none."""
+    """Return whether training stops: only with priors, whose calibrated holdout shows whether training gains."""
     return config.adapts and 0 < config.train.patience <= stale
 
 

@@ -11,9 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from ..errors import RunFolderError
-from ..federation.client_state import ClientState
+from ..federation.client_state import ClientState, Tensors, below, state_from, state_tensors
 from ..federation.server import ServerState
-from ..federation.state_arrays import Tensors, below, state_from, state_tensors
 from ..federation.validation import ReportedCounts
 from ..files import write_bytes
 from ..plurals import counted

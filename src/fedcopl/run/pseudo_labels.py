@@ -14,7 +14,7 @@ from safetensors.numpy import save
 from ..data.dataset import ImageSet
 from ..data.images import ImageFiles
 from ..errors import RunFolderError
-from ..federation.state_arrays import Tensors
+from ..federation.client_state import Tensors
 from ..files import write_bytes, write_text
 from .folder import file_name
 

@@ -20,7 +20,7 @@ SCHEMA = 1
 """Version of results.json and rounds.jsonl. New keys do not change it; a changed meaning of a key does."""
 
 _LARGEST = 10**15  # larger counts, bytes and seconds are invalid
-_NOTED_MOVEMENT = 0.2  # share of predictions changed by untrained prompts from which users are told
+_NOTED_MOVEMENT = 0.2  # share of predictions changed by untrained prompts above which a run notes it
 Count = Annotated[int, Strict(), Field(ge=0, lt=_LARGEST)]
 Number = Annotated[float, Strict(), Field(gt=-_LARGEST, lt=_LARGEST)]
 Share = Annotated[float, Strict(), Field(ge=0, le=1)]

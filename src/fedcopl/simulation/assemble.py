@@ -153,7 +153,7 @@ def assemble(
     refuse_privacy(config, method.neighbours())
     if method.pools and config.is_private:
         raise ConfigError(
-            f"method={config.method}: all images are in one place, so the settings of privacy protect nobody"
+            f"method={config.method}: all images are in one place, so the settings of privacy have no effect"
         )
     progress.preparing("listing the images")
     dataset = dataset or load_dataset(config.data)

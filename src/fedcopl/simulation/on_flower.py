@@ -37,7 +37,7 @@ from ..run.folder import file_name
 from ..run.progress_reporter import ProgressReporter, SilentReporter
 from ..run.record import Outcome
 from .assemble import Simulation, assemble
-from .local_transport import Engine, LocalTransport
+from .local_transport import LocalTransport
 from .simulate import simulate
 
 PARTITION = "partition-id"  # Flower's name for the number of a simulated client
@@ -94,8 +94,17 @@ class _OverGrid(LocalTransport):
         return replies
 
 
-def _engine_over(grid: Grid, over: threading.Event) -> Engine:
-    """Return an engine that sends requests over a grid; `over` ends waiting for replies."""
+def simulate_over(
+    grid: Grid,
+    config: RunConfig,
+    folder: Path,
+    *,
+    resume: bool,
+    progress: ProgressReporter,
+    over: threading.Event,
+    previous_run: Path | None = None,
+) -> Outcome:
+    """Run `simulate` with the nodes of a grid as clients; `over` ends waiting for replies."""
 
     def engine(
         folder: Path,
@@ -107,22 +116,7 @@ def _engine_over(grid: Grid, over: threading.Event) -> Engine:
         transport.begin(grid, folder, over)
         return transport
 
-    return engine
-
-
-def simulate_over(
-    grid: Grid,
-    config: RunConfig,
-    folder: Path,
-    *,
-    resume: bool,
-    progress: ProgressReporter,
-    over: threading.Event,
-    previous_run: Path | None = None,
-) -> Outcome:
-    """Run `simulate` with the nodes of a grid as clients."""
     try:
-        engine = _engine_over(grid, over)
         return simulate(config, folder, resume=resume, progress=progress, engine=engine, previous_run=previous_run)
     finally:
         shutil.rmtree(folder / _SIMULATED, ignore_errors=True)

@@ -74,11 +74,13 @@ def simulate(
             progress.noticed(note)
         with nullcontext() if engine else open_pool(simulation, workers) as pool:
             if engine:
-                clients = engine(folder, simulation.clients, states, progress)
+                transport = engine(folder, simulation.clients, states, progress)
             else:
-                clients = LocalTransport(simulation.clients, states, progress, folder, pool)
-            recorder = _SimulationRecorder(simulation, clients, first, progress, pool)
-            finished = run_rounds(config, run_folder, clients, recorder, progress, began, simulation.server, checkpoint)
+                transport = LocalTransport(simulation.clients, states, progress, folder, pool)
+            recorder = _SimulationRecorder(simulation, transport, first, progress, pool)
+            finished = run_rounds(
+                config, run_folder, transport, recorder, progress, began, simulation.server, checkpoint
+            )
         for line in _final_rollbacks(finished.clients):
             progress.noticed(line)
         run_folder.write_json(EXAMPLES, as_plain(_examples(simulation, finished.clients, folder)))
@@ -105,14 +107,14 @@ class _SimulationRecorder:
     def __init__(
         self,
         simulation: Simulation,
-        clients: LocalTransport,
+        transport: LocalTransport,
         server: ServerState,
         progress: ProgressReporter,
         pool: WorkerPool | None = None,
     ):
-        self._simulation, self._clients, self._progress, self._pool = simulation, clients, progress, pool
+        self._simulation, self._transport, self._progress, self._pool = simulation, transport, progress, pool
         self._audit = replace(simulation.audit, evaluator=replace(simulation.audit.evaluator, pool=pool))
-        self._before = server.shared, dict(clients.states)  # before the current round
+        self._before = server.shared, dict(transport.states)  # before the current round
 
     def begin(self, first: RoundReport) -> Outcome:
         moved = self._simulation.first_movement(self._pool)
@@ -123,11 +125,11 @@ class _SimulationRecorder:
         return Outcome(zero_shot=zero_shot, first_prompts=prompts, dropped_before=first.dropped)
 
     def round(self, server: ServerState, report: RoundReport) -> tuple[RoundRecord, RefreshRecord | None]:
-        audit, states = self._audit, self._clients.states
+        audit, states = self._audit, self._transport.states
         record = audit.round(self._before, server, report, states)
         self._before = server.shared, dict(states)
         refresh = audit.refresh(report.round, states) if report.refreshed else None
-        seconds = self._clients.take_seconds()
+        seconds = self._transport.take_seconds()
         steps = self._simulation.config.train.epochs * report.batches
         return replace(
             record,
@@ -140,7 +142,7 @@ class _SimulationRecorder:
         return self._simulation.complete(outcome)
 
     def states(self) -> Mapping[str, ClientState]:
-        return self._clients.states
+        return self._transport.states
 
 
 def _final_rollbacks(states: Mapping[str, ClientState]) -> Iterator[str]:

@@ -16,13 +16,11 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal, cast
 
-from ..data.parallel import workers as cores
-from ..errors import ConfigError, FedCoPLError
+from ..errors import FedCoPLError
 from ..federation.client import Client
 from ..methods.learner import ClipLearner, ClipTestSet
 
 WorkerCount = int | Literal["auto"]
-_WORKERS_VARIABLE = "FEDCOPL_WORKERS"  # environment variable: what `auto` means on this machine
 _PR_SET_PDEATHSIG = 1
 
 Job = tuple[Callable[..., Any], *tuple[Any, ...]]
@@ -35,39 +33,6 @@ class WorkerFailed(Exception):
     def __init__(self, name: str, cause: Exception):
         super().__init__(f"{name}: {cause}")
         self.name, self.cause = name, cause
-
-
-def can_fork() -> bool:
-    """Return whether processes here can share what this one has loaded."""
-    return sys.platform == "linux" and not multiprocessing.current_process().daemon
-
-
-def worker_count(requested: WorkerCount, jobs: int, threads: int = 1, memory_limit: int = sys.maxsize) -> int:
-    """Return the number of processes for that many jobs at a time.
-
-    `auto` is one per core, limited by memory, or what FEDCOPL_WORKERS says. With more than one thread of torch there is
-    one process: OpenMP's threads do not survive a fork, and the child would wait for them for ever.
-
-    Raises:
-        ConfigError: The number is not possible.
-
-    >>> worker_count(3, jobs=2), worker_count(1, jobs=5)
-    (2, 1)
-    """
-    if requested != "auto" and requested < 1:
-        raise ConfigError(f"workers: should be auto or at least 1, not {requested}")
-    if not can_fork():
-        if requested not in ("auto", 1):
-            raise ConfigError("workers: only Linux can share a loaded model between processes; leave it at auto")
-        return 1
-    if threads > 1:
-        if requested not in ("auto", 1):
-            raise ConfigError(f"workers: each has one thread, and model.threads is {threads}; leave one of them out")
-        return 1
-    text = os.environ.get(_WORKERS_VARIABLE, "auto") if requested == "auto" else str(requested)
-    if text != "auto" and not (text.isdecimal() and int(text)):
-        raise ConfigError(f"{_WORKERS_VARIABLE}: should be auto or a number of workers, not {text!r}")
-    return max(1, min(jobs, min(cores(), memory_limit) if text == "auto" else int(text)))
 
 
 @dataclass(frozen=True)
@@ -138,7 +103,7 @@ class WorkerPool:
             results = self._results(jobs, queues, done, steal)
         except BaseException:
             for worker in [worker for worker in self._workers if worker.job is not None]:
-                worker.process.kill()  # nobody waits for its result any more
+                worker.process.kill()  # its result is not needed any more
                 self._replace(worker)
             raise
         return {name: results[name] for name in jobs}

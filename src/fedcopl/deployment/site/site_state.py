@@ -26,8 +26,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
 from ...errors import RunFolderError
-from ...federation.client_state import ClientState
-from ...federation.state_arrays import (
+from ...federation.client_state import (
+    ClientState,
     Tensors,
     below,
     secret_tensors,
