@@ -11,8 +11,7 @@ from unittest import mock
 
 import pytest
 
-from fedcopl.data.catalog import SOURCES
-from fedcopl.data.download import DOWNLOADS, get
+from fedcopl.data.catalog import DOWNLOADS, SOURCES, download_dataset
 from fedcopl.errors import DataError
 
 
@@ -82,7 +81,7 @@ def server():
 
 def fetch(download, folder, *progress):
     with mock.patch.dict(DOWNLOADS, {"things": download}):
-        return get("things", folder, *progress)
+        return download_dataset("things", folder, *progress)
 
 
 def check(folder):
@@ -180,4 +179,4 @@ def test_what_can_be_fetched():
 @pytest.mark.parametrize(("name", "hint"), [("resisc45", "OneDrive"), ("ucf101", "CoOp"), ("cifar", "known: cifar10")])
 def test_what_cannot_be_fetched_says_where_it_is(tmp_path, name, hint):
     with pytest.raises(DataError, match=f"{name}: cannot be downloaded by this program; .*{hint}"):
-        get(name, tmp_path)
+        download_dataset(name, tmp_path)

@@ -73,7 +73,7 @@ class TrainedOn:
 
     @property
     def is_known(self) -> bool:
-        """Whether the name identifies public weights."""
+        """True if the name identifies public weights."""
         return self.name in BUILT_IN or self.name in RELEASES
 
 

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from ..algorithm.partition import counts_by_client
 from ..config import Data, RunConfig, load, with_typed
-from ..data.catalog import SOURCES, load_dataset
+from ..data.catalog import DOWNLOADS, SOURCES, download_dataset, load_dataset
 from ..data.dataset import CLASSES_FILE, Dataset
 from ..data.overview import DatasetSurvey, survey
 from ..data.partitioning import client_names, partition_dataset
@@ -54,8 +54,6 @@ Pairs = Annotated[
 @app.command("list")
 def list_sources() -> None:
     """Print the data sets that can be read."""
-    from ..data.download import DOWNLOADS
-
     table = Table(box=None, pad_edge=False)
     for title in ("name", "what it is", "get"):
         table.add_column(title)
@@ -114,10 +112,8 @@ def show(
 @app.command()
 def get(name: Name, folder: Annotated[Path, typer.Argument(help="Where to put it.", show_default=False)]) -> None:
     """Download a data set, where its publisher allows it; a stopped download goes on where it was."""
-    from ..data.download import get as download
-
     with progress_bar(f"fetching {name}", DownloadColumn()) as progress:
-        print(download(name, folder, progress))
+        print(download_dataset(name, folder, progress))
 
 
 def _config(name: str, folder: str, settings: list[str] | None) -> RunConfig:

@@ -15,12 +15,15 @@ class Finding(NamedTuple):
 
 
 def ok(subject: str, detail: str) -> Finding:
+    """Return a finding that needs no action."""
     return Finding("ok", subject, detail)
 
 
 def note(subject: str, detail: str, advice: str) -> Finding:
+    """Return a finding that a run survives."""
     return Finding("note", subject, detail, advice)
 
 
 def problem(subject: str, detail: str, advice: str) -> Finding:
+    """Return a finding that stops a run."""
     return Finding("problem", subject, detail, advice)

@@ -76,5 +76,5 @@ def pages_in(path: Path, options: DecodeOptions) -> int:
 
 
 def is_readable_now(reason: str) -> bool:
-    """Whether an image was excluded for a missing package that is installed now."""
+    """Return whether an image was excluded for a missing package that is installed now."""
     return any(f"fedcopl[{extra}]" in reason and find_spec(package) for extra, package in _EXTRAS.items())
