@@ -358,9 +358,10 @@ def test_what_needs_a_package_says_so_and_is_tried_again_with_it(tmp_path, monke
         without.setattr("fedcopl.data.formats.tiff.import_module", missing)
         without.setattr("fedcopl.data.cache.is_readable_now", lambda reason: False)
         bad = cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad
-        assert bad[0].endswith("need: pip install 'fedcopl[tiff]'")
+        [reason] = bad.values()
+        assert reason.endswith("need: pip install 'fedcopl[tiff]'")
         assert cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad == bad
-    assert is_readable_now(bad[0])
+    assert is_readable_now(reason)
     assert cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad == {}
 
 
