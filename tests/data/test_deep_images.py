@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 
 from data.pictures import TRANSFORM, encoded, load, noise, plant, put
 from fedcopl.classifier.predictions import NamedImages, batches, every_page
-from fedcopl.classifier.recipe import Recipe, TrainedOn, read_recipe
+from fedcopl.classifier.recipe import Recipe, TrainedOn
 from fedcopl.config import Data, RunConfig
 from fedcopl.data.cache import PixelCache
 from fedcopl.data.decoding import BadImage, DecodeOptions, Span, Window, eight_bits
@@ -401,7 +401,7 @@ def test_a_classifier_keeps_how_files_are_read():
 def test_a_written_classifier_reads_files_so(tmp_path):
     chosen = RunConfig.from_mapping({"data": {"window": "1%:99%", "pages": "all"}}, "test")
     put(tmp_path, "config.json", Recipe(("cat", "dog"), "a {}", chosen, TrainedOn("ViT-B/32", "1")).to_json())
-    reading = read_recipe(tmp_path / "config.json")[0].reading
+    reading = Recipe.read(tmp_path / "config.json")[0].reading
     assert reading == DecodeOptions(Window("percentiles", 1, 99), (), "all")
     stack = put(tmp_path, "stack.tif", tiff(STACK, photometric="minisblack"))
     named = [NamedImages("stack.tif", stack), NamedImages("0", noise(1))]

@@ -195,14 +195,14 @@ _DESCRIBING = (".json", ".txt")  # files of a model besides its weights: setting
 
 
 @dataclass(frozen=True)
-class Exported:
+class _Exported:
     """An exported folder, and how far its ONNX file differs from torch."""
 
     folder: Path
     onnx: Difference | None
 
 
-def export(classifier: Classifier, folder: Path, *, onnx: bool = False, with_backbone: bool = False) -> Exported:
+def export(classifier: Classifier, folder: Path, *, onnx: bool = False, with_backbone: bool = False) -> _Exported:
     """Write a classifier into a temporary folder, which is renamed when it is complete.
 
     Raises:
@@ -220,7 +220,7 @@ def export(classifier: Classifier, folder: Path, *, onnx: bool = False, with_bac
         raise RunFolderError(f"{folder}: cannot be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return Exported(folder, difference)
+    return _Exported(folder, difference)
 
 
 def _write(classifier: Classifier, part: Path, onnx: bool, with_backbone: bool) -> Difference | None:

@@ -2,13 +2,11 @@
 
 from typing import Literal, NamedTuple
 
-FindingLevel = Literal["ok", "note", "problem"]
-
 
 class Finding(NamedTuple):
     """Result of one check."""
 
-    level: FindingLevel  # a problem stops a run
+    level: Literal["ok", "note", "problem"]  # a problem stops a run
     subject: str
     detail: str
     advice: str = ""  # what to do about it

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..decoding import BadImage, DecodeOptions, Picture
-from . import by_pillow, dicom, tiff
-from .tiff import TIFF, refuse_endless
+from . import by_pillow, dicom
+from .tiff import SIGNATURES as TIFF
 
 _EXTRAS = {"dicom": "pydicom", "heic": "pillow_heif", "tiff": "tifffile"}  # extra of fedcopl -> its package
 
@@ -44,12 +44,7 @@ def read_picture(content: bytes, options: DecodeOptions, page: int | None = None
     with _without_logs():
         if dicom.is_it(content):
             return dicom.read(content, options, page)
-        if content[:4] in TIFF:
-            refuse_endless(content)
-        try:
-            return by_pillow.read(content, options, page)
-        except by_pillow.BeyondPillow:
-            return tiff.read(content, options, page)
+        return by_pillow.read(content, options, page)
 
 
 def pages_in(path: Path, options: DecodeOptions) -> int:
@@ -63,14 +58,7 @@ def pages_in(path: Path, options: DecodeOptions) -> int:
             if dicom.is_it(first):
                 return dicom.pages(first + file.read())
             is_stack = first[:4] in TIFF and not options.bands  # with bands, pages may be the bands
-            if not is_stack:
-                return 1
-            content = first + file.read()
-            refuse_endless(content)
-            try:
-                return by_pillow.pages(content)
-            except by_pillow.BeyondPillow:
-                return tiff.pages(content)
+            return by_pillow.pages(first + file.read()) if is_stack else 1
     except Exception:  # a missing package or a damaged file
         return 1
 
