@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..decoding import BadImage, DecodeOptions, Picture
 from . import by_pillow, dicom
-from .tiff import SIGNATURES as TIFF
+from .tiff import SIGNATURES, refuse_endless
 
 _EXTRAS = {"dicom": "pydicom", "heic": "pillow_heif", "tiff": "tifffile"}  # extra of fedcopl -> its package
 
@@ -44,6 +44,8 @@ def read_picture(content: bytes, options: DecodeOptions, page: int | None = None
     with _without_logs():
         if dicom.is_it(content):
             return dicom.read(content, options, page)
+        if content[:4] in SIGNATURES:
+            refuse_endless(content)
         return by_pillow.read(content, options, page)
 
 
@@ -57,8 +59,11 @@ def pages_in(path: Path, options: DecodeOptions) -> int:
             first = file.read(132)
             if dicom.is_it(first):
                 return dicom.pages(first + file.read())
-            is_stack = first[:4] in TIFF and not options.bands  # with bands, pages may be the bands
-            return by_pillow.pages(first + file.read()) if is_stack else 1
+            if first[:4] not in SIGNATURES or options.bands:  # with bands, pages may be the bands
+                return 1
+            content = first + file.read()
+            refuse_endless(content)
+            return by_pillow.pages(content)
     except Exception:  # a missing package or a damaged file
         return 1
 

@@ -40,7 +40,6 @@ class _BeyondPillow(Exception):
 
 def pages(content: bytes) -> int:
     """Count the pages of a TIFF; an animation has one."""
-    tiff.refuse_endless(content)
     try:
         with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
             return len(_pages(image))
@@ -53,8 +52,6 @@ def read(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
     if content[4:8] == b"ftyp" and content[8:12] in _HEIC_BRANDS:
         return _read_heic(content)
     is_tiff = content[:4] in tiff.SIGNATURES
-    if is_tiff:
-        tiff.refuse_endless(content)
     if is_tiff and options.bands:
         return tiff.read(content, options, page)
     try:
