@@ -322,7 +322,7 @@ def test_another_window_is_another_entry_of_the_cache(tmp_path):
         ({"bands": "red"}, "three numbers counted from 1"),
     ],
 )
-def test_wrong_settings_are_said_in_words(tmp_path, settings, meant):
+def test_invalid_settings_are_named(tmp_path, settings, meant):
     with pytest.raises(ConfigError, match=meant):
         load("folder", plant(tmp_path, "cat/0.png"), **settings)
 
@@ -334,7 +334,7 @@ def test_a_window_is_written_as_it_is_read(low, width):
         assert DecodeOptions.of(Data(window=str(window))).window == window
 
 
-def test_the_check_says_how_files_were_read(tmp_path):
+def test_a_survey_notes_how_files_were_decoded(tmp_path):
     put(tmp_path, "cat/a.tif", tiff(np.array([[0, 1000]], np.uint16)))
     put(tmp_path, "cat/b.tif", tiff(np.array([[10, 4095]], np.uint16)))
     put(tmp_path, "cat/c.tif", tiff(STACK, photometric="minisblack"))
@@ -347,7 +347,7 @@ def test_the_check_says_how_files_were_read(tmp_path):
     assert found.dataset.skipped == [("cat/d.tif", "13 bands; choose three, as in data.bands=4,3,2")]
 
 
-def test_what_needs_a_package_says_so_and_is_tried_again_with_it(tmp_path, monkeypatch):
+def test_a_missing_package_is_named_and_the_file_is_tried_again_with_it(tmp_path, monkeypatch):
     put(plant(tmp_path, "cat/a.png"), "cat/deep.tif", tiff(SCENE[0].astype(np.float64)))
     cache, train = PixelCache(tmp_path / "cache"), load("folder", tmp_path).train
 
