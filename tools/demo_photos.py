@@ -12,9 +12,8 @@ from pathlib import Path
 
 from fedcopl.clip.known_models import locate
 from fedcopl.config import Data, RunConfig, override
-from fedcopl.data.catalog import load_dataset
+from fedcopl.data.catalog import download_dataset, load_dataset
 from fedcopl.data.dataset import Dataset
-from fedcopl.data.download import get
 from fedcopl.errors import FedCoPLError
 from fedcopl.progress import watch
 from fedcopl.report.run_page import REPORT, write_report
@@ -57,7 +56,7 @@ def main() -> int:
 def cifar10(folder: Path) -> Dataset:
     """Of the folder, in whichever of its forms, or fetched into it."""
     if not any(folder.glob("cifar-10-batches-*")):
-        get("cifar10", folder)
+        download_dataset("cifar10", folder)
     return load_dataset(Data(source="cifar10", path=str(folder)))
 
 

@@ -7,7 +7,7 @@ from PIL import Image
 
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import CLASSES
-from fedcopl.data.in_memory import InMemoryPictures, SiteHolding, dataset_of_sites
+from fedcopl.data.in_memory import SiteHolding, dataset_of_sites, gather
 from fedcopl.simulation.simulate import simulate
 from small_digits import all_digits
 
@@ -35,8 +35,8 @@ def holding(name: str, start: int) -> SiteHolding:
     return SiteHolding(name, pictures(train), pictures(test), truth)
 
 
-def pictures(images) -> InMemoryPictures:
-    return InMemoryPictures(images, [str(place) for place in range(len(images))])
+def pictures(images):
+    return gather(images, "images")
 
 
 def small_dataset():

@@ -113,7 +113,7 @@ def test_pickled_classifiers_share_one_model_and_hold_none(run):
     assert one.predictor.model.encoder.clip is other.predictor.model.encoder.clip
 
 
-def test_a_pickle_finds_a_model_of_ones_own_from_anywhere_or_says_that_it_is_gone(tmp_path, monkeypatch):
+def test_a_pickle_finds_a_private_model_from_any_folder_or_names_it_as_missing(tmp_path, monkeypatch):
     shutil.copytree(BUILT_IN["glyph-clip"], tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     folder = small_run(tmp_path / "run", model={"threads": 1, "backbone": "model"})
@@ -140,10 +140,10 @@ def test_all_forms_of_images_agree(north, tmp_path):
         image.save(tmp_path / f"{place}.png")
     grey = np.stack([np.asarray(image) for image in images])
     colour = np.repeat(grey[..., None], 3, axis=-1)
-    wanted = north.predict_log_proba(images)
+    expected = north.predict_log_proba(images)
     paths = sorted(tmp_path.glob("*.png"))
     for same in (tmp_path, str(tmp_path), paths, list(map(str, paths)), grey, colour, list(colour)):
-        assert np.array_equal(north.predict_log_proba(same), wanted)
+        assert np.array_equal(north.predict_log_proba(same), expected)
     assert np.array_equal(north.predict_log_proba(paths[2]), north.predict_log_proba(images[2]))
 
 
@@ -156,7 +156,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("images", "message"), WRONG.values(), ids=WRONG)
-def test_what_is_no_image_is_said(north, images, message):
+def test_a_file_that_is_no_image_is_named(north, images, message):
     with pytest.raises(DataError, match=message):
         north.predict(images)
 
@@ -175,10 +175,10 @@ def test_abstaining_by_hand(north):
     images, _ = digits("test", 0, 20)
     highest = north.predict_proba(images).max(axis=1)
     limit = float(np.median(highest))
-    said = list(north.predictions(images, threshold=limit, top=2))
-    assert [answer.abstains for answer in said] == (highest < limit).tolist()
-    assert all((answer.label is None) == answer.abstains for answer in said)
-    assert all(len(answer.top) == 2 and answer.top[0][1] == answer.probability for answer in said)
+    predictions = list(north.predictions(images, threshold=limit, top=2))
+    assert [answer.abstains for answer in predictions] == (highest < limit).tolist()
+    assert all((answer.label is None) == answer.abstains for answer in predictions)
+    assert all(len(answer.top) == 2 and answer.top[0][1] == answer.probability for answer in predictions)
 
 
 def test_the_threshold_is_that_quantile_of_its_own_images(run, north):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcopl.classifier.recipe import Confidence, Recipe, TrainedOn, parse_recipe
+from fedcopl.classifier.recipe import Confidence, Recipe, TrainedOn
 from fedcopl.config import RunConfig
 from fedcopl.errors import DataError, ModelError
 
@@ -41,7 +41,7 @@ def parsed(confidence):
     """The confidence of a classifier whose config.json holds this one."""
     recipe = Recipe(("cat", "dog"), "a {}", RunConfig(method="zeroshot"), TrainedOn("glyph-clip", "1"))
     plain = {**json.loads(recipe.to_json()), "confidence": confidence}
-    return parse_recipe(json.dumps(plain), "config.json").confidence
+    return Recipe.parse(json.dumps(plain), "config.json").confidence
 
 
 def test_survives_json():

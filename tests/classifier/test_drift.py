@@ -69,14 +69,14 @@ def test_too_few_images_are_refused(north):
         compare_streams(north, pictures(range(40)), pictures(range(5)))
 
 
-def test_the_command_says_what_changed_and_leaves_with_1(run, tmp_path):
+def test_the_command_prints_the_changes_and_exits_with_1(run, tmp_path):
     for name, change in (("before", np.asarray), ("recent", lambda image: 255 - np.asarray(image))):
         (tmp_path / name).mkdir()
         for row in rows_of(ALL, 40, 300 if name == "before" else 600):
             Image.fromarray(change(all_digits().train.images[row])).save(tmp_path / name / f"{row}.png")
     given = ["drift", str(tmp_path / "recent"), "--before", str(tmp_path / "before"), "-c", str(run)]
-    said = CliRunner().invoke(app, [*given, "--client", "north", "--device", "cpu"])
-    assert said.exit_code == 1 and "CHANGED" in said.output, said.output
+    result = CliRunner().invoke(app, [*given, "--client", "north", "--device", "cpu"])
+    assert result.exit_code == 1 and "CHANGED" in result.output, result.output
     plain = CliRunner().invoke(app, [*given, "--client", "north", "--device", "cpu", "--json"])
     assert json.loads(plain.output)["advice"].startswith("the images have changed")
 

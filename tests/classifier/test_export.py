@@ -69,7 +69,7 @@ def test_with_the_model_inside(north, tmp_path):
     assert np.array_equal(loaded.predict_log_proba(images), north.predict_log_proba(images))
 
 
-def test_a_model_of_ones_own_is_not_said_to_be_found_by_its_name(north):
+def test_the_card_asks_for_the_path_of_a_private_model(north):
     recipe = replace(north.recipe, backbone=replace(north.recipe.backbone, name="photo-clip"))
     card = " ".join(write_card(recipe, {}, None).split())
     assert "give its path with `--backbone`" in card and 'backbone="MODEL"' in card
@@ -78,8 +78,8 @@ def test_a_model_of_ones_own_is_not_said_to_be_found_by_its_name(north):
 
 
 def damage(folder, **changes):
-    told = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**told, **changes}))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
 
 
 def backbone(name):
@@ -115,7 +115,7 @@ def test_damaged_arrays(exported):
         Classifier.load(exported, device="cpu")
 
 
-def test_the_card_says_what_is_known(exported):
+def test_the_card_has_the_known_facts(exported):
     card = (exported / "README.md").read_text()
     head = yaml.safe_load(card.split("---")[1])
     assert head["library_name"] == "fedcopl"
@@ -173,10 +173,10 @@ def test_onnx_agrees_with_torch_and_needs_neither_torch_nor_us(north, as_onnx, t
         f"sys.argv = ['x', *[f'{tmp_path}/{{n}}.png' for n in range(3)]]\n"
         f"runpy.run_path({example!r})"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     shares = north.predict_proba(images)
-    wanted = [f"{north.classes_[row.argmax()]} ({row.max():.1%})" for row in shares]
-    assert [line.split(": ")[1] for line in said.splitlines()] == wanted
+    expected = [f"{north.classes_[row.argmax()]} ({row.max():.1%})" for row in shares]
+    assert [line.split(": ")[1] for line in output.splitlines()] == expected
 
 
 def test_a_method_that_leaves_torch_is_refused(tmp_path):

@@ -80,7 +80,7 @@ def test_a_row_is_one_line_and_no_formula(name, label):
 
 
 @given(texts, texts)
-def test_json_says_it_exactly(name, label):
+def test_json_keeps_names_unchanged(name, label):
     line = json_rows(1).line(prediction(name, label))
     assert line.count("\n") == 1
     assert json.loads(line)["image"] == name and json.loads(line)["top"][0]["label"] == label

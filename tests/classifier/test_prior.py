@@ -78,7 +78,7 @@ def plain(tmp_path_factory):
 
 
 # By hand: log p = log(1/2, 1/2), logit bias (0, 0), mix (3/4, 1/4): the mix itself.
-def test_an_image_that_says_nothing_is_answered_by_the_mix():
+def test_an_uninformative_image_gets_the_class_prior():
     prior = Prior(PosteriorModel(EVEN, np.zeros(2)), SKEWED)
     assert np.exp(prior.log_posteriors(np.log([[0.5, 0.5]]), np.zeros((1, 2))))[0] == pytest.approx([0.75, 0.25])
     assert np.exp(prior.pooled().log_posteriors(np.log([[0.5, 0.5]]), np.zeros((1, 2))))[0] == pytest.approx([0.5, 0.5])
@@ -89,8 +89,8 @@ def test_an_image_that_says_nothing_is_answered_by_the_mix():
 def test_all_parts_by_hand():
     prior = Prior(FULL, SKEWED)
     apart = 0.1 * (2 * 5 / 6 + 2 * np.log(6 / 5) - 2 * np.log(4 / 3)) + 0.4 + np.log(3)
-    wanted = 1 / (1 + np.exp(-apart))
-    assert np.exp(prior.log_posteriors(np.log([[0.5, 0.5]]), np.array([[1.0, 0.0]])))[0, 0] == pytest.approx(wanted)
+    expected = 1 / (1 + np.exp(-apart))
+    assert np.exp(prior.log_posteriors(np.log([[0.5, 0.5]]), np.array([[1.0, 0.0]])))[0, 0] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("model", [BALANCED, FULL])
@@ -145,8 +145,8 @@ def test_a_run_answers_through_its_priors(run, north):
     pixels = np.stack([north.predictor.transform.cut(image.convert("RGB")) for image in images])
     known = load_file(run / PRIORS)
     class_prior = load_file(class_prior_path(run, "north"))["site_class_prior"]
-    wanted = PosteriorModel.from_arrays(known).log_posteriors(*north.predictor.model_outputs(pixels), class_prior)
-    assert north.predict_log_proba(images) == pytest.approx(wanted, abs=1e-9)
+    expected = PosteriorModel.from_arrays(known).log_posteriors(*north.predictor.model_outputs(pixels), class_prior)
+    assert north.predict_log_proba(images) == pytest.approx(expected, abs=1e-9)
     assert north.prior.class_prior.tolist() == class_prior.tolist()
     assert class_prior[[1, 4, 7]].sum() > 0.8  # the classes it holds
     other = Classifier.load(run, client=SITES[1], device="cpu")
@@ -256,8 +256,8 @@ def test_another_mix_changes_answers_by_the_ratio_of_the_shares(north):
     doubled = north.prior.named_class_prior(CLASSES) | {"three": 2 * north.prior.class_prior[3]}
     before, after = north.predict_log_proba(images), north.with_prior(doubled).predict_log_proba(images)
     gained = (after - before) - (after - before)[:, :1]
-    wanted = np.where(np.arange(10) == 3, np.log(2), 0.0)
-    assert gained == pytest.approx(np.tile(wanted, (20, 1)), abs=1e-9)
+    expected = np.where(np.arange(10) == 3, np.log(2), 0.0)
+    assert gained == pytest.approx(np.tile(expected, (20, 1)), abs=1e-9)
 
 
 def test_everybodys_mix_is_the_one_learned_of_all(north):

@@ -176,7 +176,7 @@ def test_truncated_safetensors_are_refused(keep, folder):
     assert "model.safetensors: is damaged or no file of weights" in refused(folder)
 
 
-def test_an_empty_folder_says_what_it_needs(tmp_path):
+def test_an_empty_folder_is_refused_with_the_files_it_needs(tmp_path):
     message = refused(tmp_path)
     assert "config.json" in message
     assert "model.safetensors" in message

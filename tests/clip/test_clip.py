@@ -198,7 +198,7 @@ def test_open_clip_folders_name_their_activation(settings, activation, tmp_path)
     assert clip.preprocess.mean == (0.5, 0.4, 0.3)
 
 
-def test_a_bare_file_is_quick_gelu_unless_told(openai_model, tmp_path):
+def test_a_bare_file_has_quick_gelu_by_default(openai_model, tmp_path):
     torch.save(in_openai_layout(openai_model), tmp_path / "model.pt")
     assert load_clip(tmp_path / "model.pt").text.shape.activation == "quick_gelu"
     assert load_clip(tmp_path / "model.pt", activation="gelu").text.shape.activation == "gelu"

@@ -40,7 +40,7 @@ def test_what_loads_is_only_refused_for_want_of_weights(model, tmp_path):
         load_clip(tmp_path)
 
 
-def test_a_model_is_there_once_and_says_what_must_be_said():
+def test_every_model_is_listed_once_with_purpose_licence_and_commit():
     assert len({model.name for model in KNOWN_MODELS}) == len(KNOWN_MODELS)
     assert all(model.purpose and model.licence for model in KNOWN_MODELS)
     assert all(re.fullmatch(r"[0-9a-f]{40}|", model.revision) for model in KNOWN_MODELS)

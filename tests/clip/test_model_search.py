@@ -1,4 +1,4 @@
-"""Well-known names without a network: what is found, what is fetched, and what is said."""
+"""Known models without a network: search in the caches, download, and error messages."""
 
 import hashlib
 import re
@@ -56,7 +56,7 @@ def snapshot_in(cache):
 
 
 @pytest.mark.parametrize("name", sorted(known_models.RELEASES))
-def test_without_a_network_one_line_says_what_to_put_where(name, no_network, empty_home):
+def test_without_a_network_one_line_names_files_and_folder(name, no_network, empty_home):
     with pytest.raises(ModelError) as caught:
         load_clip(name)
     message, release = str(caught.value), known_models.RELEASES[name]
@@ -99,7 +99,7 @@ def test_a_hub_that_answers_anything_is_asked_for_the_files(monkeypatch):
         server.shutdown()
 
 
-def test_files_put_where_the_line_says_are_found(no_network, published):
+def test_files_in_the_named_folder_are_found(no_network, published):
     with pytest.raises(ModelError) as caught:
         load_clip(NAME)
     folder = re.search(r" into (/.+?snapshots/\w+)", str(caught.value))[1]

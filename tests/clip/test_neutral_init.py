@@ -37,14 +37,14 @@ def random_resnet() -> ResNetTower:
 
 
 def test_spread_takes_rows_at_even_distances():
-    # 6 rows, 3 wanted: each stands for two rows, and is the mean of them.
+    # 6 rows, 3 requested: each stands for two rows, and is the mean of them.
     assert spread(np.arange(6.0)[:, None], 3).ravel().tolist() == [0.5, 2.5, 4.5]
     # 25 patches and 5 prompts: the middle of each row of the image.
     assert spread(np.arange(25.0)[:, None], 5).ravel().tolist() == [2, 7, 12, 17, 22]
 
 
 def test_more_prompts_than_patches_still_differ_where_they_can():
-    # 2 rows, 4 wanted: places -.25, .25, .75, 1.25; the outer ones are the rows themselves.
+    # 2 rows, 4 requested: places -.25, .25, .75, 1.25; the outer ones are the rows themselves.
     assert spread(np.array([[0.0], [1.0]]), 4).ravel().tolist() == [0, 0.25, 0.75, 1]
 
 
@@ -78,7 +78,7 @@ def test_a_resnets_blank_is_its_last_grid():
     assert torch.allclose(state.float(), grid[0, 1:], atol=1e-4)
 
 
-def test_the_tower_itself_says_what_is_quiet(tiny):
+def test_the_candidate_that_changes_features_least_is_chosen(tiny):
     nothing = np.zeros((2, 0, 64), np.float32)  # no prompt at all changes nothing: nothing can be quieter
     loud = stream(1, "loud").normal(0, 50, (2, 5, 64)).astype(np.float32)
     assert most_neutral(tiny, (loud, nothing)) is nothing

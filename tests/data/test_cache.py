@@ -203,7 +203,7 @@ def test_a_damaged_index_is_begun_again(images, cache, monkeypatch, text):
     assert len(json.loads(index.read_text())) == 12
 
 
-def test_too_little_space_is_told_before_work(images, cache, monkeypatch):
+def test_too_little_space_is_an_error_before_work(images, cache, monkeypatch):
     cut = CountingCut()
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 1_000_000))
     with pytest.raises(DataError) as error:
@@ -260,11 +260,11 @@ def test_bare_pixels_of_two_shapes_are_not_mixed_up(cache):
         assert np.array_equal(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array, directly(images))
 
 
-def test_progress_is_told(images, cache):
-    told = []
-    cache.pixels(images, TRANSFORM.cut, TRANSFORM.key, lambda done, total: told.append((done, total)))
-    assert told == sorted(told)
-    assert told[-1] == (12, 12)
+def test_progress_is_reported(images, cache):
+    progress = []
+    cache.pixels(images, TRANSFORM.cut, TRANSFORM.key, lambda done, total: progress.append((done, total)))
+    assert progress == sorted(progress)
+    assert progress[-1] == (12, 12)
 
 
 def test_clearing(images, cache, monkeypatch):
@@ -294,8 +294,8 @@ def test_prepare_leaves_out_what_is_broken(tmp_path, cache):
     put(root, "test/dog/8.png", b"?")
     put(root, "train/cat/copy.png", encoded(noise(0)))
     put(root, "test/dog/leak.png", encoded(noise(1)))
-    told = []
-    prepared = prepare(load("folder", root), TRANSFORM.cut, TRANSFORM.key, cache, lambda *seen: told.append(seen))
+    progress = []
+    prepared = prepare(load("folder", root), TRANSFORM.cut, TRANSFORM.key, cache, lambda *done: progress.append(done))
     assert prepared.dataset.train.names == ["train/cat/0.png", "train/cat/copy.png", "train/dog/1.png"]
     assert prepared.dataset.test.labels.tolist() == [0, 1]
     assert np.array_equal(prepared.train, directly(prepared.dataset.train))
@@ -305,7 +305,7 @@ def test_prepare_leaves_out_what_is_broken(tmp_path, cache):
         "1 training image is an exact copy of another",
         "1 test image is also a training image",
     )
-    assert told[-1] == (7, 7)
+    assert progress[-1] == (7, 7)
 
 
 def test_nothing_usable_is_an_error(tmp_path, cache):

@@ -148,7 +148,7 @@ def test_a_missing_file(tmp_path):
         ten(tmp_path)
 
 
-def test_an_empty_folder_says_how_to_fetch(tmp_path):
+def test_an_empty_folder_names_the_command_to_fetch(tmp_path):
     with pytest.raises(DataError, match="holds no cifar-10-batches-py or cifar-10-batches-bin; fetch it with: fedcopl"):
         load("cifar10", tmp_path)
 

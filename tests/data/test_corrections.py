@@ -25,8 +25,8 @@ def test_places_and_classes(tmp_path):
 
 
 def test_each_client_gets_its_own():
-    told = corrections_of([9, 1, 3], {3: 9, 9: 3, 100: 1})
-    assert (told.index.tolist(), told.label.tolist()) == ([0, 2], [3, 9])
+    corrections = corrections_of([9, 1, 3], {3: 9, 9: 3, 100: 1})
+    assert (corrections.index.tolist(), corrections.label.tolist()) == ([0, 2], [3, 9])
     assert len(corrections_of([1, 2], {3: 9}).index) == 0
 
 

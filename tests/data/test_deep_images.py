@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 
 from data.pictures import TRANSFORM, encoded, load, noise, plant, put
 from fedcopl.classifier.predictions import NamedImages, batches, every_page
-from fedcopl.classifier.recipe import Recipe, TrainedOn, read_recipe
+from fedcopl.classifier.recipe import Recipe, TrainedOn
 from fedcopl.config import Data, RunConfig
 from fedcopl.data.cache import PixelCache
 from fedcopl.data.decoding import BadImage, DecodeOptions, Span, Window, eight_bits
@@ -322,7 +322,7 @@ def test_another_window_is_another_entry_of_the_cache(tmp_path):
         ({"bands": "red"}, "three numbers counted from 1"),
     ],
 )
-def test_wrong_settings_are_said_in_words(tmp_path, settings, meant):
+def test_invalid_settings_are_named(tmp_path, settings, meant):
     with pytest.raises(ConfigError, match=meant):
         load("folder", plant(tmp_path, "cat/0.png"), **settings)
 
@@ -334,7 +334,7 @@ def test_a_window_is_written_as_it_is_read(low, width):
         assert DecodeOptions.of(Data(window=str(window))).window == window
 
 
-def test_the_check_says_how_files_were_read(tmp_path):
+def test_a_survey_notes_how_files_were_decoded(tmp_path):
     put(tmp_path, "cat/a.tif", tiff(np.array([[0, 1000]], np.uint16)))
     put(tmp_path, "cat/b.tif", tiff(np.array([[10, 4095]], np.uint16)))
     put(tmp_path, "cat/c.tif", tiff(STACK, photometric="minisblack"))
@@ -347,7 +347,7 @@ def test_the_check_says_how_files_were_read(tmp_path):
     assert found.dataset.skipped == [("cat/d.tif", "13 bands; choose three, as in data.bands=4,3,2")]
 
 
-def test_what_needs_a_package_says_so_and_is_tried_again_with_it(tmp_path, monkeypatch):
+def test_a_missing_package_is_named_and_the_file_is_tried_again_with_it(tmp_path, monkeypatch):
     put(plant(tmp_path, "cat/a.png"), "cat/deep.tif", tiff(SCENE[0].astype(np.float64)))
     cache, train = PixelCache(tmp_path / "cache"), load("folder", tmp_path).train
 
@@ -358,9 +358,10 @@ def test_what_needs_a_package_says_so_and_is_tried_again_with_it(tmp_path, monke
         without.setattr("fedcopl.data.formats.tiff.import_module", missing)
         without.setattr("fedcopl.data.cache.is_readable_now", lambda reason: False)
         bad = cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad
-        assert bad[0].endswith("need: pip install 'fedcopl[tiff]'")
+        [reason] = bad.values()
+        assert reason.endswith("need: pip install 'fedcopl[tiff]'")
         assert cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad == bad
-    assert is_readable_now(bad[0])
+    assert is_readable_now(reason)
     assert cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad == {}
 
 
@@ -400,7 +401,7 @@ def test_a_classifier_keeps_how_files_are_read():
 def test_a_written_classifier_reads_files_so(tmp_path):
     chosen = RunConfig.from_mapping({"data": {"window": "1%:99%", "pages": "all"}}, "test")
     put(tmp_path, "config.json", Recipe(("cat", "dog"), "a {}", chosen, TrainedOn("ViT-B/32", "1")).to_json())
-    reading = read_recipe(tmp_path / "config.json")[0].reading
+    reading = Recipe.read(tmp_path / "config.json")[0].reading
     assert reading == DecodeOptions(Window("percentiles", 1, 99), (), "all")
     stack = put(tmp_path, "stack.tif", tiff(STACK, photometric="minisblack"))
     named = [NamedImages("stack.tif", stack), NamedImages("0", noise(1))]

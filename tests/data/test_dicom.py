@@ -213,9 +213,9 @@ def test_who_the_patient_is_stays_in_the_file(tmp_path, capfd, caplog):
     assert ("cat/report.dcm", "a DICOM without an image") in found.dataset.skipped
     assert any("burned-in annotation" in note for note in found.notes)
     kept = b"".join(path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file())
-    warnings_said = [str(one.message) for one in warned]
-    said = f"{found.notes} {found.dataset.skipped} {warnings_said} {capfd.readouterr()} {caplog.text}"
-    assert b"Doe" not in kept and "Doe" not in said and "4711" not in said
+    shown_warnings = [str(one.message) for one in warned]
+    output = f"{found.notes} {found.dataset.skipped} {shown_warnings} {capfd.readouterr()} {caplog.text}"
+    assert b"Doe" not in kept and "Doe" not in output and "4711" not in output
 
 
 def without_image() -> bytes:

@@ -44,6 +44,6 @@ def test_they_are_the_same_wherever_scikit_learn_keeps_them(monkeypatch):
         assert all(np.array_equal(a, b) for a, b in zip(one.images, other.images, strict=True))
 
 
-def test_nobody_waits_for_all_of_scikit_learn():
+def test_scikit_learn_is_not_imported():
     code = "import sys; from fedcopl.data.catalog import load_digits; load_digits(); sys.exit('sklearn' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -11,8 +11,7 @@ from unittest import mock
 
 import pytest
 
-from fedcopl.data.catalog import SOURCES
-from fedcopl.data.download import DOWNLOADS, get
+from fedcopl.data.catalog import DOWNLOADS, SOURCES, download_dataset
 from fedcopl.errors import DataError
 
 
@@ -43,7 +42,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.content, self.breaks_after, self.ranges, self.asked = WHOLE, None, True, []
+        self.content, self.breaks_after, self.ranges, self.ranges_requested = WHOLE, None, True, []
 
     def download(self, path="things.tar.gz"):
         md5 = hashlib.md5(self.content).hexdigest()
@@ -52,14 +51,14 @@ class Server(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
-        server, wanted = self.server, self.headers.get("Range")
-        server.asked.append(wanted)
+        server, byte_range = self.server, self.headers.get("Range")
+        server.ranges_requested.append(byte_range)
         if self.path != "/things.tar.gz":
             return self.send_error(404)
-        start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1]) if wanted and server.ranges else 0
+        start = int(re.fullmatch(r"bytes=(\d+)-", byte_range)[1]) if byte_range and server.ranges else 0
         if start >= len(server.content):
             return self.send_error(416)
-        self.send_response(206 if wanted and server.ranges else 200)
+        self.send_response(206 if byte_range and server.ranges else 200)
         self.send_header("Content-Length", str(len(server.content) - start))
         self.end_headers()
         body = server.content[start:]
@@ -82,7 +81,7 @@ def server():
 
 def fetch(download, folder, *progress):
     with mock.patch.dict(DOWNLOADS, {"things": download}):
-        return get("things", folder, *progress)
+        return download_dataset("things", folder, *progress)
 
 
 def check(folder):
@@ -101,7 +100,7 @@ def test_fetched_and_unpacked(server, tmp_path):
 def test_what_is_there_is_not_fetched_again(server, tmp_path):
     fetch(server.download(), tmp_path)
     fetch(server.download(), tmp_path)
-    assert len(server.asked) == 1
+    assert len(server.ranges_requested) == 1
 
 
 @pytest.mark.parametrize("ranges", [True, False])
@@ -112,7 +111,7 @@ def test_a_broken_connection_is_resumed(server, tmp_path, ranges):
     server.breaks_after = None
     fetch(server.download(), tmp_path)
     check(tmp_path)
-    assert server.asked == [None, "bytes=50000-"]
+    assert server.ranges_requested == [None, "bytes=50000-"]
 
 
 def test_a_stop_just_before_the_end(server, tmp_path):
@@ -159,7 +158,7 @@ def test_an_archive_that_is_none(server, tmp_path):
         fetch(server.download(), tmp_path)
 
 
-def test_nobody_there(server, tmp_path):
+def test_a_server_that_does_not_have_the_file_or_does_not_run(server, tmp_path):
     with pytest.raises(DataError, match="cannot be fetched: Not Found"):
         fetch(server.download("nothing.tar.gz"), tmp_path)
     with pytest.raises(DataError, match=r"cannot be fetched: .*refused"):
@@ -178,6 +177,6 @@ def test_what_can_be_fetched():
 
 
 @pytest.mark.parametrize(("name", "hint"), [("resisc45", "OneDrive"), ("ucf101", "CoOp"), ("cifar", "known: cifar10")])
-def test_what_cannot_be_fetched_says_where_it_is(tmp_path, name, hint):
+def test_a_data_set_that_cannot_be_downloaded_names_its_source(tmp_path, name, hint):
     with pytest.raises(DataError, match=f"{name}: cannot be downloaded by this program; .*{hint}"):
-        get(name, tmp_path)
+        download_dataset(name, tmp_path)

@@ -82,7 +82,7 @@ def test_no_natural_partition_without_clients(tmp_path):
         partition_dataset(load("folder", plant(tmp_path, "cat/a.png")), NATURAL, 0)
 
 
-def test_what_is_left_out_is_told(tmp_path):
+def test_skipped_files_are_listed(tmp_path):
     root, elsewhere = tmp_path / "root", plant(tmp_path / "elsewhere", "x.png")
     plant(root, "cat/good.png", "stray.png")
     put(root, "cat/notes.doc", "text")

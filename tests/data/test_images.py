@@ -63,13 +63,13 @@ def test_cmyk_and_palettes_become_rgb():
     assert np.array_equal(seen, TRANSFORM.cut(PLAIN.quantize(200).convert("RGB")))
 
 
-def test_a_transparent_palette_is_seen_on_white():
+def test_a_transparent_palette_is_drawn_on_white():
     clear = Image.new("P", (20, 20), 0)
     clear.putpalette([10, 20, 30, 200, 100, 50])
     assert (TRANSFORM.cut(decode(encoded(clear, transparency=0))) == 255).all()
 
 
-def test_a_damaged_exif_entry_says_nothing():
+def test_a_damaged_exif_entry_is_ignored():
     damaged = encoded(PLAIN, "JPEG", exif=b"Exif\x00\x00MM\x00*\x00\x00\xff\xffgarbage")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

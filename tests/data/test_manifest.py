@@ -78,7 +78,7 @@ def test_paths_elsewhere_are_meant(folder, tmp_path_factory):
     assert len(load("manifest", put(elsewhere, "table.csv", table)).train) >= 1
 
 
-def test_missing_files_are_left_out_and_told(folder):
+def test_missing_files_are_skipped_and_listed(folder):
     dataset = load("manifest", put(folder, "table.csv", "path,label\na.png,cat\nnone.png,cat\nsub,cat\n"))
     assert dataset.train.names == ["a.png"]
     assert list(dataset.skipped) == [("none.png", "there is no such file"), ("sub", "there is no such file")]

@@ -13,15 +13,15 @@ def test_counts_and_broken_images(tmp_path):
     plant(tmp_path, "train/cat/0.png", "train/cat/1.png", "train/dog/2.png", "test/cat/3.png")
     put(tmp_path, "train/cat/broken.png", b"")
     (tmp_path / "train" / "owl").mkdir()
-    told = []
-    found = survey(load("folder", tmp_path), lambda *seen: told.append(seen))
+    progress = []
+    found = survey(load("folder", tmp_path), lambda *done: progress.append(done))
     assert found.counts() == {"cat": (2, 1), "dog": (1, 0), "owl": (0, 0)}
     assert found.dataset.skipped == [("train/cat/broken.png", "the file is empty")]
     assert found.notes == ("no training image of owl",)
-    assert told[-1] == (5, 5)
+    assert progress[-1] == (5, 5)
 
 
-def test_without_labels_nobody_counts(tmp_path):
+def test_without_labels_there_are_no_counts(tmp_path):
     put(plant(tmp_path, "a.png", "b.png"), "classes.txt", "cat\ndog")
     assert survey(load("folder", tmp_path)).counts() == {"cat": (None, None), "dog": (None, None)}
 

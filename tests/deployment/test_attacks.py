@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fedcopl.deployment.server.plan import PreparedServer
-from fedcopl.federation.client_state import state_from, state_tensors, taken_back
 
 from deployment.toolbox import digit_sites
 from fakes import SkewedLearner, start, unit_rows
@@ -23,7 +22,7 @@ from fedcopl.deployment.site.site_state import SiteStep
 from fedcopl.deployment.wire.terms import Refused, terms_of
 from fedcopl.errors import CannotReply
 from fedcopl.federation.client import Client
-from fedcopl.federation.client_state import ClientState
+from fedcopl.federation.client_state import ClientState, state_from, state_tensors, taken_back
 from fedcopl.federation.prior_estimation import prior_settings
 from fedcopl.messages import Adapt, Estimate, Evaluate, Select, SetupKeys, ShareKeys, Train, Unmask, digest
 from fedcopl.priors import estimation

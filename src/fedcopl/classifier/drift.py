@@ -42,6 +42,7 @@ class DriftReport:
 
     @property
     def has_changed(self) -> bool:
+        """True if at least one change is significant."""
         return any(one.is_change for one in self.changes)
 
 

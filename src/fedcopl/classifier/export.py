@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -60,6 +60,19 @@ def write_card(recipe: Recipe, arrays: Collection[str], onnx: Difference | None,
         prior: Its priors.
     """
     client = recipe.about.get("client")
+    use = _USE
+    if not recipe.backbone.included and not recipe.backbone.is_known:  # the path of the CLIP model must be given
+        use = use.replace(" -o predictions.csv", " -o predictions.csv --backbone MODEL")
+        use = use.replace('load("THIS-FOLDER")', 'load("THIS-FOLDER", backbone="MODEL")')
+    abstains = "It never abstains: no threshold was measured."
+    if recipe.confidence is not None:
+        abstains = (
+            f"It abstains below a probability of {recipe.threshold:.4f}, which {recipe.share:.0%} of the "
+            f"{counted(recipe.confidence.images, 'unlabelled image')} of its own site do not reach. "
+            "The threshold tells how unusual an image is for the classifier, not how often it is wrong."
+        )
+    facts = {**recipe.about.get("training", {}), **recipe.about.get("versions", {})}
+    table = ["| | |", "|---|---|", *(f"| {_quoted(name)} | {_quoted(value)} |" for name, value in facts.items())]
     parts = [
         _head(recipe),
         f"# Classifier of {_quoted(client)}" if client else "# Classifier",
@@ -67,23 +80,17 @@ def write_card(recipe: Recipe, arrays: Collection[str], onnx: Difference | None,
         "The classes, in the order of the probabilities:",
         "\n".join(f"    {name}" for name in recipe.classes),
         "## How to use it",
-        _USE if recipe.backbone.included or recipe.backbone.is_known else _use_with_backbone(),
+        use,
         *_priors(recipe.classes, prior, recipe.about.get(CLASS_PRIOR)),
         "## When it abstains",
-        fill(_abstaining(recipe), 120),
-        *_training({**recipe.about.get("training", {}), **recipe.about.get("versions", {})}),
+        fill(abstains, 120),
+        *(["## How it was trained", "\n".join(table)] if facts else []),
         "## What is in it",
         fill(_privacy(arrays), 120),
         fill(_backbone(recipe), 120),
         *_onnx(onnx, prior),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _use_with_backbone() -> str:
-    """Return the instructions for a model without a public name, whose path must be given."""
-    command = _USE.replace(" -o predictions.csv", " -o predictions.csv --backbone MODEL")
-    return command.replace('load("THIS-FOLDER")', 'load("THIS-FOLDER", backbone="MODEL")')
 
 
 def _head(recipe: Recipe) -> str:
@@ -142,24 +149,6 @@ def _priors(classes: Sequence[str], prior: Prior | None, origin: str | None) -> 
     )
 
 
-def _abstaining(recipe: Recipe) -> str:
-    if recipe.confidence is None:
-        return "It never abstains: no threshold was measured."
-    return (
-        f"It abstains below a probability of {recipe.threshold:.4f}, which {recipe.share:.0%} of the "
-        f"{counted(recipe.confidence.images, 'unlabelled image')} of its own site do not reach. "
-        "The threshold tells how unusual an image is for the classifier, not how often it is wrong."
-    )
-
-
-def _training(facts: Mapping[str, Any]) -> Iterator[str]:
-    if facts:
-        yield "## How it was trained"
-        yield "\n".join(
-            ["| | |", "|---|---|", *(f"| {_quoted(name)} | {_quoted(value)} |" for name, value in facts.items())]
-        )
-
-
 def _privacy(arrays: Collection[str]) -> str:
     memory, class_prior = "memory keys" in arrays, f"{PRIOR}{SITE_PRIOR}" in arrays
     return (
@@ -206,14 +195,14 @@ _DESCRIBING = (".json", ".txt")  # files of a model besides its weights: setting
 
 
 @dataclass(frozen=True)
-class Exported:
+class _Exported:
     """An exported folder, and how far its ONNX file differs from torch."""
 
     folder: Path
     onnx: Difference | None
 
 
-def export(classifier: Classifier, folder: Path, *, onnx: bool = False, with_backbone: bool = False) -> Exported:
+def export(classifier: Classifier, folder: Path, *, onnx: bool = False, with_backbone: bool = False) -> _Exported:
     """Write a classifier into a temporary folder, which is renamed when it is complete.
 
     Raises:
@@ -231,7 +220,7 @@ def export(classifier: Classifier, folder: Path, *, onnx: bool = False, with_bac
         raise RunFolderError(f"{folder}: cannot be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return Exported(folder, difference)
+    return _Exported(folder, difference)
 
 
 def _write(classifier: Classifier, part: Path, onnx: bool, with_backbone: bool) -> Difference | None:

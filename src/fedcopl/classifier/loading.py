@@ -36,8 +36,6 @@ from .recipe import (
     Recipe,
     TrainedOn,
     is_exported,
-    parse_recipe,
-    read_recipe,
 )
 
 _PromptArrays = Mapping[str, NDArray[np.float32]]
@@ -82,7 +80,7 @@ def zero_shot(classes_file: Path, backbone: str | Path, device: str = "auto") ->
 
 
 def _load_exported(folder: Path, backbone: str | Path | None, device: str, precision: str) -> Classifier:
-    recipe, numbers = read_recipe(folder / CONFIG)
+    recipe, numbers = Recipe.read(folder / CONFIG)
     where = backbone or _where(folder, recipe.backbone)
     model = _build(recipe.config, recipe.classes, recipe.template, where, device, precision).model
     _refuse_another(model.encoder.clip, recipe.backbone, where, str(folder))
@@ -101,7 +99,7 @@ def _load_exported(folder: Path, backbone: str | Path | None, device: str, preci
 
 def restored(written: str, prompts: _PromptArrays, prior: Prior | None, where: str, precision: str) -> Classifier:
     """Restore a pickled classifier; its CLIP model is loaded once for all classifiers that use it."""
-    recipe = parse_recipe(written, "the pickled classifier")
+    recipe = Recipe.parse(written, "the pickled classifier")
     clip = _CLIPS.get(recipe.backbone.fingerprint)
     try:
         model = _build(recipe.config, recipe.classes, recipe.template, where, "auto", precision, clip).model

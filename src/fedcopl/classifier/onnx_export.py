@@ -3,7 +3,7 @@
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -113,7 +113,24 @@ def export_onnx(predictor: Predictor, classes: Sequence[str], file: Path) -> Dif
     proto = _convert(predictor)
     if predictor.prior is not None:
         _make_prior_an_input(proto)
-    content = _with_names(onnx, proto, _about(predictor, classes))
+    for value in (proto.graph.input[0], *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    del proto.graph.value_info[:]  # intermediate sizes under the exporter's names
+    transform = predictor.transform
+    about = {
+        "classes": json.dumps(list(classes)),
+        "short_side": str(transform.short_side),
+        "crop": str(transform.crop),
+        "resample": transform.resample.name.lower(),
+        "squash": json.dumps(transform.squash),
+    }
+    if predictor.prior is not None:
+        about["prior"] = json.dumps(predictor.prior.named_class_prior(classes))
+    onnx.helper.set_model_props(proto, about)
+    if proto.ByteSize() > _LARGEST_FILE:
+        raise ModelError(f"the model takes {proto.ByteSize() / 1e9:.1f} GB; an ONNX file is limited to 2 GB")
+    onnx.checker.check_model(proto)
+    content: bytes = proto.SerializeToString()
     difference = _compare(runtime, content, predictor)
     if difference.logits > LARGEST_LOGIT or difference.probabilities > _LARGEST_PROBABILITY:
         raise ModelError(
@@ -133,16 +150,12 @@ def onnx_libraries() -> tuple[Any, Any]:
         raise ModelError(f"ONNX needs {error.name}: pip install 'fedcopl[onnx]'") from error
 
 
-class _LeavesTorch(Exception):
-    """A method computes a part outside of torch."""
-
-
 class _OnlyTorch(TorchFunctionMode):
     """Raises an error when a tensor is converted to NumPy."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is Tensor.numpy:
-            raise _LeavesTorch("part of it is computed outside of torch")
+            raise RuntimeError("part of it is computed outside of torch")
         return function(*args, **(kwargs or {}))
 
 
@@ -190,31 +203,6 @@ def _make_prior_an_input(proto: Any) -> None:
         kind = proto.graph.input.add(name=_LOG_PRIOR).type.tensor_type
         kind.elem_type = class_prior.data_type
         kind.shape.dim.add(dim_value=class_prior.dims[0])
-
-
-def _with_names(onnx: Any, proto: Any, about: Mapping[str, str]) -> bytes:
-    """Name the batch dimension, add the metadata, and return the checked file."""
-    for value in (proto.graph.input[0], *proto.graph.output):
-        value.type.tensor_type.shape.dim[0].dim_param = "batch"
-    del proto.graph.value_info[:]  # intermediate sizes under the exporter's names
-    onnx.helper.set_model_props(proto, dict(about))
-    if proto.ByteSize() > _LARGEST_FILE:
-        raise ModelError(f"the model takes {proto.ByteSize() / 1e9:.1f} GB; an ONNX file is limited to 2 GB")
-    onnx.checker.check_model(proto)
-    content: bytes = proto.SerializeToString()
-    return content
-
-
-def _about(predictor: Predictor, classes: Sequence[str]) -> dict[str, str]:
-    transform = predictor.transform
-    return {
-        "classes": json.dumps(list(classes)),
-        "short_side": str(transform.short_side),
-        "crop": str(transform.crop),
-        "resample": transform.resample.name.lower(),
-        "squash": json.dumps(transform.squash),
-        **({} if predictor.prior is None else {"prior": json.dumps(predictor.prior.named_class_prior(classes))}),
-    }
 
 
 def _compare(runtime: Any, content: bytes, predictor: Predictor) -> Difference:

@@ -35,7 +35,7 @@ _BIDIRECTIONAL = frozenset(
 )  # change the reading direction
 
 
-class PredictionRows(ABC):
+class _PredictionRows(ABC):
     """A file format of predictions."""
 
     header = ""  # the first line, if there is one
@@ -56,7 +56,7 @@ class PredictionRows(ABC):
         """Return the name of an image as this format writes it."""
 
 
-class _CsvRows(PredictionRows):
+class _CsvRows(_PredictionRows):
     """CSV with image, label, probability, abstain, problem, and the most probable classes."""
 
     def __init__(self, top: int):
@@ -84,7 +84,7 @@ class _CsvRows(PredictionRows):
         return f"./{plain}" if plain[:1] in FORMULA else plain
 
 
-class _JsonRows(PredictionRows):
+class _JsonRows(_PredictionRows):
     """One JSON object per line; names are written unchanged."""
 
     def line(self, prediction: Prediction) -> str:
@@ -110,10 +110,10 @@ class _JsonRows(PredictionRows):
         return name
 
 
-_FORMS: Mapping[str, Callable[[int], PredictionRows]] = {"csv": _CsvRows, "jsonl": _JsonRows}
+_FORMS: Mapping[str, Callable[[int], _PredictionRows]] = {"csv": _CsvRows, "jsonl": _JsonRows}
 
 
-def choose_rows(out: str, form: str | None, top: int) -> PredictionRows:
+def choose_rows(out: str, form: str | None, top: int) -> _PredictionRows:
     """Return the format given by name, else by the file's extension; CSV for standard output.
 
     Raises:
@@ -163,7 +163,7 @@ class PredictionFile:
     """
 
     path: Path
-    rows: PredictionRows
+    rows: _PredictionRows
     options: Mapping[str, Any]
 
     @property
@@ -296,7 +296,7 @@ class Tally:
 def label_to_stream(
     classifier: Classifier,
     paths: Sequence[str],
-    rows: PredictionRows,
+    rows: _PredictionRows,
     threshold: float | None,
     out: TextIO,
     progress: Callable[[Tally], None],
@@ -317,7 +317,7 @@ def label_to_stream(
 def label_to_file(
     classifier: Classifier,
     paths: Sequence[str],
-    rows: PredictionRows,
+    rows: _PredictionRows,
     threshold: float | None,
     out: Path,
     progress: Callable[[Tally], None],

@@ -85,6 +85,7 @@ class Prior:
         return self.with_class_prior(label_shift(posteriors / model.class_prior, model.class_prior, strength))
 
     def named_class_prior(self, classes: Sequence[str]) -> dict[str, float]:
+        """Return the share of each class by its name."""
         return dict(zip(classes, self.class_prior.tolist(), strict=True))
 
     def to_arrays(self) -> dict[str, FloatArray]:

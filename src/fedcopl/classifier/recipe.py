@@ -73,7 +73,7 @@ class TrainedOn:
 
     @property
     def is_known(self) -> bool:
-        """Whether the name identifies public weights."""
+        """True if the name identifies public weights."""
         return self.name in BUILT_IN or self.name in RELEASES
 
 
@@ -120,6 +120,35 @@ class Recipe:
         lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in written.items())
         return f"{{\n{lines}\n}}\n"
 
+    @classmethod
+    def read(cls, file: Path) -> tuple["Recipe", dict[str, float] | None]:
+        """Read config.json: the recipe, and the scalar parameters of the prior if it has one.
+
+        Raises:
+            ModelError: A part of the file is invalid.
+        """
+        try:
+            text = read_limited(file).decode("utf-8")
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{file}: cannot be read: {error}") from error
+        written = _parsed(text, str(file))
+        recipe = cls.parse(text, str(file))
+        return recipe, _part(written, "prior", _numbers, str(file)) if "prior" in written else None
+
+    @classmethod
+    def parse(cls, text: str, origin: str) -> "Recipe":
+        """Parse the result of `to_json`; errors name the origin of the text."""
+        plain = _parsed(text, origin)
+        return cls(
+            _part(plain, "classes", _classes, origin),
+            _part(plain, "template", _text, origin),
+            _part(plain, "method", lambda method: _config(plain), origin),
+            _part(plain, "backbone", _backbone, origin),
+            _part(plain, "confidence", _confidence, origin),
+            _part(plain, "abstain", lambda abstain: _share(abstain["share"]), origin),
+            _part(plain, "about", dict, origin),
+        )
+
 
 def is_exported(folder: Path) -> bool:
     """Return whether a folder has a classifier, valid or not."""
@@ -128,34 +157,6 @@ def is_exported(folder: Path) -> bool:
     except (OSError, ValueError):
         return (folder / CONFIG).exists() and (folder / ARRAYS).exists()
     return isinstance(plain, dict) and plain.get("model_type") == _KIND
-
-
-def read_recipe(file: Path) -> tuple[Recipe, dict[str, float] | None]:
-    """Read config.json: the recipe, and the scalar parameters of the prior if it has one.
-
-    Raises:
-        ModelError: A part of the file is invalid.
-    """
-    try:
-        text = read_limited(file).decode("utf-8")
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file}: cannot be read: {error}") from error
-    written = _parsed(text, str(file))
-    return parse_recipe(text, str(file)), _part(written, "prior", _numbers, str(file)) if "prior" in written else None
-
-
-def parse_recipe(text: str, origin: str) -> Recipe:
-    """Parse the result of `Recipe.to_json`; errors name the origin of the text."""
-    plain = _parsed(text, origin)
-    return Recipe(
-        _part(plain, "classes", _classes, origin),
-        _part(plain, "template", _text, origin),
-        _part(plain, "method", lambda method: _config(plain), origin),
-        _part(plain, "backbone", _backbone, origin),
-        _part(plain, "confidence", _confidence, origin),
-        _part(plain, "abstain", lambda abstain: _share(abstain["share"]), origin),
-        _part(plain, "about", dict, origin),
-    )
 
 
 def _parsed(text: str, origin: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from rich.table import Table
 from ..algorithm.partition import counts_by_client
 from ..config import Data, RunConfig, load, with_typed
 from ..data.cache import PixelCache
-from ..data.catalog import SOURCES, load_dataset
+from ..data.catalog import DOWNLOADS, SOURCES, download_dataset, load_dataset
 from ..data.dataset import CLASSES_FILE, Dataset
 from ..data.overview import DatasetSurvey, survey
 from ..data.partitioning import client_names, partition_dataset
@@ -54,8 +54,6 @@ _SettingPairs = Annotated[
 @app.command("list")
 def _list_sources() -> None:
     """Print the data sets that can be read."""
-    from ..data.download import DOWNLOADS
-
     table = Table(box=None, pad_edge=False)
     for title in ("name", "description", "download"):
         table.add_column(title)
@@ -122,10 +120,8 @@ def _get(
     folder: Annotated[Path, typer.Argument(help="Folder to download to.")],
 ) -> None:
     """Download a data set whose publisher allows it; an interrupted download continues."""
-    from ..data.download import get as download
-
     with progress_bar(f"downloading {name}", DownloadColumn()) as progress:
-        print(download(name, folder, progress))
+        print(download_dataset(name, folder, progress))
     print_next(("fedcopl", "data", "check", name, folder))
 
 

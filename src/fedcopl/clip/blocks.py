@@ -29,7 +29,7 @@ _QUICK = 1.702
 
 
 def quick_gelu(x: Tensor) -> Tensor:
-    """OpenAI's approximation of GELU: x sigmoid(1.702 x) = silu(1.702 x) / 1.702, computed in place.
+    """Compute OpenAI's approximation of GELU in place: x sigmoid(1.702 x) = silu(1.702 x) / 1.702.
 
     In place, because x is not used again and a second array of its size would not fit into the cache.
     """
@@ -56,7 +56,7 @@ class _QuickGelu(torch.autograd.Function):
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU by the tanh approximation, as in SigLIP."""
+    """Compute GELU by the tanh approximation, as in SigLIP."""
     return F.gelu(x, approximate="tanh")
 
 
@@ -87,6 +87,7 @@ class Block(nn.Module):
         return normed
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values of all tokens, each (B, heads, N, D / heads)."""
         query, key, value = self.query_key_value(self.attention_input(x)).chunk(3, dim=-1)
         return _split_heads(query, self.heads), _split_heads(key, self.heads), _split_heads(value, self.heads)
 
@@ -107,31 +108,32 @@ class Block(nn.Module):
         return x + self.mlp(self.norm_mlp(x))
 
     def mlp(self, x: Tensor) -> Tensor:
+        """Apply the two linear layers with the activation between them."""
         output: Tensor = self.down(self.activate(self.up(x)))
         return output
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
-    """(B, N, D) -> (B, heads, N, D / heads)."""
+    """Split the heads: (B, N, D) -> (B, heads, N, D / heads)."""
     batch, length, width = x.shape
     return x.view(batch, length, heads, width // heads).transpose(1, 2)
 
 
 def queries(query_key_value: nn.Linear, x: Tensor, heads: int) -> Tensor:
-    """Queries: the first third of the joint projection."""
+    """Compute queries, (B, heads, N, D / heads), with the first third of the joint projection."""
     width = x.shape[-1]
     return _split_heads(F.linear(x, query_key_value.weight[:width], query_key_value.bias[:width]), heads)
 
 
 def keys_values(query_key_value: nn.Linear, x: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """Keys and values: the other two thirds of the joint projection."""
+    """Compute keys and values, (B, heads, N, D / heads), with the other two thirds of the joint projection."""
     width = x.shape[-1]
     key, value = F.linear(x, query_key_value.weight[width:], query_key_value.bias[width:]).chunk(2, dim=-1)
     return _split_heads(key, heads), _split_heads(value, heads)
 
 
 def take_row(x: Tensor, row: Tensor) -> Tensor:
-    """x (B, N, D), row (B,) -> (B, 1, D)."""
+    """Return row `row[b]` of each sequence: x (B, N, D), row (B,) -> (B, 1, D)."""
     return x.gather(1, row[:, None, None].expand(-1, 1, x.shape[-1]))
 
 

@@ -87,9 +87,11 @@ class Encoder:
         return F.normalize(features.float(), dim=-1)
 
     def logits(self, image_features: Tensor, class_features: Tensor) -> Tensor:
+        """Return z = s cos(f, w), (B, C), of features of length one."""
         return self.clip.logit_scale * image_features @ class_features.T
 
     def tensor(self, array: Array) -> Tensor:
+        """Copy an array to the device of the encoder."""
         return torch.tensor(array, device=self.device)
 
 
@@ -120,7 +122,7 @@ class TokenStore:
 
     @torch.no_grad()
     def __getitem__(self, rows: Rows) -> Tensor:
-        """Tokens (n, N, width) on the CPU."""
+        """Return the tokens of some images, (n, N, width), on the CPU."""
         if self.kept is not None:
             return self.kept[torch.from_numpy(rows)]
         # Few on a CPU: the tokens of an image must not depend on the other images of the batch.

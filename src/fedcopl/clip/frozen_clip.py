@@ -46,7 +46,7 @@ class Clip(nn.Module):
         return self.text.output
 
     def encode_image(self, pixels: Tensor) -> Tensor:
-        """Pixels (B, 3, H, W) -> features (B, d), not normalised."""
+        """Encode pixels, (B, 3, H, W), to features, (B, d), not normalised."""
         needed = (3, self.image_size, self.image_size)
         if pixels.dim() != 4 or tuple(pixels.shape[1:]) != needed:
             raise ValueError(f"{self.name} reads images of the shape {needed}, not {tuple(pixels.shape[1:])}")
@@ -54,7 +54,7 @@ class Clip(nn.Module):
         return features
 
     def encode_text(self, token_ids: Tensor) -> Tensor:
-        """Token ids (n, L), of which those after the end token are ignored -> features (n, d), not normalised."""
+        """Encode token ids, (n, L), to features, (n, d), not normalised; ids after the end token are ignored."""
         features: Tensor = self.text(self._split(token_ids.tolist()))
         return features
 

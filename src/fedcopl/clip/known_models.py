@@ -281,13 +281,23 @@ def refuse_unknown(name: str) -> None:
     raise ModelError(f"{name}: no such file or folder, and none of the known models {', '.join(known)}{hint}")
 
 
-def find_cached(name: str) -> Path | None:
-    """Return a known model's folder or file in a cache; raises ModelError if OpenAI's file is not the published one."""
+def find_cached(name: str, *, verify: bool = False) -> Path | None:
+    """Return a known model's folder or file in a cache, or None.
+
+    Args:
+        name: A key of `RELEASES`.
+        verify: Also verify the checksum of a snapshot of the hub, which takes seconds.
+
+    Raises:
+        ModelError: A file is not the published one.
+    """
     model = RELEASES[name]
     if all((model.snapshot / file).is_file() for file in (model.weights, model.other_files[0])):
+        if verify and model.sha256:
+            _verify(model.snapshot / model.weights, model.sha256)
         return model.snapshot
     if model.openai_path and model.openai_path.is_file():
-        check_sum(model.openai_path, model.openai_sha256)
+        _verify(model.openai_path, model.openai_sha256)
         return model.openai_path
     return None
 
@@ -323,7 +333,7 @@ def _download(name: str, model: KnownModel) -> Path:
     weights = model.snapshot / model.weights
     try:
         if model.sha256:
-            check_sum(weights, model.sha256)
+            _verify(weights, model.sha256)
     except ModelError:
         blob = weights.resolve()
         weights.unlink()
@@ -349,7 +359,7 @@ def _hub_error() -> str:
     return ""
 
 
-def check_sum(file: Path, sha256: str) -> None:
+def _verify(file: Path, sha256: str) -> None:
     """Raise ModelError if the file is not the published one."""
     with file.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()

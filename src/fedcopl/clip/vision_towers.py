@@ -34,7 +34,7 @@ class PoolingHead(nn.Module):
         self.activate = ACTIVATIONS[shape.activation]
 
     def forward(self, patches: Tensor) -> Tensor:
-        """(B, N, width) -> (B, width)."""
+        """Pool the patches of each image, (B, N, width) -> (B, width)."""
         query = queries(self.query_key_value, self.probe, self.heads).expand(len(patches), -1, -1, -1)
         key, value = keys_values(self.query_key_value, patches, self.heads)
         attended = F.scaled_dot_product_attention(query, key, value)
@@ -87,7 +87,7 @@ class VisionTower(nn.Module):
         self.project = nn.Linear(shape.width, output, bias=False) if has_class else nn.Identity()
 
     def embed(self, pixels: Tensor) -> Tensor:
-        """Pixels (B, 3, H, W) -> tokens (B, N or N + 1, width), independent of prompts."""
+        """Embed pixels, (B, 3, H, W), as tokens, (B, N or N + 1, width), independent of prompts."""
         tokens = self.patches(pixels).flatten(2).transpose(1, 2)
         if self.class_token is not None:
             tokens = torch.cat([self.class_token.expand(len(tokens), 1, -1), tokens], dim=1)
@@ -209,7 +209,7 @@ class _AttentionPool(nn.Module):
         self.c_proj = nn.Linear(width, output)
 
     def embed(self, grid: Tensor) -> Tensor:
-        """(B, width, h, w) -> (B, 1 + h w, width): the mean first, with positions added."""
+        """Turn the grid into tokens with positions, the mean first: (B, width, h, w) -> (B, 1 + h w, width)."""
         cells = grid.flatten(2).transpose(1, 2)
         return torch.cat([cells.mean(1, keepdim=True), cells], dim=1) + self.positional_embedding
 
@@ -259,14 +259,14 @@ class ResNetTower(nn.Module):
         self.attnpool = _AttentionPool(width, (image // SHRINK) ** 2, output)
 
     def embed(self, pixels: Tensor) -> Tensor:
-        """Pixels (B, 3, H, W) -> tokens (B, 1 + cells, width), independent of prompts."""
+        """Embed pixels, (B, 3, H, W), as tokens, (B, 1 + cells, width), independent of prompts."""
         x = F.relu(self.bn1(self.conv1(pixels)))
         x = F.relu(self.bn2(self.conv2(x)))
         x = F.avg_pool2d(F.relu(self.bn3(self.conv3(x))), 2)
         return self.attnpool.embed(self.layer4(self.layer3(self.layer2(self.layer1(x)))))
 
     def forward(self, tokens: Tensor, prompts: Sequence[Tensor] = ()) -> Tensor:
-        """Embedded tokens -> features (B, output), not normalised."""
+        """Compute features, (B, output), not normalised, from embedded tokens."""
         features: Tensor = self.attnpool(tokens, prompts[0] if len(prompts) else None)
         return features
 

@@ -185,7 +185,7 @@ class PixelCache:
                 shutil.rmtree(part, ignore_errors=True)
 
     def _decoded_rows(self, key: str) -> dict[str, NDArray[np.uint8]]:
-        """Pixels of other entries by digest, so that only changed files are decoded again."""
+        """Return the pixels of other entries by digest, so that only changed files are decoded again."""
         rows: dict[str, NDArray[np.uint8]] = {}
         for entry in self.entries():
             if (entry.transform, entry.pillow) == (key, PIL.__version__):

@@ -83,7 +83,7 @@ _MAX_CLASSES, _MAX_CLASSES_FILE = 50_000, 10_000_000  # more than twice ImageNet
 
 
 def clean(name: str) -> str:
-    """`tennis_court` -> `tennis court`, in Unicode's NFC form."""
+    """Return a class name as in a sentence, `tennis_court` as `tennis court`, in Unicode's NFC form."""
     return " ".join(unicodedata.normalize("NFC", name).replace("_", " ").split())
 
 

@@ -67,7 +67,7 @@ class DecodeOptions:
         return cls(_window(data.window), _bands(data.bands), data.pages)
 
     def plain(self) -> dict[str, str]:
-        """Settings that differ from the defaults, as text."""
+        """Return the settings that differ from the defaults, as text."""
         usual = DecodeOptions()
         written = {"window": str(self.window), "bands": ",".join(map(str, self.bands)), "pages": self.pages}
         return {name: text for name, text in written.items() if getattr(self, name) != getattr(usual, name)}
@@ -127,6 +127,7 @@ def refuse_giants(size: tuple[int, int]) -> None:
 
 
 def one_line(error: Exception) -> str:
+    """Return the message of an error in one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -170,7 +171,7 @@ def eight_bits(
 
 
 def _window_span(values: _PixelValues, window: Window, whole: Span | None) -> Span:
-    """Values that become black and white; floating-point images range from 0 to 1 by convention."""
+    """Return the values that become black and white; floating-point images range from 0 to 1 by convention."""
     match window.by:
         case "file":
             return Span(float(values.min()), float(values.max()))

@@ -37,7 +37,7 @@ def require_folder(path: str, source: str) -> Path:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether the path is a folder and no link."""
+    """Return whether the path is a folder and no link."""
     return path.is_dir() and not path.is_symlink()
 
 

@@ -35,7 +35,7 @@ class StoredImages(Sequence[Image.Image]):
         """Return the encoded bytes of an image; may raise OSError."""
 
     def kind(self, index: int) -> str:
-        """Kind of the bytes: a file, a page of a file, or raw pixels. Equal kind and bytes mean equal images."""
+        """Return the kind of the bytes: file, page of a file, or raw pixels. Equal kind and bytes are equal images."""
         return "file"
 
     def picture(self, index: int, content: bytes) -> Picture:
@@ -131,7 +131,7 @@ _SETTLED = 2_000_000_000  # ns: a younger file may change again within the resol
 
 
 def digest(kind: str, content: bytes) -> str:
-    """Digest of an image's kind and bytes."""
+    """Return the digest of an image's kind and bytes."""
     return blake2b(content, digest_size=20, person=kind.encode()[:16]).hexdigest()
 
 
@@ -178,7 +178,7 @@ def digests(images: StoredImages, index_before: DigestIndex) -> tuple[list[str],
 
 
 def _file_stat(path: Path) -> _FileStat | None:
-    """Size, mtime, ctime and inode, None without a file; a write always moves ctime, which programs cannot set."""
+    """Return size, mtime, ctime and inode, None without a file; a write always moves ctime, which no program sets."""
     try:
         stat = path.stat()
     except OSError:

@@ -38,7 +38,7 @@ SITES = "sites"  # `data.source` of images given in Python
 
 
 @dataclass(frozen=True)
-class InMemoryPictures:
+class _Pictures:
     """Images given in Python, and their names."""
 
     items: Sequence[GivenPicture]
@@ -54,8 +54,8 @@ class SiteHolding:
     """Images of one site."""
 
     name: str
-    train: InMemoryPictures
-    test: InMemoryPictures = field(default_factory=lambda: InMemoryPictures((), ()))
+    train: _Pictures
+    test: _Pictures = field(default_factory=lambda: _Pictures((), ()))
     truth: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # of the test images
 
 
@@ -105,27 +105,27 @@ def pages_of(picture: GivenPicture, options: DecodeOptions) -> Sequence[GivenPic
     return [picture] if many == 1 else [_FilePage(picture, page) for page in range(many)]
 
 
-def gather(images: Images, argument: str) -> InMemoryPictures:
+def gather(images: Images, argument: str) -> _Pictures:
     """Collect the given images; `argument` names the argument in error messages."""
     if isinstance(images, str | Path):
         path = Path(images).expanduser()
         if path.is_file():
-            return InMemoryPictures([path], [printable(path.name)])
+            return _Pictures([path], [printable(path.name)])
         if not path.is_dir():
             raise DataError(f"{argument}: {printable(str(path))}: there is no such folder or file")
         skipped: list[Skipped] = []
         root = path.resolve()
         files = list(files_below(root, skipped))
         below = [printable(file.relative_to(root).as_posix()) for file in files]
-        return InMemoryPictures(files, below, [(printable(name), reason) for name, reason in skipped])
+        return _Pictures(files, below, [(printable(name), reason) for name, reason in skipped])
     if isinstance(images, Image.Image):
-        return InMemoryPictures([images], ["0"])
+        return _Pictures([images], ["0"])
     if isinstance(images, np.ndarray):
         _refuse_array(images, argument)
-        return InMemoryPictures(list(images), [str(index) for index in range(len(images))])
+        return _Pictures(list(images), [str(index) for index in range(len(images))])
     items = [_single(image, index, argument) for index, image in enumerate(images)]
     names = [printable(str(item)) if isinstance(item, Path) else str(index) for index, item in enumerate(items)]
-    return InMemoryPictures(items, names)
+    return _Pictures(items, names)
 
 
 def files_below(folder: Path, skipped: list[Skipped], root: Path | None = None) -> Iterator[Path]:
@@ -182,7 +182,7 @@ def class_numbers(labels: LabelsOfImages, classes: Sequence[str], argument: str)
 
 def gather_labelled(
     images: Images, labels: LabelsOfImages | None, classes: Sequence[str], argument: str
-) -> tuple[InMemoryPictures, NDArray[np.int64]]:
+) -> tuple[_Pictures, NDArray[np.int64]]:
     """Collect images with their true labels; without `labels`, from a folder with a sub-folder for each class."""
     if labels is None:
         if not isinstance(images, str | Path) or not Path(images).expanduser().is_dir():
@@ -215,9 +215,9 @@ def dataset_of_sites(holdings: Sequence[SiteHolding], classes: Sequence[str]) ->
 
 
 def dataset_of_images(
-    train: InMemoryPictures,
+    train: _Pictures,
     labels: NDArray[np.int64] | None,
-    test: tuple[InMemoryPictures, NDArray[np.int64]] | None,
+    test: tuple[_Pictures, NDArray[np.int64]] | None,
     classes: Sequence[str],
 ) -> Dataset:
     """Build one data set to be partitioned; `labels` are the true labels of the training images, where known."""
@@ -228,7 +228,7 @@ def dataset_of_images(
     return Dataset(SITES, tuple(classes), TEMPLATE, images, test_images, skipped=train.skipped)
 
 
-def _image_set(parts: Sequence[InMemoryPictures], sites: Sequence[str]) -> ImageSet:
+def _image_set(parts: Sequence[_Pictures], sites: Sequence[str]) -> ImageSet:
     """Combine the images of several sites, each named after its site unless that has no name."""
     items = [item for pictures in parts for item in pictures.items]
     files = [item for item in items if isinstance(item, Path)]

@@ -29,7 +29,7 @@ class DatasetSurvey:
     notes: tuple[str, ...]
 
     def counts(self) -> dict[str, tuple[int | None, int | None]]:
-        """Number of train and test images of each class; None without labels."""
+        """Return the number of train and test images of each class; None without labels."""
         classes = self.dataset.classes
         columns = []
         for images in (self.dataset.train, self.dataset.test):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..clip.frozen_clip import Clip, fingerprint, load_clip
-from ..clip.known_models import BUILT_IN, RELEASES, check_sum, find_cached
+from ..clip.known_models import BUILT_IN, RELEASES, find_cached
 from ..config import Data, RunConfig, load
 from ..data.cache import Progress
 from ..data.catalog import load_dataset
@@ -102,14 +102,10 @@ def _check_model(config: RunConfig) -> Generator[Finding, None, Clip | None]:
     name = config.model.backbone
     activation = None if config.model.activation == "auto" else config.model.activation
     try:
-        if name in RELEASES:
-            folder, release = find_cached(name), RELEASES[name]
-            if folder is None:
-                advice = "a run downloads it; without a network see docs/models.md for where to put its files"
-                yield note("model", f"{name} is not on this machine yet", advice)
-                return None
-            if folder == release.snapshot and release.sha256:
-                check_sum(folder / release.weights, release.sha256)
+        if name in RELEASES and find_cached(name, verify=True) is None:
+            advice = "a run downloads it; without a network see docs/models.md for where to put its files"
+            yield note("model", f"{name} is not on this machine yet", advice)
+            return None
         clip = load_clip(name, activation=activation)
     except FedCoPLError as error:
         yield problem("model", str(error), "set model.backbone to a known name, or to a model's folder or file")

@@ -31,11 +31,13 @@ class Weights:
     tensors: Mapping[str, Tensor]
 
     def get(self, name: str) -> Tensor:
+        """Return a tensor; raises ModelError if it is missing."""
         if name not in self.tensors:
             raise ModelError(f"{self.file}: lacks the weight {name}")
         return self.tensors[name]
 
     def shape(self, name: str, dimensions: int) -> tuple[int, ...]:
+        """Return the shape of a tensor; raises ModelError unless it has this number of dimensions."""
         shape = tuple(self.get(name).shape)
         if len(shape) != dimensions:
             raise ModelError(f"{self.file}: {name} has the shape {shape}; {dimensions} dimensions are needed")
@@ -51,6 +53,7 @@ class Weights:
 
 
 def read_json(file: Path) -> dict[str, Any]:
+    """Read a config of a model; raises ModelError unless it is a JSON object."""
     try:
         content = parse_json(read_limited(file))
     except (OSError, ValueError) as error:

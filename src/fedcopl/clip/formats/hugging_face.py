@@ -160,13 +160,13 @@ def _traits(section: Mapping[str, Any], file: Path) -> BlockTraits:
 
 
 def _claims(config: Mapping[str, Any], vision: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, Any]:
-    """Sizes stated in config.json."""
+    """Return the sizes that config.json states."""
     sections = {"": {"projection_dim": config.get("projection_dim")}, "vision_config.": vision, "text_config.": text}
     return {prefix + name: value for prefix, section in sections.items() for name, value in section.items()}
 
 
 def _sizes(vision: VisionTower, text: TextTower) -> dict[str, int]:
-    """Sizes of the weights under the names of config.json."""
+    """Return the sizes of the weights under the names of config.json."""
     sizes = {
         "projection_dim": vision.output,
         "vision_config.image_size": vision.image,

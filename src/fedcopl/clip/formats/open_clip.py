@@ -282,7 +282,7 @@ def _refuse_others(section: str, settings: _OpenClipSettings, supported: set[str
 
 
 def _sizes(parts: Parts) -> dict[str, int]:
-    """Sizes of the weights under the names of open_clip's config."""
+    """Return the sizes of the weights under the names of open_clip's config."""
     sizes = {
         "embed_dim": parts.text.output,
         "vision_cfg.image_size": parts.vision.image,

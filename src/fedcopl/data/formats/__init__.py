@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..decoding import BadImage, DecodeOptions, Picture
-from . import by_pillow, dicom, tiff
-from .tiff import TIFF, refuse_endless
+from . import by_pillow, dicom
+from .tiff import SIGNATURES, refuse_endless
 
 _EXTRAS = {"dicom": "pydicom", "heic": "pillow_heif", "tiff": "tifffile"}  # extra of fedcopl -> its package
 
@@ -44,12 +44,9 @@ def read_picture(content: bytes, options: DecodeOptions, page: int | None = None
     with _without_logs():
         if dicom.is_it(content):
             return dicom.read(content, options, page)
-        if content[:4] in TIFF:
+        if content[:4] in SIGNATURES:
             refuse_endless(content)
-        try:
-            return by_pillow.read(content, options, page)
-        except by_pillow.BeyondPillow:
-            return tiff.read(content, options, page)
+        return by_pillow.read(content, options, page)
 
 
 def pages_in(path: Path, options: DecodeOptions) -> int:
@@ -62,19 +59,15 @@ def pages_in(path: Path, options: DecodeOptions) -> int:
             first = file.read(132)
             if dicom.is_it(first):
                 return dicom.pages(first + file.read())
-            is_stack = first[:4] in TIFF and not options.bands  # with bands, pages may be the bands
-            if not is_stack:
+            if first[:4] not in SIGNATURES or options.bands:  # with bands, pages may be the bands
                 return 1
             content = first + file.read()
             refuse_endless(content)
-            try:
-                return by_pillow.pages(content)
-            except by_pillow.BeyondPillow:
-                return tiff.pages(content)
+            return by_pillow.pages(content)
     except Exception:  # a missing package or a damaged file
         return 1
 
 
 def is_readable_now(reason: str) -> bool:
-    """Whether an image was excluded for a missing package that is installed now."""
+    """Return whether an image was excluded for a missing package that is installed now."""
     return any(f"fedcopl[{extra}]" in reason and find_spec(package) for extra, package in _EXTRAS.items())

@@ -22,7 +22,7 @@ from ..decoding import (
     one_line,
     refuse_giants,
 )
-from .tiff import REDUCED_OR_MASK, TIFF, WHITE_IS_ZERO
+from . import tiff
 
 # Listed, because Pillow would run Ghostscript for an EPS file of any name.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
@@ -34,34 +34,36 @@ _SEPARATE, _UNSIGNED = 2, 1  # values of these tags
 _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 
 
-class BeyondPillow(Exception):
+class _BeyondPillow(Exception):
     """A TIFF of bands or data types that Pillow does not support."""
 
 
 def pages(content: bytes) -> int:
-    """Count the pages of a file; an animation has one."""
+    """Count the pages of a TIFF; an animation has one."""
     try:
         with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
             return len(_pages(image))
     except UnidentifiedImageError:
-        raise BeyondPillow from None
+        return tiff.pages(content)
 
 
 def read(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
-    """Decode an image by Pillow; raises BadImage, or BeyondPillow for a TIFF that tifffile may read."""
+    """Decode an image by Pillow, or by tifffile if it is a TIFF that Pillow does not support; raises BadImage."""
     if content[4:8] == b"ftyp" and content[8:12] in _HEIC_BRANDS:
         return _read_heic(content)
-    is_tiff = content[:4] in TIFF
-    if options.bands and is_tiff:
-        raise BeyondPillow
+    is_tiff = content[:4] in tiff.SIGNATURES
+    if is_tiff and options.bands:
+        return tiff.read(content, options, page)
     try:
         with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
             return _read(image, content, options, page)
-    except (BadImage, BeyondPillow):
+    except BadImage:
         raise
+    except _BeyondPillow:
+        return tiff.read(content, options, page)
     except UnidentifiedImageError:
         if is_tiff:
-            raise BeyondPillow from None
+            return tiff.read(content, options, page)
         raise BadImage(f"not an image of a known format ({', '.join(_FORMATS)}, DICOM, HEIC)") from None
     except Image.DecompressionBombError:
         raise BadImage(f"more than {MOST_PIXELS:,} pixels") from None
@@ -78,7 +80,7 @@ def _read(image: ImageFile.ImageFile, content: bytes, options: DecodeOptions, pa
         image.seek(chosen)
         refuse_giants(image.size)
     if _tag(image, _PLANES, 1) == _SEPARATE and int(_tag(image, _BITS, 8)) > 8:
-        raise BeyondPillow  # Pillow would mix up the channels
+        raise _BeyondPillow  # Pillow would mix up the channels
     arguments = image.tile[0][3] if image.tile else ""
     raw_mode = str(arguments[0] if isinstance(arguments, tuple) else arguments)
     if image.mode in ("RGB", "RGBA", "RGBX") and raw_mode[-4:-1] == ";16" and "LA" not in raw_mode:
@@ -97,7 +99,7 @@ def _pages(image: ImageFile.ImageFile) -> list[int]:
             image.seek(number)
         except Exception:  # the end, or a damaged chain after the pages found
             break
-        if not int(_tag(image, _SUBFILE, 0)) & REDUCED_OR_MASK:
+        if not int(_tag(image, _SUBFILE, 0)) & tiff.REDUCED_OR_MASK:
             pages.append(number)
     image.seek(0)
     return pages or [0]
@@ -165,7 +167,7 @@ def _eight_bits(image: ImageFile.ImageFile, window: Window) -> Picture:
     with suppress(ValueError):  # most files do not mark pixels without data, as GeoTIFF does
         missing = numbers == float(_tag(image, _NO_DATA, ""))
     grey, span = eight_bits(numbers, window, whole=Span(0, 65535) if is_sixteen else None, missing=missing)
-    if _tag(image, _PHOTOMETRIC, 1) == WHITE_IS_ZERO:
+    if _tag(image, _PHOTOMETRIC, 1) == tiff.WHITE_IS_ZERO:
         grey = 255 - grey
     return Picture(Image.fromarray(grey), (window.remark(f"grey of {kind}"),), span)
 

@@ -34,7 +34,7 @@ _BURNED_IN = "a DICOM with burned-in annotation: check that it shows no patient 
 
 
 def is_it(content: bytes) -> bool:
-    """Whether the content is a DICOM file."""
+    """Return whether the content is a DICOM file."""
     return content[128:132] == b"DICM"
 
 

@@ -128,7 +128,7 @@ def _picture(numbers: NDArray[Any], page: Any, options: DecodeOptions, there: in
     return Picture(image, (text,), span)
 
 
-TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # the first bytes; the latter two of BigTIFF
+SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # the first bytes; the latter two of BigTIFF
 _TYPE_SIZES = np.array([0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8, 8, 8, 0], np.float64)  # bytes; 0: unknown
 _MOST_TAGS = 1_000_000  # of all pages together: a decoder takes about a second for them
 
@@ -139,7 +139,7 @@ def refuse_endless(content: bytes) -> None:
     Raises:
         BadImage: if the chain of pages loops, is too long, or if tags hold more than the file does.
     """
-    order, is_big = "<" if content[:2] == b"II" else ">", content[:4] in TIFF[2:]
+    order, is_big = "<" if content[:2] == b"II" else ">", content[:4] in SIGNATURES[2:]
     count_format, offset_format, size = (f"{order}Q", f"{order}Q", "u8") if is_big else (f"{order}H", f"{order}I", "u4")
     tag = np.dtype([("tag", f"{order}u2"), ("type", f"{order}u2"), ("count", order + size), ("value", order + size)])
 
