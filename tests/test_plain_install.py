@@ -139,7 +139,7 @@ MISTAKES = {  # words: exit code, beginning of the one line
     "run rounds=x": (2, "command line: rounds: should be a whole number, not 'x'"),
     "run method=fedcpol": (2, "method: unknown method 'fedcpol'"),
     "run --engine x": (2, "--engine: should be local or flower, not x"),
-    "run --plugin none.py": (2, "none.py: is no Python file; --plugin wants a file that ends in .py"),
+    "run --plugin none.py": (2, "none.py: there is no such file; --plugin names a Python file"),
     "new": (2, "FOLDER: is missing; see fedcopl new --help"),
     "predict photos": (2, "--classifier: is missing"),
     "predict photos --top -1 -c run": (2, "--top: should be at least 0, not -1"),

@@ -38,6 +38,7 @@ SITE = ["--images", "data/clients/site-a", "--classes", "data/classes.txt", "--n
 SERVER = ["server", "--classes", "data/classes.txt"]
 MISTAKES = {
     "nothing said": (["join"], 2, "--images: name the images of this site"),
+    "a package, but no images": (["join", "site.fedcopl"], 2, "--images: name the images of this site"),
     "a folder that is not there": (
         ["join", *SITE[:2], "--folder", "hospitl"],
         2,

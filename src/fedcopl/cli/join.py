@@ -97,12 +97,12 @@ def join(
     A package contains the server's address and certificate, the name of this site and the classes, also for later
     starts.
     """
+    if images is None:
+        raise ConfigError("--images: name the images of this site, a folder or a table that lists them")
     given = list(settings or [])
     package = install_package(given, folder, "site")
     if package is not None:
         server, name, ca, classes = package.address, package.name, folder / "ca.pem", folder / "classes.txt"
-    if images is None:
-        raise ConfigError("--images: name the images of this site, a folder or a table that lists them")
     if classes is None:
         why = "no package is installed in this folder" if folder.is_dir() else "there is no such folder"
         raise ConfigError(
