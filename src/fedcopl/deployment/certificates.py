@@ -76,6 +76,7 @@ def folder_certificates(folder: Path) -> Certificates:
 
 
 def certificate_end(file: Path) -> datetime:
+    """Return when a certificate expires."""
     try:
         return x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc
     except (OSError, ValueError) as error:

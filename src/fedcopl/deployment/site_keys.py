@@ -41,6 +41,7 @@ def private_key(file: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def new_site_key() -> bytes:
+    """Make a private key in the format of OpenSSH."""
     return ec.generate_private_key(CURVE).private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
 
 
@@ -105,6 +106,7 @@ def read_site_keys(folder: Path) -> dict[str, SiteKey]:
 
 
 def read_site_key(file: Path) -> SiteKey:
+    """Read the public key of a site, a file `site.pub`."""
     try:
         line = file.read_bytes()
         key = load_ssh_public_key(line)
