@@ -144,7 +144,7 @@ MISTAKES = {  # words: exit code, beginning of the one line
     "predict photos": (2, "--classifier: is missing"),
     "predict photos --top -1 -c run": (2, "--top: should be at least 0, not -1"),
     "predict photos --zero-shot": (2, "--zero-shot: needs --classes FILE"),
-    "export nowhere -o out": (2, "nowhere/settings.toml: there is no such settings file"),
+    "export nowhere -o out": (7, "nowhere: there is no such folder; name the folder of a finished run"),
     "report nowhere": (7, "nowhere: there is no such folder"),
     "doctor nowhere": (2, "nowhere: there is no such file or folder"),
     "data check nowhere": (2, "data.source: unknown data set 'nowhere'"),
@@ -154,7 +154,7 @@ MISTAKES = {  # words: exit code, beginning of the one line
 }
 WITHOUT_EXTRAS = {  # words: the extra to name
     "server": "flower",
-    "join": "flower",
+    "join --images photos": "flower",
     "status": "flower",
     "admit package": "flower",
     "run --engine flower": "flower-simulation",
@@ -184,7 +184,8 @@ def test_a_missing_extra_is_one_line_that_names_it(fedcopl, words):
 def test_predict_report_and_export(fedcopl, run):
     exported = fedcopl("export", run, "--client", "client-0", "-o", "classifier")
     assert exported.stdout == "classifier\n", exported.stderr
-    assert exported.stderr == "next: fedcopl predict PHOTOS -c classifier -o predictions.csv\n"
+    assert exported.stderr.startswith("in Python:\n  from fedcopl import Classifier\n")
+    assert exported.stderr.endswith("\nnext: fedcopl predict PHOTOS -c classifier -o predictions.csv\n")
     again = fedcopl("export", run, "--client", "client-0", "-o", "classifier")
     assert again.returncode == 7 and again.stderr.startswith("fedcopl: classifier: ")
     for words in (["-c", "classifier"], ["-c", run, "--client", "client-1"]):

@@ -134,11 +134,10 @@ def join(
         )
         site_key(folder, name)
         _print_site(site, server)
-        if check and package is not None and package.key == "packed":
-            print_next("the same command without --check")
-        elif check:
-            public = shlex.quote(str(folder / "site.pub"))
-            print_next(f"send {public} to the operator of the server; then the same command without --check")
+        if check:
+            is_registered = package is not None and package.key == "packed"
+            first = "" if is_registered else f"send {folder / 'site.pub'} to the operator of the server, then "
+            print_next(f"{first}run the same command without --check")
         else:
             _run(site, address, watcher, metrics_port)
 
