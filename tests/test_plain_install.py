@@ -139,7 +139,7 @@ MISTAKES = {  # words: exit code, beginning of the one line
     "run rounds=x": (2, "command line: rounds: should be a whole number, not 'x'"),
     "run method=fedcpol": (2, "method: unknown method 'fedcpol'"),
     "run --engine x": (2, "--engine: should be local or flower, not x"),
-    "run --plugin none.py": (2, "none.py: is no Python file; --plugin wants a file that ends in .py"),
+    "run --plugin none.py": (2, "none.py: there is no such file; --plugin names a Python file"),
     "new": (2, "FOLDER: is missing; see fedcopl new --help"),
     "predict photos": (2, "--classifier: is missing"),
     "predict photos --top -1 -c run": (2, "--top: should be at least 0, not -1"),
@@ -154,7 +154,7 @@ MISTAKES = {  # words: exit code, beginning of the one line
 }
 WITHOUT_EXTRAS = {  # words: the extra to name
     "server": "flower",
-    "join": "flower",
+    "join --images photos": "flower",
     "status": "flower",
     "admit package": "flower",
     "run --engine flower": "flower-simulation",
@@ -184,7 +184,8 @@ def test_a_missing_extra_is_one_line_that_names_it(fedcopl, words):
 def test_predict_report_and_export(fedcopl, run):
     exported = fedcopl("export", run, "--client", "client-0", "-o", "classifier")
     assert exported.stdout == "classifier\n", exported.stderr
-    assert exported.stderr == "next: fedcopl predict PHOTOS -c classifier -o predictions.csv\n"
+    assert exported.stderr.startswith("in Python:\n  from fedcopl import Classifier\n")
+    assert exported.stderr.endswith("\nnext: fedcopl predict PHOTOS -c classifier -o predictions.csv\n")
     again = fedcopl("export", run, "--client", "client-0", "-o", "classifier")
     assert again.returncode == 7 and again.stderr.startswith("fedcopl: classifier: ")
     for words in (["-c", "classifier"], ["-c", run, "--client", "client-1"]):

@@ -31,8 +31,10 @@ def load_plugin(path: str | Path) -> None:
     file = Path(path).absolute()
     name = f"fedcopl_plugin_{sha256(str(file).encode()).hexdigest()[:12]}"
     located = importlib.util.spec_from_file_location(name, file)
-    if not file.is_file() or located is None or located.loader is None:
-        raise ConfigError(f"{path}: is no Python file; --plugin wants a file that ends in .py")
+    if not file.is_file():
+        raise ConfigError(f"{path}: there is no such file; --plugin names a Python file")
+    if located is None or located.loader is None:
+        raise ConfigError(f"{path}: is not a Python file; its name must end in .py")
     module = importlib.util.module_from_spec(located)
     sys.modules[name] = module
     try:

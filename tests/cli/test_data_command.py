@@ -124,6 +124,13 @@ def test_a_wrong_path_is_named(folder, monkeypatch, words, kind, says):
         fedcopl("data", "check", *words)
 
 
+def test_check_of_settings_names_the_run_that_follows(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    put(folder.parent, "settings.toml", 'rounds = 3\n[data]\nsource = "folder"\npath = "images"\n')
+    shown = CliRunner().invoke(app, ["data", "check", "settings.toml"])
+    assert shown.stderr == "next: fedcopl run settings.toml method=priors\n"
+
+
 def test_check_of_the_digits_needs_no_folder():
     assert "digits: 10 classes, 1,198 train and 599 test images" in fedcopl("data", "check", "digits")
 

@@ -110,6 +110,8 @@ def test_mistakes(run, tmp_path):
     for prior in ("images", "nowhere.csv"):
         with pytest.raises(ConfigError, match=f"--prior: '{prior}' is neither site, none nor a file of shares"):
             fedcopl("export", run, "--client", "client-0", "-o", tmp_path / "x", "--prior", prior)
+    with pytest.raises(RunFolderError, match="nowhere: there is no such folder; name the folder of a finished run"):
+        fedcopl("export", tmp_path / "nowhere", "-o", tmp_path / "x")
     with pytest.raises(ConfigError, match="name one with --client"):
         fedcopl("export", run, "-o", tmp_path / "x")
     with pytest.raises(ConfigError, match="leave out --client"):

@@ -19,6 +19,7 @@ from fedcopl.cli.show import print_outcome, print_status
 from fedcopl.config import RunConfig
 from fedcopl.deployment.certificates import issue_certificates
 from fedcopl.deployment.monitoring import status_of
+from fedcopl.errors import FederationError
 from fedcopl.privacy.accountant import Release, epsilon_of, statement
 from fedcopl.run.record import Outcome, RoundRecord, round_to_plain
 from free_ports import free_port
@@ -38,6 +39,7 @@ SITE = ["--images", "data/clients/site-a", "--classes", "data/classes.txt", "--n
 SERVER = ["server", "--classes", "data/classes.txt"]
 MISTAKES = {
     "nothing said": (["join"], 2, "--images: name the images of this site"),
+    "a package, but no images": (["join", "site.fedcopl"], 2, "--images: name the images of this site"),
     "a folder that is not there": (
         ["join", *SITE[:2], "--folder", "hospitl"],
         2,
@@ -111,6 +113,8 @@ def test_check_prints_what_leaves_and_does_not_connect(checked, place):
     assert "images, file names, labels, predictions" in never
     assert (place / "home/site.pub").read_text().endswith(" site-a\n")
     assert not (place / "home/working.json").exists()
+    sent = "send home/site.pub to the operator of the server"
+    assert checked.stderr.endswith(f"next: {sent}, then run the same command without --check\n")
 
 
 def test_check_prints_the_command_that_lists_skipped_files(checked, place, monkeypatch, capsys):
@@ -234,6 +238,11 @@ def test_epsilon_is_printed_at_the_end_and_in_the_status(tmp_path, capsys):
 
     print_outcome(replace(outcome, privacy=None), tmp_path)
     assert "privacy" not in capsys.readouterr().out.replace(str(tmp_path), "")
+
+
+def test_status_of_a_site_that_has_not_run(checked, place):
+    with pytest.raises(FederationError, match=r"home: has not run yet$"):
+        status_of(place / "home")
 
 
 def test_status_prints_the_conditions_of_a_site(tmp_path, capsys):

@@ -14,7 +14,7 @@ from fedcopl.deployment import certificates
 from fedcopl.deployment.certificates import check_not_expired, given_certificates, server_certificates
 from fedcopl.deployment.flower_internals import superlink as link
 from fedcopl.deployment.site.site_process import ServerAddress, check_server
-from fedcopl.deployment.site_keys import _public_line, read_site_keys, site_key, site_secret
+from fedcopl.deployment.site_keys import public_half, read_site_keys, site_key, site_secret
 from fedcopl.errors import FederationError, RunFolderError
 
 
@@ -164,7 +164,7 @@ def in_memory(folder, *names):
     for number, name in enumerate(names):
         called, _, like = name.partition("/")
         private, _ = site_key(folder / "folders" / (like or called), like or called)
-        (folder / f"{number}.pub").write_bytes(_public_line(private, called))
+        (folder / f"{number}.pub").write_bytes(public_half(private.read_bytes(), called))
     return folder
 
 
@@ -182,7 +182,7 @@ def test_one_key_for_two_sites_is_refused(tmp_path):
 def test_one_name_for_two_keys_is_refused(tmp_path):
     in_memory(tmp_path, "a")
     private, _ = site_key(tmp_path / "another", "a")
-    (tmp_path / "9.pub").write_bytes(_public_line(private, "a"))
+    (tmp_path / "9.pub").write_bytes(public_half(private.read_bytes(), "a"))
     with pytest.raises(FederationError, match="two keys have the site name 'a'"):
         read_site_keys(tmp_path)
 

@@ -149,7 +149,7 @@ def test_a_file_that_is_no_plugin_is_one_clear_line(plugin, text, message):
 @pytest.mark.parametrize("name", ["missing.py", "folder"])
 def test_a_plugin_that_is_no_file(tmp_path, name):
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ConfigError, match="is no Python file"):
+    with pytest.raises(ConfigError, match="there is no such file"):
         load_plugin(tmp_path / name)
 
 

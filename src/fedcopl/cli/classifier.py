@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from ..errors import ConfigError, DataError, FedCoPLError, Interrupted
-from ..files import check_output_file, check_output_folder
+from ..errors import ConfigError, DataError, FedCoPLError, Interrupted, RunFolderError
+from ..files import check_output_file, check_output_folder, no_folder
 from ..plurals import counted
 from .command import PluginFiles
 from .show import print_next
@@ -39,7 +39,7 @@ _BackboneOption = Annotated[
     str | None,
     typer.Option(help="Name or path of the CLIP model (default: that of the run; with --zero-shot ViT-B/32)."),
 ]
-_DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+_DeviceOption = Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Device of the model.")]
 
 
 def predict(
@@ -72,7 +72,9 @@ def predict(
             "--abstain-share", min=0, max=1, help="Threshold as the share of the site's own images that get no label."
         ),
     ] = None,
-    form: Annotated[str | None, typer.Option("--format", help="csv or jsonl, whatever the file name.")] = None,
+    form: Annotated[
+        Literal["csv", "jsonl"] | None, typer.Option("--format", help="Format, whatever the file name.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     prior: Annotated[
         str,
@@ -245,6 +247,8 @@ def export(
     if onnx:
         onnx_libraries()  # before all the work, not after it
     shares = shares_for(prior)
+    if not run.is_dir():
+        raise RunFolderError(f"{run}: {no_folder(run)}; name the folder of a finished run")
     opened = FinishedRun(run, backbone=backbone, device="cpu")
     names = opened.clients if everyone else [opened.choose(client)]
     folders = [out / file_name(name) if everyone else out for name in names]

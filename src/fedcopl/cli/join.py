@@ -97,12 +97,12 @@ def join(
     A package contains the server's address and certificate, the name of this site and the classes, also for later
     starts.
     """
+    if images is None:
+        raise ConfigError("--images: name the images of this site, a folder or a table that lists them")
     given = list(settings or [])
     package = install_package(given, folder, "site")
     if package is not None:
         server, name, ca, classes = package.address, package.name, folder / "ca.pem", folder / "classes.txt"
-    if images is None:
-        raise ConfigError("--images: name the images of this site, a folder or a table that lists them")
     if classes is None:
         why = "no package is installed in this folder" if folder.is_dir() else "there is no such folder"
         raise ConfigError(
@@ -134,11 +134,10 @@ def join(
         )
         site_key(folder, name)
         _print_site(site, server)
-        if check and package is not None and package.key == "packed":
-            print_next("the same command without --check")
-        elif check:
-            public = shlex.quote(str(folder / "site.pub"))
-            print_next(f"send {public} to the operator of the server; then the same command without --check")
+        if check:
+            is_registered = package is not None and package.key == "packed"
+            first = "" if is_registered else f"send {folder / 'site.pub'} to the operator of the server, then "
+            print_next(f"{first}run the same command without --check")
         else:
             _run(site, address, watcher, metrics_port)
 

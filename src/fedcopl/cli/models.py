@@ -1,6 +1,6 @@
 """`fedcopl models`: known CLIP models, and checks of checkpoints."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -44,19 +44,17 @@ def _show(name: _ModelName) -> None:
 def _check(
     path: Annotated[str, typer.Argument(help="Folder or file of weights, or the name of a known model.")],
     activation: Annotated[
-        str, typer.Option(help="Activation of a file that does not contain it: quick_gelu or gelu.")
-    ] = "",
+        Literal["quick_gelu", "gelu"] | None, typer.Option(help="Activation of a file that does not contain it.")
+    ] = None,
 ) -> None:
     """Print the format of a checkpoint and whether it loads; if not, the reason (exit code 4)."""
     from ..clip.frozen_clip import describe, kind_of, load_clip
     from ..clip.known_models import locate
 
-    if activation not in ("", "quick_gelu", "gelu"):
-        raise ConfigError(f"--activation: must be quick_gelu or gelu (given: {activation!r})")
     found = locate(path)
     print(f"{'is':<12}{kind_of(found)}")
     try:
-        clip = load_clip(found, activation=activation or None)  # type: ignore[arg-type]
+        clip = load_clip(found, activation=activation)
     except ModelError:
         print(f"{'loads':<12}no")
         raise

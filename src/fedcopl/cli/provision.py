@@ -50,7 +50,7 @@ def provision(
             raise ConfigError(f"{study}: already exists")
         publish_text(study, provisioning.EXAMPLE)
         print(study)
-        print_next(f"edit {shlex.quote(str(study))}", ("fedcopl", "provision", study))
+        print_next(f"edit this file, then: {shlex.join(['fedcopl', 'provision', str(study)])}")
         return
     check_output_folder(out)
     prepared, folder, today = provisioning.prepare_study(study), provisioning.StudyFolder(out), today_utc()

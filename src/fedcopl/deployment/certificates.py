@@ -15,12 +15,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ..errors import ConfigError, FederationError
@@ -76,6 +71,7 @@ def folder_certificates(folder: Path) -> Certificates:
 
 
 def certificate_end(file: Path) -> datetime:
+    """Return when a certificate expires."""
     try:
         return x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc
     except (OSError, ValueError) as error:

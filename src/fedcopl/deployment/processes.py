@@ -93,6 +93,7 @@ def _is_there(pid: int) -> bool:
 
 
 def should_stop(folder: Path) -> bool:
+    """Return whether the process of this folder is to stop."""
     return (folder / _STOP).exists()
 
 

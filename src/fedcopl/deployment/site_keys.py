@@ -28,7 +28,11 @@ def site_key(folder: Path, name: str) -> tuple[Path, Path]:
     private, public = folder / "site.key", folder / "site.pub"
     if not private.exists():
         write_private(private, new_site_key())
-    publish_bytes(public, _public_line(private, name))
+    try:
+        line = public_half(private.read_bytes(), name)
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise FederationError(f"{private}: is not a private key: {error}") from error
+    publish_bytes(public, line)
     return private, public
 
 
@@ -41,6 +45,7 @@ def private_key(file: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def new_site_key() -> bytes:
+    """Make a private key in the format of OpenSSH."""
     return ec.generate_private_key(CURVE).private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
 
 
@@ -61,16 +66,8 @@ def site_secret(folder: Path) -> bytes:
     return secret
 
 
-def _public_line(private: Path, name: str) -> bytes:
-    """Return the public key of a private key's file in OpenSSH format: kind, key, and name of the site."""
-    try:
-        return public_half(private.read_bytes(), name)
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        raise FederationError(f"{private}: is not a private key: {error}") from error
-
-
 def public_half(private: bytes, name: str) -> bytes:
-    """Return the content of `site.pub` for the content of `site.key`."""
+    """Return the content of `site.pub` for that of `site.key`: kind, key, and name of the site."""
     key = load_ssh_private_key(private, None)
     line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     return line + b" " + name.encode() + b"\n"
@@ -105,6 +102,7 @@ def read_site_keys(folder: Path) -> dict[str, SiteKey]:
 
 
 def read_site_key(file: Path) -> SiteKey:
+    """Read the public key of a site, a file `site.pub`."""
     try:
         line = file.read_bytes()
         key = load_ssh_public_key(line)

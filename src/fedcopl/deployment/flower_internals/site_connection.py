@@ -17,12 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.app import Message
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-)
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node

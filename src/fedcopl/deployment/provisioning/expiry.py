@@ -35,7 +35,8 @@ class Expiry:
         return self.days_left(today) <= _SOON
 
     def text(self, today: date) -> str:
-        """
+        """Describe the expiry as seen from a day.
+
         >>> Expiry("key", date(2027, 1, 31), "").text(date(2027, 1, 1))
         'valid until 2027-01-31, 30 days'
         >>> Expiry("key", date(2027, 1, 31), "").text(date(2027, 2, 1))

@@ -26,13 +26,7 @@ from ...privacy.accountant import require_accounting
 from ...run.build import backbone_name, build_clip, first_state, known_class_prior
 from ...run.folder import ENDED, RunFolder
 from ...run.loop import complete_outcome, round_record, run_rounds
-from ...run.previous_run import (
-    PreviousRun,
-    adapt_previous_run,
-    read_previous_run,
-    require_previous_run,
-    with_reference,
-)
+from ...run.previous_run import PreviousRun, adapt_previous_run, read_previous_run, require_previous_run, with_reference
 from ...run.progress_reporter import ProgressReporter
 from ...run.record import ClientRecord, Measured, Outcome, RefreshRecord, RoundRecord, measured
 from ..audit_log import AuditLog
