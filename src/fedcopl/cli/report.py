@@ -11,7 +11,7 @@ from ..files import check_output_file
 if TYPE_CHECKING:
     from ..report.comparison import ComparedRun
 
-COMPARISON = Path("comparison.html")
+_COMPARISON = Path("comparison.html")
 
 
 def report(
@@ -73,7 +73,7 @@ def _write(runs: "list[ComparedRun]", out: Path | None) -> Path:
 
     if len(runs) == 1:
         return write_report(runs[0].folder, out)
-    page = out or COMPARISON
+    page = out or _COMPARISON
     write_comparison(page, runs)
     return page
 

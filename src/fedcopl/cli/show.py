@@ -14,9 +14,10 @@ from rich.table import Table
 from ..plurals import counted
 from ..privacy.accountant import PrivacyStatement
 from ..progress import percent
+from ..report.numbers import difference
 from ..run.record import Accuracies, Outcome
 
-WORTH_A_WORD = 1.0  # points
+_WORTH_A_WORD = 1.0  # points
 
 if TYPE_CHECKING:
     from ..deployment.status import Status
@@ -58,27 +59,21 @@ def print_estimate(run: "TimeEstimate", *, as_json: bool) -> None:
 
 
 def _accuracy_table(outcome: Outcome) -> Table:
+    """Zero-shot CLIP, priors, the last and the best round; without training one row for the method."""
     table = Table(title=f"{outcome.method}\n{outcome.name}, seed {outcome.seed}: accuracy in %")
     for name in ("", "macro", "weighted", "global"):
         table.add_column(name, justify="left" if not name else "right")
-    rows: dict[str, Accuracies] = {
-        "zero-shot CLIP": outcome.zero_shot,
-        **({} if outcome.untrained is None else {"priors, no training": outcome.untrained}),
-        **_rounds(outcome),
-    }
+    rows: dict[str, Accuracies] = {"zero-shot CLIP": outcome.zero_shot}
+    if outcome.untrained is not None:
+        rows["priors, no training"] = outcome.untrained
+    if outcome.trains:
+        rows[f"last round ({outcome.final.number})"] = outcome.final
+        rows[f"best round ({outcome.best.number})"] = outcome.best
+    elif outcome.setting("method") != "zeroshot":
+        rows[outcome.method] = outcome.final
     for title, row in rows.items():
         table.add_row(title, *(percent(share, sign="") for share in (row.macro, row.weighted, row.everywhere)))
     return table
-
-
-def _rounds(outcome: Outcome) -> dict[str, Accuracies]:
-    """The last and the best round; without training one row."""
-    if not outcome.trains:
-        return {outcome.method: outcome.final} if outcome.setting("method") != "zeroshot" else {}
-    return {
-        f"last round ({outcome.final.number})": outcome.final,
-        f"best round ({outcome.best.number})": outcome.best,
-    }
 
 
 def facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
@@ -89,7 +84,7 @@ def facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
     clients = len(outcome.clients)
     if not outcome.trains:
         yield "training", f"none: {outcome.method} trains nothing"
-    elif (lost := _points_lost(outcome)) > WORTH_A_WORD:
+    elif (lost := difference(getattr(outcome.untrained, "macro", None), outcome.final.macro) or 0) > _WORTH_A_WORD:
         yield "training", f"lost {lost:.1f} points against priors alone: method=priors is better on this data"
     if outcome.trains:
         yield from _rollbacks(outcome)
@@ -97,8 +92,7 @@ def facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
     else:
         yield "images", f"{outcome.images_held:,}, {counted(clients, 'client')}"
     yield "sent to the server", f"{size(outcome.bytes_up)} (back: {size(outcome.bytes_down)})"
-    if outcome.privacy:
-        yield from _privacy_facts(outcome.privacy)
+    yield from _privacy_facts(outcome.privacy)
     yield "time", f"{outcome.seconds:.0f} s"
 
 
@@ -112,15 +106,10 @@ def _rollbacks(outcome: Outcome) -> Iterator[tuple[str, str]]:
     yield from (("rolled back", line) for line in lines)
 
 
-def _points_lost(outcome: Outcome) -> float:
-    """Accuracy of the priors minus that after training, in points; 0 where either is not measured."""
-    before = None if outcome.untrained is None else outcome.untrained.macro
-    after = outcome.final.macro
-    return 0.0 if before is None or after is None else 100 * (before - after)
-
-
-def _privacy_facts(privacy: PrivacyStatement) -> Iterator[tuple[str, str]]:
+def _privacy_facts(privacy: PrivacyStatement | None) -> Iterator[tuple[str, str]]:
     """What the server sees, and the privacy budget spent where noise is added."""
+    if privacy is None:
+        return
     seen = "sums over the clients only" if privacy.secure_aggregation else "each client's own numbers"
     yield "the server sees", seen if privacy.epsilon is None else f"{seen}, with noise"
     if privacy.epsilon is not None:
@@ -148,31 +137,21 @@ def print_outcome(outcome: Outcome, folder: Path) -> None:
 def _about_rounds(outcome: Outcome) -> Iterator[tuple[str, str]]:
     last = outcome.rounds[-1]
     yield "sites", ", ".join(outcome.sites or ())
-    yield "accuracy", _accuracy(outcome)
+    known = f"{percent(outcome.final.macro)} (zero-shot: {percent(outcome.zero_shot.macro)})"
+    yield "accuracy", "unknown: no site has labelled test images" if outcome.final.macro is None else known
     yield "images trained on", f"{last.examples:,} in the last round" if last.examples else "not reported"
     yield "loss", "unknown" if last.loss is None else f"{last.loss:.3f} in the last round"
     yield "replies not used", str(sum(len(record.dropped) for record in outcome.rounds))
     yield "sent to the server", f"{size(outcome.bytes_up)} (back: {size(outcome.bytes_down)})"
     if outcome.traffic:
         yield "on the wire", f"{size(outcome.traffic['received'])} (back: {size(outcome.traffic['sent'])}), this start"
-    yield from _privacy(outcome.privacy)
+    yield from _privacy_facts(outcome.privacy)
     yield "time", f"{outcome.seconds:.0f} s"
-
-
-def _accuracy(outcome: Outcome) -> str:
-    if outcome.final.macro is None:
-        return "unknown: no site has labelled test images"
-    return f"{percent(outcome.final.macro)} (zero-shot: {percent(outcome.zero_shot.macro)})"
-
-
-def _privacy(privacy: PrivacyStatement | None) -> Iterator[tuple[str, str]]:
-    if privacy:
-        yield from _privacy_facts(privacy)
 
 
 def print_status(status: "Status") -> None:
     console = _console()
-    for title, value in (*status.facts.items(), *_privacy(status.privacy)):
+    for title, value in (*status.facts.items(), *_privacy_facts(status.privacy)):
         console.print(f"{title:<22}{value}", soft_wrap=True)
     if status.sites:
         console.print(_table(("site", "now", "since", "last trained", "its key"), status.sites))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ..plurals import counted
 
-RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 MINUS, NOTHING, SPACE = "\N{MINUS SIGN}", "\N{EN DASH}", "\N{NO-BREAK SPACE}"
 
 
@@ -86,7 +86,7 @@ def _power(logarithm: float) -> str:
         return f"{10**logarithm:.2g}" if logarithm < 1 else f"{10**logarithm:,.0f}"
     whole = math.floor(logarithm + 1e-9)
     factor = f"{10 ** (logarithm - whole):.0f}"
-    return ("" if factor == "1" else f"{factor}·") + "10" + str(whole).translate(RAISED)
+    return ("" if factor == "1" else f"{factor}·") + "10" + str(whole).translate(_RAISED)
 
 
 def duration(seconds: float) -> str:
