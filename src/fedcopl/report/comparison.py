@@ -1,7 +1,7 @@
 """Comparison of several runs: which settings differ, which runs form an experiment, which number is best; one page."""
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import groupby
@@ -117,9 +117,6 @@ class _RunGroup:
 
     label: str
     runs: Sequence[ComparedRun]
-    settings: Mapping[str, Any]  # as in the file, by full name
-    planned: int
-    done: int
 
     @property
     def method(self) -> str:
@@ -132,7 +129,13 @@ class _RunGroup:
 
     @property
     def finished(self) -> bool:
-        return self.done >= self.planned
+        return self.runs[0].outcome.is_complete
+
+    @property
+    def rounds(self) -> str:
+        """How many rounds are done; runs of a group may stop early at different ones."""
+        done = ", ".join(dict.fromkeys(words.count(len(run.outcome.rounds)) for run in self.runs))
+        return done if self.finished else f"{done} of {words.count(self.runs[0].outcome.planned_rounds)}, not finished"
 
     @property
     def supervised(self) -> bool:
@@ -168,14 +171,7 @@ def grouped(runs: Sequence[ComparedRun]) -> list[_RunGroup]:
     keys = [_key(run) for run in runs]
     order = sorted(range(len(runs)), key=lambda n: (keys.index(keys[n]), n))
     together = [[runs[n] for n in members] for _, members in groupby(order, key=lambda n: keys.index(keys[n]))]
-    names = _labels(together)
-    groups = []
-    for label, members in zip(names, together, strict=True):
-        outcome = members[0].outcome
-        planned = outcome.planned_rounds
-        done = planned if outcome.is_complete else len(outcome.rounds)
-        groups.append(_RunGroup(label, members, by_full_name(outcome.settings), planned, done))
-    return groups
+    return [_RunGroup(label, members) for label, members in zip(_labels(together), together, strict=True)]
 
 
 def _key(run: ComparedRun) -> tuple[dict[str, Any], tuple[str, ...], int]:
@@ -335,7 +331,10 @@ def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = Non
         charts=_charts(shown),
         left_out=len(groups) - len(shown),
         recall=recall,
-        values=[[_written(group.settings.get(name, words.NOTHING)) for name in differ] for group in groups],
+        values=[
+            [_written(by_full_name(group.runs[0].outcome.settings).get(name, words.NOTHING)) for name in differ]
+            for group in groups
+        ],
         rows=list(_rows(groups, measures)),
         versions=_versions(runs),
         common=_common(runs),
@@ -407,6 +406,7 @@ def _rows(groups: Sequence[_RunGroup], measures: Sequence[_Measure]) -> Iterator
             "folder": folder,
             "group": group,
             "seed": outcome.seed,
+            "rounds": _RunGroup("", [run]).rounds,
             "numbers": [words.NOTHING if number is None else write(number) for number, write in numbers],
             "unused": len(outcome.dropped_before) + sum(len(record.dropped) for record in outcome.rounds),
             "rolled_back": sum(any(record.rollbacks()) for record in outcome.rounds),
