@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _RunArgument = Annotated[Path, typer.Argument(help="Folder of a run, or of a site.", show_default=False)]
-_Port = Annotated[int, typer.Option(help="_Port on 127.0.0.1; 0 takes any free one.", min=0, max=65535)]
+_Port = Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes any free one.", min=0, max=65535)]
 _OpenIt = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
 
 
@@ -36,7 +36,7 @@ class _WhichLabels(StrEnum):
 
 
 _Whose = Annotated[
-    str | None, typer.Option(help="_Whose images; not needed where there is one client.", show_default=False)
+    str | None, typer.Option(help="Whose images; not needed where there is one client.", show_default=False)
 ]
 _Shown = Annotated[
     _WhichLabels, typer.Option(help="Those of the finished classifier, or of the last refresh of pseudo labels.")

@@ -18,15 +18,11 @@ WORDS = {"none": "(none of the classes)", "unclear": "(cannot tell)"}
 
 def answers_csv(answers: Iterable[ExpertAnswer]) -> str:
     """One row per answered image; harmless in a spreadsheet whatever the names are."""
-    rows = [
-        (answer.image, answer.pseudo, answer.label or WORDS[answer.kind], answer.answered, answer.digest)
-        for answer in answers
-    ]
-    return _csv([("file", "pseudo label", "label", "when", "digest"), *(tuple(map(_harmless, row)) for row in rows)])
-
-
-def _harmless(cell: str) -> str:
-    return f"'{cell}" if cell.startswith(_FORMULA) else cell
+    rows = [("file", "pseudo label", "label", "when", "digest")]
+    for answer in answers:
+        label = answer.label or WORDS[answer.kind]
+        rows.append((answer.image, answer.pseudo, label, answer.answered, answer.digest))
+    return _csv([f"'{cell}" if cell.startswith(_FORMULA) else cell for cell in row] for row in rows)
 
 
 def write_manifest(survey: SampleSurvey, path: Path) -> tuple[int, Path]:
