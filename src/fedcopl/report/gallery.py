@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import ValidationError
 
 from ..errors import RunFolderError
 from ..files import read_limited
@@ -77,9 +76,9 @@ def examples_from(content: bytes, classes: int) -> list[Example]:
     """Parse the content of examples.json; ValueError for what is damaged."""
     try:
         examples: list[Example] = adapter(list[Example]).validate_json(content, strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    except ValueError as error:  # of pydantic: a headline, then for each mistake its place, its text [and more]
+        lines = [line.partition(" [")[0].strip() for line in str(error).splitlines()[1:3]]
+        raise ValueError(": ".join(line for line in lines if not line.startswith("For further"))) from error
     for number, example in enumerate(examples):
         if not example.image.startswith("data:image/") or not 0 <= example.label < classes:
             raise ValueError(f"example {number} is no image of one of the {classes} classes")
