@@ -26,12 +26,10 @@ from .tables import (
     Counted,
     RecallRow,
     changed_clients,
+    class_priors,
     class_rows,
     counted,
-    has_common_prior,
     heat_tables,
-    prior_overlap,
-    prior_tables,
     recall_rows,
     reported_clients,
 )
@@ -85,9 +83,9 @@ def render(
     live: LiveStatus | None = None,
 ) -> str:
     """Render the report; `labels` are the pseudo labels of the last refresh by client."""
-    how, numbers, recall, priors = label_story(outcome), counted(outcome), recall_rows(outcome), prior_tables(outcome)
+    how, numbers, recall, priors = label_story(outcome), counted(outcome), recall_rows(outcome), class_priors(outcome)
     clients = reported_clients(outcome, numbers)
-    shown_if = {"Class priors": priors, "Classes": recall}
+    shown_if = {"Class priors": priors["priors"], "Classes": recall}
     result = {
         "labelled": outcome.final.macro is not None,
         "moments": _moments(outcome),
@@ -99,9 +97,7 @@ def render(
         "participation": any(row.rounds not in (None, len(outcome.rounds)) for row in clients),
     }
     shown = {
-        "priors": priors,
-        "common": has_common_prior(outcome),
-        "overlap": prior_overlap(outcome),
+        **priors,
         "recall": recall,
         "recall_chart": _recall_chart(recall) if recall else None,
         "doubted": [example for example in examples if example.doubted],

@@ -115,30 +115,27 @@ def _shares(rows: Sequence[Sequence[float] | None], classes: int) -> NDArray[np.
     return np.asarray(np.divide(numbers, sums, out=np.zeros_like(numbers), where=sums > 0))
 
 
-def _estimated_priors(outcome: Outcome) -> NDArray[np.float64] | None:
-    """The clients' class priors of the last refresh, (clients, classes); None without priors, 0 where one refused."""
-    last = outcome.refreshes[-1].class_prior if outcome.refreshes else ()
+def class_priors(outcome: Outcome) -> dict[str, Any]:
+    """What the page shows of the class priors of the last refresh.
+
+    Returns:
+        priors: The estimated ones, and the true ones where labels exist; nothing without priors.
+        common: Whether all clients that have a prior have the same one.
+        overlap: Sum over the classes of the smaller of estimated and true prior, mean over clients; None if unknown.
+    """
+    classes, last = len(outcome.classes), outcome.refreshes[-1].class_prior if outcome.refreshes else ()
     if not any(last):
-        return None
+        return {"priors": [], "common": False, "overlap": None}
     refused = refused_priors(outcome)
-    known = [None if client.name in refused else own for client, own in zip(outcome.clients, last, strict=True)]
-    return _shares(known, len(outcome.classes))
-
-
-def _true_priors(outcome: Outcome) -> NDArray[np.float64]:
-    return _shares([client.true_counts for client in outcome.clients], len(outcome.classes))
-
-
-def prior_tables(outcome: Outcome) -> list[_HeatTable]:
-    """The estimated class prior of each client, and the true one where labels exist; nothing without priors."""
-    estimated, true = _estimated_priors(outcome), _true_priors(outcome)
-    if estimated is None:
-        return []
+    own = [None if client.name in refused else row for client, row in zip(outcome.clients, last, strict=True)]
+    estimated, true = _shares(own, classes), _shares([client.true_counts for client in outcome.clients], classes)
     note = "In per cent; estimated by each client without labels, and never sent."
     tables = [_prior_table(outcome, "Estimated class prior", note, estimated)]
     if true.any():
         tables.append(_prior_table(outcome, "True class prior", "In per cent; from labels that were never used.", true))
-    return tables
+    known, both = estimated[estimated.any(axis=1)], estimated.any(axis=1) & true.any(axis=1)
+    overlap = float(min(np.minimum(estimated, true)[both].sum(axis=1).mean(), 1.0)) if both.any() else None
+    return {"priors": tables, "common": bool(len(known) and np.ptp(known, axis=0).max() < 1e-9), "overlap": overlap}
 
 
 def _prior_table(outcome: Outcome, title: str, note: str, shares: NDArray[np.float64]) -> _HeatTable:
@@ -153,22 +150,6 @@ def _prior_table(outcome: Outcome, title: str, note: str, shares: NDArray[np.flo
 
     percents = np.rint(100 * shares).astype(np.int64), present
     return _heat_table(outcome, title, note, percents, 100, together, unit="per cent", missing="not estimated")
-
-
-def has_common_prior(outcome: Outcome) -> bool:
-    """Whether all clients that have a class prior have the same one."""
-    estimated = _estimated_priors(outcome)
-    known = None if estimated is None else estimated[estimated.any(axis=1)]
-    return known is not None and len(known) > 0 and bool(np.ptp(known, axis=0).max() < 1e-9)
-
-
-def prior_overlap(outcome: Outcome) -> float | None:
-    """Sum over the classes of the smaller of estimated and true prior, mean over the clients; 1 if they are equal."""
-    estimated, true = _estimated_priors(outcome), _true_priors(outcome)
-    if estimated is None:
-        return None
-    both = estimated.any(axis=1) & true.any(axis=1)
-    return float(min(np.minimum(estimated, true)[both].sum(axis=1).mean(), 1.0)) if both.any() else None
 
 
 def _shade(number: int, largest: int, levels: int) -> int:
