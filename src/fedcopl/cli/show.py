@@ -1,4 +1,4 @@
-"""Results of a run and status of a federation on the terminal."""
+"""Terminal output: results of a run, status of a federation, and the next commands."""
 
 import json
 import shlex
@@ -14,10 +14,9 @@ from rich.table import Table
 from ..plurals import counted
 from ..privacy.accountant import PrivacyStatement
 from ..progress import percent
-from ..report.numbers import difference
 from ..run.record import Accuracies, Outcome
 
-_WORTH_A_WORD = 1.0  # points
+WORTH_A_WORD = 1.0  # points
 
 if TYPE_CHECKING:
     from ..deployment.status import Status
@@ -59,7 +58,6 @@ def print_estimate(run: "TimeEstimate", *, as_json: bool) -> None:
 
 
 def _accuracy_table(outcome: Outcome) -> Table:
-    """Zero-shot CLIP, priors, the last and the best round; without training one row for the method."""
     table = Table(title=f"{outcome.method}\n{outcome.name}, seed {outcome.seed}: accuracy in %")
     for name in ("", "macro", "weighted", "global"):
         table.add_column(name, justify="left" if not name else "right")
@@ -77,6 +75,7 @@ def _accuracy_table(outcome: Outcome) -> Table:
 
 
 def facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    """Yield title and value of each line below the accuracies of a run."""
     right = outcome.pseudo_label_accuracy
     if any(share is not None for share in right):
         title = "labels right" if outcome.setting("options", "labels") == "truth" else "pseudo labels right"
@@ -84,7 +83,7 @@ def facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
     clients = len(outcome.clients)
     if not outcome.trains:
         yield "training", f"none: {outcome.method} trains nothing"
-    elif (lost := difference(getattr(outcome.untrained, "macro", None), outcome.final.macro) or 0) > _WORTH_A_WORD:
+    elif (lost := _points_lost(outcome)) > WORTH_A_WORD:
         yield "training", f"lost {lost:.1f} points against priors alone: method=priors is better on this data"
     if outcome.trains:
         yield from _rollbacks(outcome)
@@ -92,7 +91,8 @@ def facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
     else:
         yield "images", f"{outcome.images_held:,}, {counted(clients, 'client')}"
     yield "sent to the server", f"{size(outcome.bytes_up)} (back: {size(outcome.bytes_down)})"
-    yield from _privacy_facts(outcome.privacy)
+    if outcome.privacy:
+        yield from _privacy_facts(outcome.privacy)
     yield "time", f"{outcome.seconds:.0f} s"
 
 
@@ -106,8 +106,15 @@ def _rollbacks(outcome: Outcome) -> Iterator[tuple[str, str]]:
     yield from (("rolled back", line) for line in lines)
 
 
+def _points_lost(outcome: Outcome) -> float:
+    """Accuracy of the priors minus that after training, in points; 0 where either is not measured."""
+    before = None if outcome.untrained is None else outcome.untrained.macro
+    after = outcome.final.macro
+    return 0.0 if before is None or after is None else 100 * (before - after)
+
+
 def _privacy_facts(privacy: PrivacyStatement | None) -> Iterator[tuple[str, str]]:
-    """What the server sees, and the privacy budget spent where noise is added."""
+    """Yield what the server sees, and the privacy budget spent if noise is added."""
     if privacy is None:
         return
     seen = "sums over the clients only" if privacy.secure_aggregation else "each client's own numbers"
@@ -118,6 +125,7 @@ def _privacy_facts(privacy: PrivacyStatement | None) -> Iterator[tuple[str, str]
 
 
 def size(count: float) -> str:
+    """Format a number of bytes."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -130,31 +138,41 @@ def print_outcome(outcome: Outcome, folder: Path) -> None:
     console = _console()
     rounds = counted(len(outcome.rounds), "round")
     console.print(f"{outcome.method}, {outcome.name}, seed {outcome.seed}: {rounds}")
-    for title, value in (*_about_rounds(outcome), ("report", str(folder / "report.html"))):
+    last, traffic, accuracy = outcome.rounds[-1], outcome.traffic, "not measured: no site has labelled test images"
+    training = {"training": f"none: {outcome.method} trains nothing"}
+    if outcome.trains:
+        training = {
+            "images trained on": f"{last.examples:,} in the last round" if last.examples else "not reported",
+            "loss": "not reported" if last.loss is None else f"{last.loss:.3f} in the last round",
+        }
+    if outcome.final.macro is not None:
+        accuracy = f"{percent(outcome.final.macro)} (zero-shot: {percent(outcome.zero_shot.macro)})"
+    lines = {
+        "sites": ", ".join(outcome.sites or ()),
+        "accuracy": accuracy,
+        **training,
+        "replies not used": str(sum(len(record.dropped) for record in outcome.rounds)),
+        "sent to the server": f"{size(outcome.bytes_up)} (back: {size(outcome.bytes_down)})",
+        **(
+            {"on the wire": f"{size(traffic['received'])} (back: {size(traffic['sent'])}), this start"}
+            if traffic
+            else {}
+        ),
+        **dict(_privacy_facts(outcome.privacy)),
+        "time": f"{outcome.seconds:.0f} s",
+        "report": str(folder / "report.html"),
+    }
+    for title, value in lines.items():
         console.print(f"{title:<22}{value}", soft_wrap=True)
 
 
-def _about_rounds(outcome: Outcome) -> Iterator[tuple[str, str]]:
-    last = outcome.rounds[-1]
-    yield "sites", ", ".join(outcome.sites or ())
-    known = f"{percent(outcome.final.macro)} (zero-shot: {percent(outcome.zero_shot.macro)})"
-    yield "accuracy", "unknown: no site has labelled test images" if outcome.final.macro is None else known
-    yield "images trained on", f"{last.examples:,} in the last round" if last.examples else "not reported"
-    yield "loss", "unknown" if last.loss is None else f"{last.loss:.3f} in the last round"
-    yield "replies not used", str(sum(len(record.dropped) for record in outcome.rounds))
-    yield "sent to the server", f"{size(outcome.bytes_up)} (back: {size(outcome.bytes_down)})"
-    if outcome.traffic:
-        yield "on the wire", f"{size(outcome.traffic['received'])} (back: {size(outcome.traffic['sent'])}), this start"
-    yield from _privacy_facts(outcome.privacy)
-    yield "time", f"{outcome.seconds:.0f} s"
-
-
 def print_status(status: "Status") -> None:
+    """Print the state of a server or a site."""
     console = _console()
     for title, value in (*status.facts.items(), *_privacy_facts(status.privacy)):
         console.print(f"{title:<22}{value}", soft_wrap=True)
     if status.sites:
-        console.print(_table(("site", "now", "since", "last trained", "its key"), status.sites))
+        console.print(_table(("site", "connection", "since", "last trained", "key"), status.sites))
     if status.rounds:
         console.print(_table(("round", "sites", "images", "loss", "left out"), status.rounds))
 
