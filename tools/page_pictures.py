@@ -1,9 +1,9 @@
-"""Pictures of the pages for the documents, by a headless Chromium: docs/images/review.png and report.png.
+"""Pictures of the pages for the documents, by a headless Chromium: review.png, report.png, comparison.png.
 
-    .venv/bin/python tools/page_pictures.py RUN CLIENT
+    .venv/bin/python tools/page_pictures.py RUN CLIENT [OTHER...]
 
 RUN is the folder of a finished run; a copy of it is reviewed, so that nothing is written into it. The first images of
-the random sample are confirmed by keyboard, as an expert would.
+the random sample are confirmed, as an expert would. With the folders of other runs, RUN is compared with them.
 """
 
 import re
@@ -16,6 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
+
+from fedcopl.report.comparison import ComparedRun, write_comparison
+from fedcopl.run.folder import read_so_far
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 SIZE = {"width": 1280, "height": 1000}
@@ -39,7 +42,7 @@ def confirm(page: Page, images: int) -> None:
             page.click(".guess.first")
 
 
-def main(run: Path, client: str) -> None:
+def main(run: Path, client: str, *others: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
         copy = shutil.copytree(run, Path(scratch) / run.name)
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
@@ -51,10 +54,15 @@ def main(run: Path, client: str) -> None:
             page.screenshot(path=IMAGES / "review.png")
         page.goto((run / "report.html").resolve().as_uri())
         page.screenshot(path=IMAGES / "report.png")
+        if others:
+            comparison = Path(scratch) / "comparison.html"
+            write_comparison(comparison, [ComparedRun(one, read_so_far(one)) for one in (run, *others)])
+            page.goto(comparison.as_uri())
+            page.screenshot(path=IMAGES / "comparison.png")
         chromium.close()
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or re.match("-", sys.argv[1]):
+    if len(sys.argv) < 3 or re.match("-", sys.argv[1]):
         sys.exit(__doc__)
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], *map(Path, sys.argv[3:]))

@@ -25,11 +25,11 @@ from .report.run_page import LiveStatus, render_folder, render_waiting
 from .run.folder import ENDED, EXAMPLES, PROGRESS, RESULTS, ROUNDS, SETTINGS, NothingYet, find_runs, read_so_far
 from .run.record import Outcome
 
-FILES = (SETTINGS, PROGRESS, RESULTS, EXAMPLES, ENDED, "review")
+_FILES = (SETTINGS, PROGRESS, RESULTS, EXAMPLES, ENDED, "review")
 PATIENCE = 60.0  # seconds without a new round before the page reports silence,
 LONGER = 4  # or this many times the median round
-MISSING = 5  # missing clients that the status names
-POLICY = (
+_MISSING = 5  # missing clients that the status names
+_POLICY = (
     "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
@@ -45,7 +45,7 @@ class LivePage:
 
     def app(self) -> ASGIApp:
         routes = [Route("/", self.show), *file_routes("icon.svg", "live.js")]
-        return AccessControl(Starlette(routes=routes), self._keys, writes=False, policy=POLICY)
+        return AccessControl(Starlette(routes=routes), self._keys, writes=False, policy=_POLICY)
 
     def show(self, request: Request) -> Response:
         """The whole page; 204 without content for a page that already shows this version."""
@@ -65,7 +65,7 @@ class LivePage:
         except RunFolderError as error:
             folders = [run.folder for run in self._shown]
             state, text = "missing", f"{printable(str(error))}. This is the last state that could be read."
-        signature = repr((state, text, [_stat(folder / name) for folder in folders for name in FILES]))
+        signature = repr((state, text, [_stat(folder / name) for folder in folders for name in _FILES]))
         version = sha256(signature.encode()).hexdigest()[:16]
         if version != self._version:
             self._page, self._version = self._render(LiveStatus(version, state, text)), version
@@ -128,7 +128,7 @@ def _missing(outcome: Outcome) -> str:
     """Name the clients that took no part in the last round; empty where nobody is missing or it is not recorded."""
     last = outcome.rounds[-1]
     missing = [client.name for client in outcome.clients if last.sites is not None and client.name not in last.sites]
-    named = [*missing[:MISSING], *([f"{len(missing) - MISSING} more"] if len(missing) > MISSING else [])]
+    named = [*missing[:_MISSING], *([f"{len(missing) - _MISSING} more"] if len(missing) > _MISSING else [])]
     return f" Missing in round {last.number}: {', '.join(named)}." if missing else ""
 
 

@@ -15,7 +15,7 @@ def test_a_taken_port_is_one_sentence():
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"--port {port}: cannot be used: Address already in use"):
-            serve(lambda keys: None, port=port, token="x", on_listening=print, open_it=False)
+            serve(lambda keys: None, port=port, token="x", open_it=False)
 
 
 def test_new_tokens_are_long_and_new():

@@ -185,7 +185,16 @@ def test_half_a_run_is_not_averaged_with_a_whole_one_nor_ranked():
     tree = page([run("whole", whole), run("half", half), run("other", outcome(macro=0.7, method="fedvpt"))])
     assert column(tree, "macro") == ["80.0 % (best)", "95.0 %", "70.0 %"]
     assert column(tree, "rounds done", "experiments") == ["2", "1 of 2, not finished", "2"]
-    assert "Not finished: half (1 of 2 rounds)" in text_of(tree.one("p", class_="unfinished"))
+    assert "Not finished: half (round 1 of 2)" in text_of(tree.one("p", class_="unfinished"))
+
+
+def test_rounds_of_runs_that_stopped_early_are_those_that_were_done():
+    runs = [so_far(outcome(seed=seed, rounds=4), done) for seed, done in ((1, 1), (2, 2))]
+    for one in runs:
+        one["rounds"][-1]["converged"] = True
+    tree = page([run(str(n), one) for n, one in enumerate(runs)])
+    assert column(tree, "rounds done", "experiments") == ["1, 2"]
+    assert column(tree, "rounds", "runs") == ["1", "2"]
 
 
 def test_best_and_second_best():

@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedcopl.errors import RunFolderError
 from fedcopl.report.gallery import (
-    PER_CLASS,
+    _PER_CLASS,
     SIDE,
     ChosenImages,
     Example,
@@ -113,7 +113,7 @@ def test_only_the_images_shown_are_opened():
 
     images = Counted(pictures(500))
     gallery(images, None, ("only",), [holding("a", range(500), [0] * 500, np.linspace(0.1, 1, 500))])
-    assert images.opened == PER_CLASS
+    assert images.opened == _PER_CLASS
 
 
 @settings(max_examples=60)
@@ -125,7 +125,7 @@ def test_every_class_shows_its_extremes_in_order(chosen, clients):
     shown = gallery(pictures(len(chosen)), labels, "abcd", holdings)
     for c in range(4):
         mine, all_of_it = [e for e in shown if e.label == c], np.exp(log_probs[labels == c])
-        assert len(mine) == len({e.index for e in mine}) == min(len(all_of_it), PER_CLASS)
+        assert len(mine) == len({e.index for e in mine}) == min(len(all_of_it), _PER_CLASS)
         confidences = [e.confidence for e in mine]
         assert confidences == sorted(confidences, reverse=True)
         if mine:
@@ -170,7 +170,7 @@ def test_deep_grey_is_stretched():
 
 
 def test_examples_come_back_as_they_went(tmp_path):
-    assert examples_from(json.loads(json.dumps(as_plain([EXAMPLE]))), 2) == [EXAMPLE]
+    assert examples_from(json.dumps(as_plain([EXAMPLE])).encode(), 2) == [EXAMPLE]
     assert read_examples(tmp_path, 2) == []
     (tmp_path / "examples.json").write_text(json.dumps(as_plain([EXAMPLE])))
     assert read_examples(tmp_path, 2) == [EXAMPLE]

@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 
 from chromium import DARK, LIGHT, PHONE, browser, contrasts, overflow, until, visit  # noqa: F401
-from fedcopl.errors import printable
 from fedcopl.report.comparison import ComparedRun, write_comparison
 from fedcopl.report.gallery import ChosenImages, gallery
 from fedcopl.report.run_page import render
@@ -61,7 +60,7 @@ def crowded(name="crowded", **settings):
 def one_page(folder, results):
     path = folder / f"{len(results['classes'])}.html"
     html = render(outcome_of(results), pictures(len(results["classes"]), results["clients"]))
-    path.write_text(printable(html), encoding="utf-8")
+    path.write_text(html, encoding="utf-8", errors="backslashreplace")
     return path
 
 

@@ -704,6 +704,15 @@ def test_the_client_to_review_has_enough_images():
     assert section.one("pre").text == "fedcopl review . --client client-0"
 
 
+def test_after_a_review_the_next_step_is_another_client_and_then_the_classifier():
+    reviews = [ReviewedClient(f"client-{k}", 0.9, 0.71, 0.97, 20) for k in (1, 0)]
+    run = outcome_of(with_priors(labelled=False))
+    steps = [
+        parse(render(run, [], LAST_LABELS, reviews[:n])).one("section", id="result").one("pre").text for n in (1, 2)
+    ]
+    assert steps == ["fedcopl review . --client client-0", "fedcopl predict PHOTOS -c . --client client-0"]
+
+
 def test_equal_priors_are_no_evidence_of_a_difference():
     results = with_priors(labelled=False)
     results["refreshes"][-1]["class_prior"] = [[0.5, 0.5], [0.5, 0.5]]

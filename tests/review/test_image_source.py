@@ -9,8 +9,10 @@ from fedcopl.classifier import Classifier
 from fedcopl.config import RunConfig, override
 from fedcopl.data.catalog import load_digits
 from fedcopl.errors import DataError, RunFolderError
+from fedcopl.review.expert_answers import Answers
 from fedcopl.review.images import NOT_TRAINED, open_gallery, with_final_labels
-from fedcopl.review.page import _history
+from fedcopl.review.page import _detail
+from fedcopl.review.sample_survey import SampleSurvey
 from fedcopl.run.build import partition_dataset
 from fedcopl.run.checkpoint import load_checkpoint
 from fedcopl.run.pseudo_labels import read_images, read_labels, read_last_labels, write_labels
@@ -78,7 +80,8 @@ def test_the_finished_classifier_has_the_last_word(run):
     answers = Classifier.load(folder, client="client-0").predict(list(gallery.images))
     assert [final.classes[label] for label in final.predictions.label] == answers.tolist()
     assert np.array_equal(final.predictions.labels[:2], gallery.predictions.labels)
-    assert _history(final, 0)[-1][0] == "end"
+    survey = SampleSurvey(final, Answers(folder, "client-0"))
+    assert [when for when, _, _ in _detail(survey, 0, 0, {}).history] == ["1", "2", "end"]
     kept = folder / "labels/final/client-0.safetensors"
     before = kept.stat().st_mtime_ns
     again = with_final_labels(gallery, folder)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from ..review.sample_survey import SampleOutcome, SampleSurvey
 
 
-RunArgument = Annotated[Path, typer.Argument(help="Folder of a run, or of a site.", show_default=False)]
-Port = Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes any free one.", min=0, max=65535)]
-OpenIt = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
+_RunArgument = Annotated[Path, typer.Argument(help="Folder of a run, or of a site.", show_default=False)]
+_Port = Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes any free one.", min=0, max=65535)]
+_OpenIt = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
 
 
 class _WhichLabels(StrEnum):
@@ -35,36 +35,36 @@ class _WhichLabels(StrEnum):
     REFRESH = "refresh"
 
 
-Whose = Annotated[
+_Whose = Annotated[
     str | None, typer.Option(help="Whose images; not needed where there is one client.", show_default=False)
 ]
-Shown = Annotated[
+_Shown = Annotated[
     _WhichLabels, typer.Option(help="Those of the finished classifier, or of the last refresh of pseudo labels.")
 ]
-ExportFile = Annotated[
+_ExportFile = Annotated[
     Path | None, typer.Option(help="Write all answers into this new CSV file and leave.", show_default=False)
 ]
-ManifestFile = Annotated[
+_ManifestFile = Annotated[
     Path | None,
     typer.Option(help="Write a manifest with the random sample as test images and leave.", show_default=False),
 ]
-MergedFile = Annotated[
+_MergedFile = Annotated[
     Path | None,
     typer.Option(help="Take a second reviewer's answers, a file of --export; list what differs.", show_default=False),
 ]
 
 
 def review(
-    run: RunArgument,
-    client: Whose = None,
-    labels: Shown = _WhichLabels.FINAL,
-    port: Port = 0,
-    open_it: OpenIt = False,
+    run: _RunArgument,
+    client: _Whose = None,
+    labels: _Shown = _WhichLabels.FINAL,
+    port: _Port = 0,
+    open_it: _OpenIt = False,
     score: Annotated[bool, typer.Option("--score", help="Print the estimated accuracy and leave.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --score: one JSON object.")] = False,
-    export: ExportFile = None,
-    manifest: ManifestFile = None,
-    merge: MergedFile = None,
+    export: _ExportFile = None,
+    manifest: _ManifestFile = None,
+    merge: _MergedFile = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Also over a file that is there.")] = False,
     plugin: PluginFiles = None,
 ) -> None:
@@ -133,7 +133,6 @@ def _serve(survey: "SampleSurvey", run: Path, port: int, open_it: bool) -> None:
             lambda keys: ReviewPage(survey, keys).app(),
             port=port,
             token=new_token(),
-            on_listening=lambda address: print(address, flush=True),
             open_it=open_it,
         )
     except KeyboardInterrupt as error:
@@ -214,7 +213,7 @@ def _as_json(survey: "SampleSurvey", outcome: "SampleOutcome") -> dict[str, Any]
     }
 
 
-def watch(run: RunArgument, port: Port = 0, open_it: OpenIt = False) -> None:
+def watch(run: _RunArgument, port: _Port = 0, open_it: _OpenIt = False) -> None:
     """Serve the report of a run on a local page that follows the run: rounds, missing clients, rollbacks.
 
     With a folder of several runs, of a server or of a site the page compares its runs. With a fixed --port an open
@@ -233,7 +232,6 @@ def watch(run: RunArgument, port: Port = 0, open_it: OpenIt = False) -> None:
             lambda keys: LivePage(run, keys).app(),
             port=port,
             token=token,
-            on_listening=lambda address: print(address, flush=True),
             open_it=open_it,
         )
     except KeyboardInterrupt as error:

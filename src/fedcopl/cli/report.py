@@ -1,6 +1,7 @@
 """`fedcopl report`: one page about a run, or one that compares several."""
 
 import sys
+import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ from ..files import check_output_file
 if TYPE_CHECKING:
     from ..report.comparison import ComparedRun
 
-COMPARISON = Path("comparison.html")
+_COMPARISON = Path("comparison.html")
 
 
 def report(
@@ -37,10 +38,18 @@ def report(
     """
     if out is not None:
         check_output_file(out)
-    page = _write(_read(folders), out)
+    from ..report.comparison import write_comparison
+    from ..report.run_page import write_report
+
+    runs = _read(folders)
+    if len(runs) == 1:
+        page = write_report(runs[0].folder, out)
+    else:
+        page = out or _COMPARISON
+        write_comparison(page, runs)
     print(page)
-    if show:
-        _open(page)
+    if show and not webbrowser.open(page.resolve().as_uri()):
+        print("note: no browser was found to open it with", file=sys.stderr)
 
 
 def _read(folders: list[Path]) -> "list[ComparedRun]":
@@ -65,21 +74,3 @@ def _read(folders: list[Path]) -> "list[ComparedRun]":
     for nothing in empty:
         print(f"note: {nothing}", file=sys.stderr)
     return runs
-
-
-def _write(runs: "list[ComparedRun]", out: Path | None) -> Path:
-    from ..report.comparison import write_comparison
-    from ..report.run_page import write_report
-
-    if len(runs) == 1:
-        return write_report(runs[0].folder, out)
-    page = out or COMPARISON
-    write_comparison(page, runs)
-    return page
-
-
-def _open(page: Path) -> None:
-    import webbrowser
-
-    if not webbrowser.open(page.resolve().as_uri()):
-        print("note: no browser was found to open it with", file=sys.stderr)

@@ -19,21 +19,21 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
-FORM = "application/x-www-form-urlencoded"
-LARGEST_FORM = 10_000  # bytes
+_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
+_FORM = "application/x-www-form-urlencoded"
+_LARGEST_FORM = 10_000  # bytes
 POLICY = (
     "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-HEADERS = {
+_HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "same-origin",  # "no-referrer" would take the origin off our own forms
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-WELCOME = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>fedcopl</title>
+_WELCOME = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>fedcopl</title>
 <meta http-equiv="refresh" content="0; url=/"><link rel="icon" href="/static/icon.svg"></head>
 <body><p><a href="/">Go on</a></p></body></html>"""
 
@@ -64,7 +64,7 @@ class AccessControl:
 
     def __init__(self, app: ASGIApp, keys: Keys, *, writes: bool, policy: str = POLICY):
         self._app, self._keys = app, keys
-        self._headers = HEADERS | {"content-security-policy": policy}
+        self._headers = _HEADERS | {"content-security-policy": policy}
         self._methods = {"GET", "HEAD", "POST"} if writes else {"GET", "HEAD"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,7 +76,7 @@ class AccessControl:
 
     def _refused(self, request: Request) -> Response | None:
         """The response to a request that does not reach the page."""
-        if _host_name(request) not in HOSTS:
+        if _host_name(request) not in _HOSTS:
             return _refusal(421, "This page is only there for this machine: use 127.0.0.1 in the address.")
         if request.method not in self._methods:
             return _refusal(405, "This page cannot do that.")
@@ -95,19 +95,19 @@ class AccessControl:
         """
         if not _equal(request.query_params["token"], self._keys.token):
             return _refusal(403, "The token is wrong, or of an earlier start: open the address that fedcopl printed.")
-        page = HTMLResponse(WELCOME)
+        page = HTMLResponse(_WELCOME)
         page.set_cookie(self._keys.cookie, self._keys.token, httponly=True, samesite="strict", path="/")
         return page
 
 
 async def read_form(request: Request, keys: Keys) -> Mapping[str, str] | None:
     """The fields of a form of our own, or None: too long, of another kind, or without the key."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
         return None
     body = b""
     async for chunk in request.stream():
         body += chunk
-        if len(body) > LARGEST_FORM:
+        if len(body) > _LARGEST_FORM:
             return None
     try:
         fields = {name: values[-1] for name, values in parse_qs(body.decode(), keep_blank_values=True).items()}

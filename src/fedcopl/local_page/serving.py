@@ -28,10 +28,8 @@ from .access import Keys
 HOST = "127.0.0.1"
 
 
-def serve(
-    make: Callable[[Keys], ASGIApp], *, port: int, token: str, on_listening: Callable[[str], None], open_it: bool
-) -> None:
-    """Serve until Ctrl-C, which is raised as KeyboardInterrupt. `on_listening` receives the address."""
+def serve(make: Callable[[Keys], ASGIApp], *, port: int, token: str, open_it: bool) -> None:
+    """Print the address and serve until Ctrl-C, which is raised as KeyboardInterrupt."""
     with closing(_listen(port)) as listening, silence_decoders():
         keys = Keys(token, listening.getsockname()[1])
         settings = uvicorn.Config(
@@ -43,7 +41,7 @@ def serve(
             server_header=False,
             timeout_graceful_shutdown=2,
         )
-        on_listening(keys.address)  # the socket listens already: early requests wait
+        print(keys.address, flush=True)  # the socket listens already: early requests wait
         if open_it:
             webbrowser.open(keys.address)
         uvicorn.Server(settings).run(sockets=[listening])

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 from .numbers import NOTHING, count, marks, shortened
 
-WIDTH, HEIGHT = 480, 300
-LEFT, RIGHT, TOP, BOTTOM = 70, 14, 16, 46
-LETTER, BESIDE = 10.2, 10  # dots of a digit of a tick, at most (a phone's are 16 px), and between text and axis
-MARKED = 40  # a line with more points is drawn without marks
-Bounds = tuple[float, float]
+_WIDTH, _HEIGHT = 480, 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 14, 16, 46
+_LETTER, _BESIDE = 10.2, 10  # dots of a digit of a tick, at most (a phone's are 16 px), and between text and axis
+_MARKED = 40  # a line with more points is drawn without marks
+_Bounds = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Unit:
 
     write: Callable[[float], str]
     ticked: Callable[[Sequence[float]], list[str]] = marks
-    bounds: Bounds = (0, math.inf)
+    bounds: _Bounds = (0, math.inf)
     include: tuple[float, ...] = ()
     least: float = 0.0
     bend: Callable[[float], float] = float
@@ -76,7 +76,7 @@ class _DrawnLine:
 
     @property
     def marks(self) -> list[tuple[float, float]]:
-        return self.spots if len(self.spots) <= MARKED else []
+        return self.spots if len(self.spots) <= _MARKED else []
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,12 @@ class LineChart:
     levels: list[_Tick]
     refreshes: list[float]
     strips: list[_Strip]
-    width: int = WIDTH
-    height: int = HEIGHT
-    left: int = LEFT
-    right: int = WIDTH - RIGHT
-    top: int = TOP
-    bottom: int = HEIGHT - BOTTOM
+    width: int = _WIDTH
+    height: int = _HEIGHT
+    left: int = _LEFT
+    right: int = _WIDTH - _RIGHT
+    top: int = _TOP
+    bottom: int = _HEIGHT - _BOTTOM
 
     @property
     def label(self) -> str:
@@ -127,16 +127,19 @@ def line_chart(
     if not lines:
         return None
     known = {name: level for name, level in (levels or {}).items() if level is not None}
-    values = [*_reach(lines, unit.bounds), *unit.include, *known.values()]
+    drawn = [value for line in lines for value in line.values if value is not None]
+    drawn += [edge for line in lines for _, low, high in _edges(line) for edge in (low, high)]
+    possible = [min(max(value, unit.bounds[0]), unit.bounds[1]) for value in drawn]
+    values = [*possible, *unit.include, *known.values()]
     steps = ticks(*_room([unit.bend(value) for value in values], unit))
-    up = _AxisScale(steps[0], steps[-1], HEIGHT - BOTTOM, TOP, unit.bend)
+    up = _AxisScale(steps[0], steps[-1], _HEIGHT - _BOTTOM, _TOP, unit.bend)
     even = replace(up, bend=float)
     texts = unit.ticked(steps)
-    last = LETTER * len(count(rounds[-1]))  # dots of the longest text below the axis
-    left, right = _left(texts), WIDTH - max(RIGHT, math.ceil(last / 2))
+    last = _LETTER * len(count(rounds[-1]))  # dots of the longest text below the axis
+    left, right = _left(texts), _WIDTH - max(_RIGHT, math.ceil(last / 2))
     pad = min(14.0, (right - left) / (2 * len(rounds)))
     across = _AxisScale(rounds[0], rounds[-1], left + pad, right - pad)
-    most = min(10, int((right - left) / (last + BESIDE)))
+    most = min(10, int((right - left) / (last + _BESIDE)))
     return LineChart(
         title=title,
         across=[_Tick(across(value), count(round(value))) for value in whole_ticks(rounds[0], rounds[-1], most)],
@@ -152,14 +155,7 @@ def line_chart(
 
 def _left(texts: Sequence[str]) -> int:
     """Left margin: room for the longest mark."""
-    return max(LEFT, math.ceil(BESIDE + LETTER * max(map(len, texts))))
-
-
-def _reach(lines: Sequence[ChartLine], bounds: Bounds) -> list[float]:
-    """All values, and the edges of their bands, as far as values can go."""
-    values = [value for line in lines for value in line.values if value is not None]
-    edges = [edge for line in lines for _, low, high in _edges(line) for edge in (low, high)]
-    return [min(max(value, bounds[0]), bounds[1]) for value in (*values, *edges)]
+    return max(_LEFT, math.ceil(_BESIDE + _LETTER * max(map(len, texts))))
 
 
 def _edges(line: ChartLine) -> list[tuple[int, float, float]]:
@@ -168,7 +164,7 @@ def _edges(line: ChartLine) -> list[tuple[int, float, float]]:
     return [(n, mean - std, mean + std) for n, (mean, std) in pairs if mean is not None and std is not None]
 
 
-def _room(values: Sequence[float], unit: Unit) -> Bounds:
+def _room(values: Sequence[float], unit: Unit) -> _Bounds:
     """The range of an axis: that of the values, and room above and below where they lie close together."""
     low, high = min(values), max(values)
     if high - low < unit.least:
@@ -181,43 +177,34 @@ def _room(values: Sequence[float], unit: Unit) -> Bounds:
 
 def _drawn(line: ChartLine, rounds: Sequence[int], across: _AxisScale, up: _AxisScale, unit: Unit) -> _DrawnLine:
     measured = [(r, value) for r, value in zip(rounds, line.values, strict=True) if value is not None]
-    spots = [(across(r), up(value)) for r, value in measured]
-    first, last = unit.write(measured[0][1]), unit.write(measured[-1][1])
-    return _DrawnLine(line.name, line.kind, first, last, spots, _band(line, rounds, across, up))
-
-
-def _band(line: ChartLine, rounds: Sequence[int], across: _AxisScale, up: _AxisScale) -> str:
-    edges = _edges(line)
-    over = [(across(rounds[n]), up(high)) for n, _, high in edges]
-    under = [(across(rounds[n]), up(low)) for n, low, _ in edges]
-    return " ".join(f"{x},{y}" for x, y in [*over, *reversed(under)])
+    over = [(across(rounds[n]), up(high)) for n, _, high in _edges(line)]
+    under = [(across(rounds[n]), up(low)) for n, low, _ in reversed(_edges(line))]
+    return _DrawnLine(
+        line.name,
+        line.kind,
+        unit.write(measured[0][1]),
+        unit.write(measured[-1][1]),
+        [(across(r), up(value)) for r, value in measured],
+        " ".join(f"{x},{y}" for x, y in (*over, *under)),
+    )
 
 
 def _strips(
-    rounds: Sequence[int],
-    lines: Sequence[ChartLine],
-    across: _AxisScale,
-    unit: Unit,
-    refreshed: set[int],
-    wide: float,
+    rounds: Sequence[int], lines: Sequence[ChartLine], across: _AxisScale, unit: Unit, refreshed: set[int], wide: float
 ) -> list[_Strip]:
-    width = round(wide, 1)
-    strips = []
+    def cell(line: ChartLine, position: int) -> str:
+        value, std = line.values[position], line.spread[position] if line.spread else None
+        if value is None:
+            return NOTHING
+        return unit.write(value) if std is None else f"{unit.write(value)} ± {unit.write(std)}"
+
+    width, strips = round(wide, 1), []
     for position, r in enumerate(rounds):
-        values = [_cell(line, position, unit) for line in lines]
+        values = [cell(line, position) for line in lines]
         texts = [f"{line.name} {value}" for line, value in zip(lines, values, strict=True)]
-        refresh = ["pseudo labels refreshed"] if r in refreshed else []
-        text = "\n".join([f"round {r}", *texts, *refresh])
+        text = "\n".join([f"round {r}", *texts, *(["pseudo labels refreshed"] if r in refreshed else [])])
         strips.append(_Strip(round(across(r) - width / 2, 1), width, r, values, text))
     return strips
-
-
-def _cell(line: ChartLine, position: int, unit: Unit) -> str:
-    value = line.values[position]
-    std = line.spread[position] if line.spread else None
-    if value is None:
-        return NOTHING
-    return unit.write(value) if std is None else f"{unit.write(value)} ± {unit.write(std)}"
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -281,8 +268,8 @@ class BarChart:
     upright: bool  # the names do not fit side by side
     height: int
     bottom: int
-    left: int = LEFT
-    top: int = TOP
+    left: int = _LEFT
+    top: int = _TOP
 
 
 def bar_chart(
@@ -296,18 +283,26 @@ def bar_chart(
     """For each name one bar of each series, and a line with a name at `level`."""
     slot = min(max(900 / len(names), 36.0), 104.0)
     upright = max(map(len, names)) * 8 > slot
-    bottom = HEIGHT - BOTTOM
+    bottom = _HEIGHT - _BOTTOM
     numbers = [float(number) for one in series for number in one.numbers if number is not None]
     steps = ticks(0, max([1.0, *numbers, *([] if level is None else [level[1]])]))
-    up, texts = _AxisScale(steps[0], steps[-1], bottom, TOP), unit.ticked(steps)
-    left = _left(texts)
+    up, texts = _AxisScale(steps[0], steps[-1], bottom, _TOP), unit.ticked(steps)
+    left, wide, groups = _left(texts), slot * 0.78 / len(series), []
+    for position, name in enumerate(names):
+        start, bars, lines = left + slot * position, [], [name]
+        for n, (title, kind, number) in enumerate((one.name, one.kind, one.numbers[position]) for one in series):
+            lines.append(f"{title} {NOTHING if number is None else unit.write(number)}")
+            if number is not None:
+                at = round(start + slot * 0.11 + wide * n, 1)
+                bars.append(_Bar(at, up(number), round(up(0) - up(number), 1), kind))
+        groups.append(_BarGroup(round(start + slot / 2, 1), shortened(name, 17), "\n".join(lines), bars))
     return BarChart(
         label=label,
-        width=round(left + slot * len(names) + RIGHT, 1),
+        width=round(left + slot * len(names) + _RIGHT, 1),
         slot=slot,
-        bar=round(slot * 0.78 / len(series) - 2, 1),
+        bar=round(wide - 2, 1),
         up=[_Tick(up(value), text) for value, text in zip(steps, texts, strict=True)],
-        groups=[_group(left + slot * n, n, name, series, slot, up, unit) for n, name in enumerate(names)],
+        groups=groups,
         series=series,
         level=None if level is None else _Tick(up(level[1]), level[0]),
         upright=upright,
@@ -315,18 +310,3 @@ def bar_chart(
         bottom=bottom,
         left=left,
     )
-
-
-def _group(
-    start: float, position: int, name: str, series: Sequence[Bars], slot: float, up: _AxisScale, unit: Unit
-) -> _BarGroup:
-    wide = slot * 0.78 / len(series)
-    bars = []
-    for n, one in enumerate(series):
-        number = one.numbers[position]
-        if number is not None:
-            at = round(start + slot * 0.11 + wide * n, 1)
-            bars.append(_Bar(at, up(number), round(up(0) - up(number), 1), one.kind))
-    numbers = [(one.name, one.numbers[position]) for one in series]
-    texts = [f"{title} {NOTHING if number is None else unit.write(number)}" for title, number in numbers]
-    return _BarGroup(round(start + slot / 2, 1), shortened(name, 17), "\n".join([name, *texts]), bars)

@@ -1,7 +1,7 @@
 """Comparison of several runs: which settings differ, which runs form an experiment, which number is best; one page."""
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import groupby
@@ -22,9 +22,9 @@ from .narrative import label_story
 from .run_page import LiveStatus, by_section, template, written
 from .tables import last_recall
 
-LONG_TITLE = 100
-OVERLAID = len(SERIES)  # groups in one chart; more could not be distinguished
-SECTIONS = {
+_LONG_TITLE = 100
+_OVERLAID = len(SERIES)  # groups in one chart; more could not be distinguished
+_SECTIONS = {
     "experiments": "What differs",
     "result": "Result",
     "curves": "Curves",
@@ -32,9 +32,9 @@ SECTIONS = {
     "runs": "Runs",
     "settings": "Settings",
 }
-APART = {"name", "seed"}  # settings that do not make another experiment
-SPEAKING = {"method", "labeler", "backbone", "source"}  # settings whose values need no name before them
-LONG_LABEL = 48  # letters of a name for a group; with more it is called after its folder
+_APART = {"name", "seed"}  # settings that do not make another experiment
+_SPEAKING = {"method", "labeler", "backbone", "source"}  # settings whose values need no name before them
+_LONG_LABEL = 48  # letters of a name for a group; with more it is called after its folder
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _labels_right(run: ComparedRun) -> float | None:
     return hundred((run.outcome.pseudo_label_accuracy or (None,))[-1])
 
 
-MEASURES = (
+_MEASURES = (
     *(_Measure(kind.name, _final_accuracy(kind), PERCENT.write, 1) for kind in ACCURACIES),
     _Measure("zero-shot macro", lambda run: hundred(run.outcome.zero_shot.macro), PERCENT.write),
     _Measure("gain in points", _gain, words.points, 1),
@@ -117,9 +117,6 @@ class _RunGroup:
 
     label: str
     runs: Sequence[ComparedRun]
-    settings: Mapping[str, Any]  # as in the file, by full name
-    planned: int
-    done: int
 
     @property
     def method(self) -> str:
@@ -132,7 +129,13 @@ class _RunGroup:
 
     @property
     def finished(self) -> bool:
-        return self.done >= self.planned
+        return self.runs[0].outcome.is_complete
+
+    @property
+    def rounds(self) -> str:
+        """How many rounds are done; runs of a group may stop early at different ones."""
+        done = ", ".join(dict.fromkeys(words.count(len(run.outcome.rounds)) for run in self.runs))
+        return done if self.finished else f"{done} of {words.count(self.runs[0].outcome.planned_rounds)}, not finished"
 
     @property
     def supervised(self) -> bool:
@@ -140,13 +143,13 @@ class _RunGroup:
 
     @cached_property
     def numbers(self) -> dict[str, Spread | None]:
-        return {measure.name: spread([measure.of(run) for run in self.runs]) for measure in MEASURES}
+        return {measure.name: spread([measure.of(run) for run in self.runs]) for measure in _MEASURES}
 
 
 def differing(runs: Sequence[ComparedRun]) -> list[str]:
     """The settings that are not the same in all runs, without names and seeds, in the order of the file."""
     settings = [by_full_name(run.outcome.settings) for run in runs]
-    names = dict.fromkeys(name for one in settings for name in one if name not in APART)
+    names = dict.fromkeys(name for one in settings for name in one if name not in _APART)
     return [name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)]
 
 
@@ -155,12 +158,11 @@ def _once_each(runs: Sequence[ComparedRun]) -> tuple[list[ComparedRun], list[tup
     kept: list[ComparedRun] = []
     repeats: list[tuple[ComparedRun, ComparedRun]] = []
     for run in runs:
-        same = (other for other in kept if (_key(other), other.outcome.seed) == (_key(run), run.outcome.seed))
-        first = next(same, None)
-        if first is None:
-            kept.append(run)
+        same = [other for other in kept if (_key(other), other.outcome.seed) == (_key(run), run.outcome.seed)]
+        if same:
+            repeats.append((run, same[0]))
         else:
-            repeats.append((run, first))
+            kept.append(run)
     return kept, repeats
 
 
@@ -169,19 +171,12 @@ def grouped(runs: Sequence[ComparedRun]) -> list[_RunGroup]:
     keys = [_key(run) for run in runs]
     order = sorted(range(len(runs)), key=lambda n: (keys.index(keys[n]), n))
     together = [[runs[n] for n in members] for _, members in groupby(order, key=lambda n: keys.index(keys[n]))]
-    names = _labels(together)
-    groups = []
-    for label, members in zip(names, together, strict=True):
-        outcome = members[0].outcome
-        planned = outcome.planned_rounds
-        done = planned if outcome.is_complete else len(outcome.rounds)
-        groups.append(_RunGroup(label, members, by_full_name(outcome.settings), planned, done))
-    return groups
+    return [_RunGroup(label, members) for label, members in zip(_labels(together), together, strict=True)]
 
 
 def _key(run: ComparedRun) -> tuple[dict[str, Any], tuple[str, ...], int]:
     """All that makes an experiment, and how far it got: half a run is not the same as a whole one."""
-    settings = {name: value for name, value in by_full_name(run.outcome.settings).items() if name not in APART}
+    settings = {name: value for name, value in by_full_name(run.outcome.settings).items() if name not in _APART}
     done = len(run.outcome.rounds)
     return settings, run.outcome.classes, run.outcome.planned_rounds if run.outcome.is_complete else done
 
@@ -198,7 +193,7 @@ def _labels(groups: Sequence[Sequence[ComparedRun]]) -> list[str]:
         [", ".join(filter(None, both)) for both in zip(methods, parts, strict=True)] for parts in (settings, names)
     )
     for candidate in (methods, by_settings, by_name, names):
-        if all(candidate) and len(set(candidate)) == len(candidate) and max(map(len, candidate)) <= LONG_LABEL:
+        if all(candidate) and len(set(candidate)) == len(candidate) and max(map(len, candidate)) <= _LONG_LABEL:
             return candidate
     return _short_folders([run.folder for run in first])
 
@@ -208,7 +203,7 @@ def _by_settings(run: ComparedRun, differ: Sequence[str]) -> str:
     settings = by_full_name(run.outcome.settings)
     titled = {"method", "labeler"} if run.outcome.method else set()
     named = [(name.rpartition(".")[2], settings.get(name, words.NOTHING)) for name in differ if name not in titled]
-    return ", ".join(str(value) if name in SPEAKING else f"{name} {value}" for name, value in named)
+    return ", ".join(str(value) if name in _SPEAKING else f"{name} {value}" for name, value in named)
 
 
 def _short_folders(folders: Sequence[Path]) -> list[str]:
@@ -247,7 +242,7 @@ def _column(groups: Sequence[_RunGroup], measure: _Measure) -> Iterator[_RankedC
             yield _RankedCell(number.written(measure.write), rank)
 
 
-LATEX = str.maketrans(
+_LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {words.MINUS: "-", words.NOTHING: "--", words.SPACE: "~", "±": r"$\pm$"}
@@ -259,53 +254,46 @@ def _latex_table(
 ) -> str:
     """The results as a LaTeX table (booktabs), the best of each column bold, the second best underlined."""
     marks = {1: r"\textbf{%s}", 2: r"\underline{%s}"}
-    head = " & ".join(["", *(measure.name.translate(LATEX) for measure in measures)])
+    head = " & ".join(["", *(measure.name.translate(_LATEX) for measure in measures)])
     rows = [
-        " & ".join([group.label.translate(LATEX), *(marks.get(c.rank, "%s") % c.text.translate(LATEX) for c in row)])
+        " & ".join([group.label.translate(_LATEX), *(marks.get(c.rank, "%s") % c.text.translate(_LATEX) for c in row)])
         for group, row in zip(groups, cells, strict=True)
     ]
     begin = [rf"\begin{{tabular}}{{l{'r' * len(measures)}}}", r"\toprule", head + r" \\", r"\midrule"]
     return "\n".join([*begin, *(row + r" \\" for row in rows), r"\bottomrule", r"\end{tabular}"])
 
 
-@dataclass(frozen=True)
-class _RecallTable:
-    """The recall of each class, zero-shot first, then each group; the rank of a cell is its shade, from 1 to 9."""
-
-    heads: list[str]
-    rows: list[tuple[str, list[_RankedCell]]]
+def _same_classes(groups: Sequence[_RunGroup]) -> bool:
+    return len({run.outcome.classes for group in groups for run in group.runs}) == 1
 
 
-def _recall_table(groups: Sequence[_RunGroup]) -> _RecallTable | None:
-    """Return None where nothing was measured or the classes are not the same."""
-    last = {group.label: _mean_row([last_recall(run.outcome) for run in group.runs]) for group in groups}
+def _recall_table(groups: Sequence[_RunGroup]) -> tuple[list[str], list[tuple[str, list[_RankedCell]]]] | None:
+    """Recall of each class, zero-shot first, then each group; the rank of a cell is its shade, from 1 to 9.
+
+    None where nothing was measured or the classes are not the same.
+    """
+
+    def means(rows: Sequence[tuple[float | None, ...] | None]) -> list[Spread | None]:
+        known = [row for row in rows if row]
+        return [spread([hundred(value) for value in column]) for column in zip(*known, strict=True)] if known else []
+
+    def cell(number: Spread | None) -> _RankedCell:
+        if number is None:
+            return _RankedCell(words.NOTHING)
+        return _RankedCell(number.written(PERCENT.write), 1 + round(8 * number.mean / 100))
+
+    last = {group.label: means([last_recall(run.outcome) for run in group.runs]) for group in groups}
     if not _same_classes(groups) or not any(last.values()):
         return None
     before = {group.label: [run.outcome.zero_shot.recall for run in group.runs] for group in groups}
     known = [row for rows in before.values() for row in rows if row]
     if all(row == known[0] for row in known):
-        zero_shot = {"zero-shot": _mean_row(known[:1])}
+        zero_shot = {"zero-shot": means(known[:1])}
     else:
-        zero_shot = {f"zero-shot, {label}": _mean_row(rows) for label, rows in before.items()}
+        zero_shot = {f"zero-shot, {label}": means(rows) for label, rows in before.items()}
     columns = {label: row for label, row in (zero_shot | last).items() if row}
     classes = groups[0].runs[0].outcome.classes
-    rows = [(name, [_recall_cell(column[n]) for column in columns.values()]) for n, name in enumerate(classes)]
-    return _RecallTable(list(columns), rows)
-
-
-def _same_classes(groups: Sequence[_RunGroup]) -> bool:
-    return len({run.outcome.classes for group in groups for run in group.runs}) == 1
-
-
-def _mean_row(rows: Sequence[tuple[float | None, ...] | None]) -> list[Spread | None]:
-    known = [row for row in rows if row]
-    return [spread([hundred(value) for value in column]) for column in zip(*known, strict=True)] if known else []
-
-
-def _recall_cell(number: Spread | None) -> _RankedCell:
-    if number is None:
-        return _RankedCell(words.NOTHING)
-    return _RankedCell(number.written(PERCENT.write), 1 + round(8 * number.mean / 100))
+    return list(columns), [(name, [cell(own[n]) for own in columns.values()]) for n, name in enumerate(classes)]
 
 
 def write_comparison(path: Path, runs: Sequence[ComparedRun]) -> None:
@@ -318,14 +306,14 @@ def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = Non
     runs, repeats = _once_each(runs)
     groups = grouped(runs)
     recall, differ = _recall_table(groups), differing(runs)
-    measures = [measure for measure in MEASURES if any(group.numbers[measure.name] for group in groups)]
+    measures = [measure for measure in _MEASURES if any(group.numbers[measure.name] for group in groups)]
     cells = list(zip(*(_column(groups, measure) for measure in measures), strict=True))
-    best = sorted(groups, key=lambda group: -(group.numbers["macro"] or Spread(0)).mean)[:OVERLAID]
+    best = sorted(groups, key=lambda group: -(group.numbers["macro"] or Spread(0)).mean)[:_OVERLAID]
     shown = [group for group in groups if group in best]
     titles = [group.label for group in groups]
-    if len(" · ".join(titles)) > LONG_TITLE:
+    if len(" · ".join(titles)) > _LONG_TITLE:
         titles = list(dict.fromkeys(filter(None, (group.method for group in groups))))
-    if not titles or len(" · ".join(titles)) > LONG_TITLE:
+    if not titles or len(" · ".join(titles)) > _LONG_TITLE:
         titles = [words.several(len(groups), "experiment", "experiments")]
     return template("comparison.html.jinja").render(
         live=live,
@@ -343,16 +331,18 @@ def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = Non
         charts=_charts(shown),
         left_out=len(groups) - len(shown),
         recall=recall,
-        values=[[_value(group, name) for name in differ] for group in groups],
-        rows=_rows(groups, measures),
+        values=[
+            [_written(by_full_name(group.runs[0].outcome.settings).get(name, words.NOTHING)) for name in differ]
+            for group in groups
+        ],
+        rows=list(_rows(groups, measures)),
         versions=_versions(runs),
         common=_common(runs),
-        sections=[(anchor, title) for anchor, title in SECTIONS.items() if anchor != "classes" or recall],
+        sections=[(anchor, title) for anchor, title in _SECTIONS.items() if anchor != "classes" or recall],
     )
 
 
-def _value(group: _RunGroup, name: str) -> str:
-    value = group.settings.get(name, words.NOTHING)
+def _written(value: object) -> str:
     return value if isinstance(value, str) and value else written(value)
 
 
@@ -372,7 +362,7 @@ def _charts(groups: Sequence[_RunGroup]) -> list[LineChart]:
     ]
     loss, sent = (partial(curves.by_round, value=attrgetter(name)) for name in ("loss", "bytes_up"))
     charts.append(_overlaid(groups, "Training loss", loss, curves.LOSS))
-    charts.append(_overlaid(groups, "Pseudo labels that are right", curves.right_by_refresh, PERCENT))
+    charts.append(_overlaid(groups, "Pseudo labels that are right", curves.by_refresh, PERCENT))
     trained = [curves.drifting(group.runs[0].outcome) for group in groups]
     for name in dict.fromkeys(name for one in trained for name in one):
         if sum(name in one for one in trained) > 1 or len(groups) == 1:  # others: on the page of their run
@@ -406,38 +396,22 @@ def _overlaid(
     return line_chart(title, rounds, lines, unit, levels={curves.ZERO_SHOT: zero_shot})
 
 
-@dataclass(frozen=True)
-class _ComparisonRow:
-    """One run by itself."""
-
-    folder: str
-    group: _RunGroup
-    seed: int
-    numbers: list[str]  # one for each measure
-    unused: int  # replies that were not used
-    rolled_back: int  # rounds in which something was rolled back
-    epsilon: float | None
-
-
-def _rows(groups: Sequence[_RunGroup], measures: Sequence[_Measure]) -> list[_ComparisonRow]:
-    """Return every run, experiment by experiment."""
+def _rows(groups: Sequence[_RunGroup], measures: Sequence[_Measure]) -> Iterator[dict[str, Any]]:
+    """Yield every run, experiment by experiment."""
     members = [(group, run) for group in groups for run in group.runs]
-    rows = []
     for folder, (group, run) in zip(_short_folders([run.folder for _, run in members]), members, strict=True):
         outcome = run.outcome
         numbers = [(measure.of(run), measure.write) for measure in measures]
-        rows.append(
-            _ComparisonRow(
-                folder,
-                group,
-                outcome.seed,
-                [words.NOTHING if number is None else write(number) for number, write in numbers],
-                len(outcome.dropped_before) + sum(len(record.dropped) for record in outcome.rounds),
-                sum(any(record.rollbacks()) for record in outcome.rounds),
-                outcome.privacy.epsilon if outcome.privacy else None,
-            )
-        )
-    return rows
+        yield {
+            "folder": folder,
+            "group": group,
+            "seed": outcome.seed,
+            "rounds": _RunGroup("", [run]).rounds,
+            "numbers": [words.NOTHING if number is None else write(number) for number, write in numbers],
+            "unused": len(outcome.dropped_before) + sum(len(record.dropped) for record in outcome.rounds),
+            "rolled_back": sum(any(record.rollbacks()) for record in outcome.rounds),
+            "epsilon": outcome.privacy.epsilon if outcome.privacy else None,
+        }
 
 
 def _versions(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
@@ -449,7 +423,7 @@ def _versions(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
 
 def _common(runs: Sequence[ComparedRun]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return the settings that are the same in all runs, by section."""
-    apart = {*differing(runs), *APART}
+    apart = {*differing(runs), *_APART}
     kept: dict[str, Any] = {}
     for name, value in by_full_name(runs[0].outcome.settings).items():
         section, _, leaf = name.partition(".")

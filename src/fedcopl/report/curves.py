@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from ..run.record import Accuracies, Drift, Outcome, RefreshRecord, RoundRecord
+from ..run.record import Accuracies, Drift, Outcome, RoundRecord
 from . import numbers as words
 from .charts import ChartLine, LineChart, Unit, line_chart
 
@@ -32,7 +32,7 @@ ACCURACIES = (
     AccuracyKind("global", "every client's model on all test images, averaged", lambda scores: scores.everywhere),
 )
 SERIES = tuple(f"s{number}" for number in range(1, 9))  # styles of lines: colour, dash and mark
-LOOKS = tuple(kind.name for kind in ACCURACIES)  # the same for at most three
+_LOOKS = tuple(kind.name for kind in ACCURACIES)  # the same for at most three
 ByRound = Mapping[int, float]
 """A number of those rounds that have it, counted from 1."""
 
@@ -40,16 +40,16 @@ PERCENT = Unit(lambda value: words.percent(value / 100), lambda values: words.ma
 LOSS = Unit(words.loss, include=(0,))
 BYTES = Unit(lambda value: words.size(round(value)), words.sizes, include=(0,))
 SECONDS = Unit(words.duration, lambda values: words.marks(values, "s"), include=(0,))
-RATIO = Unit(words.ratio, include=(0,))
+_RATIO = Unit(words.ratio, include=(0,))
 COUNT = Unit(lambda value: words.count(round(value)))
 ZERO_SHOT = "zero-shot macro"
-ENDLESS = 1e12
-TINIEST = 1e-4  # what is smaller stands at the foot of a logarithmic axis
-POWERS = Unit(
+_ENDLESS = 1e12
+_TINIEST = 1e-4  # what is smaller stands at the foot of a logarithmic axis
+_POWERS = Unit(
     words.ratio,
     words.powers,
-    (TINIEST, math.inf),
-    bend=lambda value: math.log10(max(value, TINIEST)),
+    (_TINIEST, math.inf),
+    bend=lambda value: math.log10(max(value, _TINIEST)),
 )
 
 
@@ -69,14 +69,10 @@ def accuracy_by_round(outcome: Outcome, kind: AccuracyKind) -> ByRound:
     return by_round(outcome, lambda record: hundred(kind.of(record)))
 
 
-def right_by_refresh(outcome: Outcome) -> ByRound:
-    """Return the accuracy of the pseudo labels in per cent."""
-    return _by_refresh(outcome, lambda refresh: refresh.pseudo_label_accuracy)
-
-
-def _by_refresh(outcome: Outcome, share: Callable[[RefreshRecord], float | None]) -> ByRound:
-    shares = {refresh.number: hundred(share(refresh)) for refresh in outcome.refreshes}
-    return {number: value for number, value in shares.items() if value is not None}
+def by_refresh(outcome: Outcome, share: str = "pseudo_label_accuracy") -> ByRound:
+    """Return a share of the refreshes that have it in per cent."""
+    shares = ((refresh.number, hundred(getattr(refresh, share))) for refresh in outcome.refreshes)
+    return {number: value for number, value in shares if value is not None}
 
 
 def seconds_by_round(outcome: Outcome) -> ByRound:
@@ -95,7 +91,7 @@ DRIFT: Mapping[str, Callable[[Drift], float | None]] = {
 def drift_by_round(outcome: Outcome, name: str, measure: str) -> ByRound:
     """Return the drift of one array, without values beyond any axis: updates that almost cancel diverge."""
     values = by_round(outcome, lambda record: DRIFT[measure]((record.drift or {}).get(name, Drift())))
-    return {number: value for number, value in values.items() if value <= ENDLESS}
+    return {number: value for number, value in values.items() if value <= _ENDLESS}
 
 
 def drifting(outcome: Outcome) -> list[str]:
@@ -106,7 +102,7 @@ def drifting(outcome: Outcome) -> list[str]:
 def drift_unit(values: Iterable[float]) -> Unit:
     """Return a logarithmic axis where the values span more than a factor of ten."""
     above_zero = [value for value in values if value > 0]
-    return POWERS if above_zero and max(above_zero) > 10 * min(above_zero) and max(above_zero) > 2 else RATIO
+    return _POWERS if above_zero and max(above_zero) > 10 * min(above_zero) and max(above_zero) > 2 else _RATIO
 
 
 def run_charts(outcome: Outcome) -> dict[str, Any]:
@@ -117,8 +113,8 @@ def run_charts(outcome: Outcome) -> dict[str, Any]:
         "priors without training, macro": None if untrained is None else hundred(untrained.macro),
     }
     accuracies = {kind.name: accuracy_by_round(outcome, kind) for kind in ACCURACIES}
-    labels = {"pseudo labels right": right_by_refresh(outcome)}
-    if covered := _by_refresh(outcome, lambda refresh: refresh.coverage):
+    labels = {"pseudo labels right": by_refresh(outcome)}
+    if covered := by_refresh(outcome, "coverage"):
         labels["sets that hold the truth"] = covered
     labelling = {
         "images trained on": by_round(outcome, lambda record: _share(record, "chosen", "images")),
@@ -132,13 +128,13 @@ def run_charts(outcome: Outcome) -> dict[str, Any]:
     drift = [_drift_chart(outcome, measure) for measure in DRIFT]
     seconds = seconds_by_round(outcome)
     cost = [
-        _chart("Bytes per round", BYTES, sent, LOOKS, over=rounds),
-        _chart("Time per round", SECONDS, {"time": seconds}, LOOKS, over=rounds),
+        _chart("Bytes per round", BYTES, sent, _LOOKS, over=rounds),
+        _chart("Time per round", SECONDS, {"time": seconds}, _LOOKS, over=rounds),
     ]
     return {
-        "accuracy": _chart("Accuracy", PERCENT, accuracies, LOOKS, over=rounds, levels=levels),
-        "loss": _chart("Training loss", LOSS, loss, LOOKS, over=rounds),
-        "labels": _chart("Pseudo labels that are right", PERCENT, labels, LOOKS),
+        "accuracy": _chart("Accuracy", PERCENT, accuracies, _LOOKS, over=rounds, levels=levels),
+        "loss": _chart("Training loss", LOSS, loss, _LOOKS, over=rounds),
+        "labels": _chart("Pseudo labels that are right", PERCENT, labels, _LOOKS),
         "labelling": _chart("What refreshes changed", PERCENT, labelling) if all(labelling.values()) else None,
         "drift": [chart for chart in drift if chart],
         "cost": [chart for chart in cost if chart],
@@ -179,16 +175,7 @@ def _chart(
     return line_chart(title, rounds, lines, unit, levels=levels, refreshed=refreshed)
 
 
-@dataclass(frozen=True)
-class _TimeShare:
-    """One kind of work, and how long it took in all."""
-
-    name: str
-    seconds: float
-    share: float
-
-
-STEPS = {
+_STEPS = {
     "adapt": "estimating priors",
     "estimate": "labelling",
     "select": "selecting",
@@ -197,12 +184,12 @@ STEPS = {
 }
 
 
-def time_by_step(outcome: Outcome) -> list[_TimeShare]:
-    """Wall time by kind of request; the rest is loading, averaging, measuring and writing. Shares never exceed 1."""
-    sums = {name: sum(record.seconds_of.get(key, 0.0) for record in outcome.rounds) for key, name in STEPS.items()}
+def time_by_step(outcome: Outcome) -> list[tuple[str, float, float]]:
+    """Name, seconds and share of each kind of request; the rest is loading, averaging, measuring and writing."""
+    sums = {name: sum(record.seconds_of.get(key, 0.0) for record in outcome.rounds) for key, name in _STEPS.items()}
     known = {name: seconds for name, seconds in sums.items() if seconds}
     if not known or not outcome.seconds:
         return []
     whole = max(outcome.seconds, sum(known.values()))
     known["all else"] = whole - sum(known.values())
-    return [_TimeShare(name, seconds, seconds / whole) for name, seconds in known.items()]
+    return [(name, seconds, seconds / whole) for name, seconds in known.items()]

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..errors import RunFolderError
-from ..files import parse_json, read_limited
+from ..files import read_limited
 from ..run.folder import EXAMPLES
+from ..run.record import adapter
 
-PER_CLASS = 8  # images shown of a class
-DOUBTED = 12  # least confident images of all
-IN_ALL = 480  # with many classes fewer are shown of each, but never fewer than 2
+_PER_CLASS = 8  # images shown of a class
+_DOUBTED = 12  # least confident images of all
+_IN_ALL = 480  # with many classes fewer are shown of each, but never fewer than 2
 SIDE = 96  # dots of a thumbnail's longer side
 TINY = 32  # up to this side an image is kept dot by dot and enlarged by the page
 
@@ -53,21 +54,6 @@ class Example:
         return max(self.width, self.height) <= TINY
 
 
-FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
-    "image": str,
-    "width": int,
-    "height": int,
-    "label": int,
-    "pseudo": str,
-    "confidence": (int, float),
-    "truth": (str, type(None)),
-    "right": (bool, type(None)),
-    "client": str,
-    "index": int,
-    "doubted": bool,
-}
-
-
 def as_plain(examples: Sequence[Example]) -> list[dict[str, Any]]:
     """The content of examples.json, from which the page can be written again without the images."""
     return [asdict(example) for example in examples]
@@ -79,26 +65,24 @@ def read_examples(folder: Path, classes: int) -> list[Example]:
     if not file.is_file():
         return []
     try:
-        return examples_from(parse_json(read_limited(file)), classes)
+        return examples_from(read_limited(file), classes)
     except OSError as error:
         raise RunFolderError(f"{file}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise RunFolderError(f"{file}: is damaged: {error}; remove it to write the report without examples") from error
 
 
-def examples_from(plain: object, classes: int) -> list[Example]:
+def examples_from(content: bytes, classes: int) -> list[Example]:
     """Parse the content of examples.json; ValueError for what is damaged."""
-    if not isinstance(plain, list):
-        raise ValueError("it is no list of examples")
-    return [_example_from(one, classes, n) for n, one in enumerate(plain)]
-
-
-def _example_from(plain: object, classes: int, number: int) -> Example:
-    if not isinstance(plain, dict) or not all(isinstance(plain.get(key), kind) for key, kind in FIELD_TYPES.items()):
-        raise ValueError(f"example {number} is not complete")
-    if not plain["image"].startswith("data:image/") or not 0 <= plain["label"] < classes:
-        raise ValueError(f"example {number} is no image of one of the {classes} classes")
-    return Example(**{key: plain[key] for key in FIELD_TYPES})
+    try:
+        examples: list[Example] = adapter(list[Example]).validate_json(content, strict=True)
+    except ValueError as error:  # of pydantic: a headline, then for each mistake its place, its text [and more]
+        lines = [line.partition(" [")[0].strip() for line in str(error).splitlines()[1:3]]
+        raise ValueError(": ".join(line for line in lines if not line.startswith("For further"))) from error
+    for number, example in enumerate(examples):
+        if not example.image.startswith("data:image/") or not 0 <= example.label < classes:
+            raise ValueError(f"example {number} is no image of one of the {classes} classes")
+    return examples
 
 
 def gallery(
@@ -113,7 +97,7 @@ def gallery(
     shown, always with the first and the last.
     """
     owner, position, label = _ranked(chosen)
-    most = max(2, min(PER_CLASS, IN_ALL // max(len(classes), 1)))
+    most = max(2, min(_PER_CLASS, _IN_ALL // max(len(classes), 1)))
     shown: list[int] = []
     for c in range(len(classes)):
         ranked = np.flatnonzero(label == c)
@@ -142,7 +126,7 @@ def least_confident(
     owner, position, _ = _ranked(held)
     return [
         replace(_example(images, labels, classes, held[client], int(at)), doubted=True)
-        for client, at in zip(owner[::-1][:DOUBTED], position[::-1][:DOUBTED], strict=True)
+        for client, at in zip(owner[::-1][:_DOUBTED], position[::-1][:_DOUBTED], strict=True)
     ]
 
 

@@ -133,17 +133,16 @@ class _LabelFree:
     checked: bool  # on held-out images, at least once
     unchanged: float | None  # share of labels that the last refresh left as they were
 
-    @property
-    def least_confident(self) -> str:
-        """The client to review: the least confident one with enough images; empty where no labels are known."""
-        known = [client for client in self.clients if client.confidence is not None]
-        enough = [client for client in known if (client.images or 0) >= REVIEWED]
-        return min(enough or known, key=lambda client: client.confidence or 0.0).name if known else ""
-
     def review_command(self, run: str) -> str:
-        """The command that reviews the least confident client; empty where the labels are not in the run's folder."""
-        client = self.least_confident
-        return shlex.join(["fedcopl", "review", run, "--client", client]) if client else ""
+        """The command that reviews the least confident client with enough images among those not reviewed.
+
+        Empty where all are reviewed, or where the labels are not in the run's folder.
+        """
+        reviewed = {review.client for review in self.reviews}
+        left = [one for one in self.clients if one.confidence is not None and one.name not in reviewed]
+        enough = [client for client in left if (client.images or 0) >= REVIEWED]
+        client = min(enough or left, key=lambda client: client.confidence or 0.0, default=None)
+        return shlex.join(["fedcopl", "review", run, "--client", client.name]) if client else ""
 
 
 def mean_confidence(labels: Mapping[str, LastLabels], left_out: Collection[str] = ()) -> float | None:

@@ -21,12 +21,12 @@ class LabelStory:
     supervised: bool = False
 
 
-PREDICTED = "Images by the class that their client predicts."
-CONFIDENT = "Confident images by the class that their client predicts."
-ANEW = "At a refresh each client labels its images again: first with zero-shot CLIP, later with the trained model."
-SAME_LIMIT = "Maximum per client and class, the same for all."
+_PREDICTED = "Images by the class that their client predicts."
+_CONFIDENT = "Confident images by the class that their client predicts."
+_ANEW = "At a refresh each client labels its images again: first with zero-shot CLIP, later with the trained model."
+_SAME_LIMIT = "Maximum per client and class, the same for all."
 
-TRUTH = LabelStory(
+_TRUTH = LabelStory(
     account="The true labels of all images were used.",
     labelled="The labels are the true ones.",
     estimated="Images by their true class.",
@@ -34,17 +34,17 @@ TRUTH = LabelStory(
     selected="Images that were used.",
     supervised=True,
 )
-FPL = LabelStory(
+_FPL = LabelStory(
     account="FPL: every client takes the same number of its most confident images of each class.",
-    labelled=ANEW,
-    estimated=PREDICTED,
-    allocated=SAME_LIMIT,
+    labelled=_ANEW,
+    estimated=_PREDICTED,
+    allocated=_SAME_LIMIT,
 )
-CPL = LabelStory(
+_CPL = LabelStory(
     account="CPL: every client takes the same number of images of each class.",
-    labelled=f"{ANEW} An image is trained with all its candidate labels and counted under the class it was taken for.",
-    estimated=PREDICTED,
-    allocated=SAME_LIMIT,
+    labelled=f"{_ANEW} An image is trained with all its candidate labels and counted under the class it was taken for.",
+    estimated=_PREDICTED,
+    allocated=_SAME_LIMIT,
 )
 
 
@@ -58,13 +58,13 @@ def label_story(outcome: Outcome) -> LabelStory:
 
 def _story(outcome: Outcome) -> LabelStory:
     if outcome.setting("options", "labels") == "truth":
-        return TRUTH
+        return _TRUTH
     labeler = outcome.setting("labeler")
     if labeler in ("fpl", "cpl"):
-        return FPL if labeler == "fpl" else CPL
+        return _FPL if labeler == "fpl" else _CPL
     if labeler not in (None, "copl"):
         return LabelStory(
-            account=f"{_summary(labeler)}.", labelled=ANEW, estimated=PREDICTED, allocated="Maximum of the client."
+            account=f"{_summary(labeler)}.", labelled=_ANEW, estimated=_PREDICTED, allocated="Maximum of the client."
         )
     filtered = any(outcome.setting("labels", key) is not False for key in ("confidence_filter", "entropy_filter"))
     balanced = outcome.setting("labels", "global_allocation") is not False
@@ -72,8 +72,8 @@ def _story(outcome: Outcome) -> LabelStory:
         account="The server allocates an equal share of the estimated images to each class, rounded up at each client."
         if balanced
         else "Global allocation is switched off: every client uses its own counts.",
-        labelled=ANEW,
-        estimated=CONFIDENT if filtered else PREDICTED,
+        labelled=_ANEW,
+        estimated=_CONFIDENT if filtered else _PREDICTED,
         allocated="Maximum that the server allows." if balanced else "The client's own counts.",
         cooperative=balanced,
     )

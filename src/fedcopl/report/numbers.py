@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ..plurals import counted
 
-RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 MINUS, NOTHING, SPACE = "\N{MINUS SIGN}", "\N{EN DASH}", "\N{NO-BREAK SPACE}"
 
 
@@ -78,15 +78,13 @@ def marks(values: Sequence[float], unit: str = "") -> list[str]:
 
 def powers(logarithms: Sequence[float]) -> list[str]:
     """The marks of an axis of powers of ten: 0.1, 0.32, 1, 3.2, 10; from a hundred thousand on 10⁵, 3·10⁵, 10⁶."""
-    return [_power(value) for value in logarithms]
-
-
-def _power(logarithm: float) -> str:
-    if logarithm < 5 - 1e-9:
-        return f"{10**logarithm:.2g}" if logarithm < 1 else f"{10**logarithm:,.0f}"
-    whole = math.floor(logarithm + 1e-9)
-    factor = f"{10 ** (logarithm - whole):.0f}"
-    return ("" if factor == "1" else f"{factor}·") + "10" + str(whole).translate(RAISED)
+    texts = []
+    for value in logarithms:
+        whole = math.floor(value + 1e-9)
+        factor = f"{10 ** (value - whole):.0f}"
+        large = ("" if factor == "1" else f"{factor}·") + "10" + str(whole).translate(_RAISED)
+        texts.append(large if value >= 5 - 1e-9 else f"{10**value:.2g}" if value < 1 else f"{10**value:,.0f}")
+    return texts
 
 
 def duration(seconds: float) -> str:

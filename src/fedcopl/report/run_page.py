@@ -2,10 +2,9 @@
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -27,34 +26,24 @@ from .tables import (
     Counted,
     RecallRow,
     changed_clients,
+    class_priors,
     class_rows,
     counted,
-    has_common_prior,
     heat_tables,
-    prior_overlap,
-    prior_tables,
     recall_rows,
     reported_clients,
 )
 
-SIDE_BY_SIDE = 12  # heat maps with more classes are stacked
-MANY_CLASSES = 40  # heat maps with more are folded
-LONG_NAME = 6  # letters of a class name that is written upright
-UNNAMED = 20  # classes named as those without any image
-PROBLEMS = 20  # lines about replies that were not used and rounds that were rolled back
-FILTERS = (
-    "change",
-    "count",
-    "duration",
-    "loss",
-    "percent",
-    "points",
-    "ratio",
-    "several",
-    "shortened",
-    "size",
-    "whole_percent",
-)
+_SECTIONS = {
+    "result": "Result",
+    "priors": "Class priors",
+    "classes": "Classes",
+    "examples": "Examples",
+    "research": "For researchers",
+    "repeat": "Repeat",
+}
+_PROBLEMS = 20  # lines about replies that were not used and rounds that were rolled back
+_FILTERS = "change count duration loss percent points ratio several shortened size whole_percent".split()
 
 
 @dataclass(frozen=True)
@@ -94,16 +83,9 @@ def render(
     live: LiveStatus | None = None,
 ) -> str:
     """Render the report; `labels` are the pseudo labels of the last refresh by client."""
-    how, numbers, recall, priors = label_story(outcome), counted(outcome), recall_rows(outcome), prior_tables(outcome)
+    how, numbers, recall, priors = label_story(outcome), counted(outcome), recall_rows(outcome), class_priors(outcome)
     clients = reported_clients(outcome, numbers)
-    sections = {
-        "result": "Result",
-        "priors": "Class priors" if priors else "",
-        "classes": "Classes" if recall else "",
-        "examples": "Examples",
-        "research": "For researchers",
-        "repeat": "Repeat",
-    }
+    shown_if = {"Class priors": priors["priors"], "Classes": recall}
     result = {
         "labelled": outcome.final.macro is not None,
         "moments": _moments(outcome),
@@ -115,13 +97,15 @@ def render(
         "participation": any(row.rounds not in (None, len(outcome.rounds)) for row in clients),
     }
     shown = {
-        "priors": priors,
-        "common": has_common_prior(outcome),
-        "overlap": prior_overlap(outcome),
+        **priors,
         "recall": recall,
         "recall_chart": _recall_chart(recall) if recall else None,
         "doubted": [example for example in examples if example.doubted],
-        "groups": _groups([example for example in examples if not example.doubted]),
+        "groups": [
+            (label, members)
+            for label in range(len(outcome.classes))
+            if (members := [example for example in examples if example.label == label and not example.doubted])
+        ],
         "chosen": by_section(outcome.settings),
     }
     return template("report.html.jinja").render(
@@ -131,7 +115,7 @@ def render(
         how=how,
         lead=lead(outcome),
         unfinished=None if outcome.is_complete else outcome.planned_rounds,
-        sections=[(anchor, heading) for anchor, heading in sections.items() if heading],
+        sections=[(anchor, heading) for anchor, heading in _SECTIONS.items() if shown_if.get(heading, True)],
         **result,
         **shown,
         **_for_researchers(outcome, numbers, how),
@@ -142,7 +126,7 @@ def _for_researchers(outcome: Outcome, numbers: Counted | None, how: LabelStory)
     """What the folded section of the page shows."""
     classes = [] if numbers is None else class_rows(outcome, numbers)
     return {
-        "tiles": _tiles(outcome),
+        "tiles": list(_tiles(outcome)),
         "classes": classes,
         "balance": _balance_chart(classes, how) if classes else None,
         "heat_tables": [] if numbers is None else heat_tables(outcome, numbers, how),
@@ -160,17 +144,8 @@ def template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {name: getattr(words, name) for name in FILTERS} | {"quote": shlex.quote}
-    environment.globals |= {
-        "LONG_NAME": LONG_NAME,
-        "SHOWN": SHOWN,
-        "SIDE_BY_SIDE": SIDE_BY_SIDE,
-        "UNNAMED": UNNAMED,
-        "REVIEWED": REVIEWED,
-        "UNSURE": UNSURE,
-        "LOW_AGREEMENT": LOW_AGREEMENT,
-        "MANY_CLASSES": MANY_CLASSES,
-    }
+    environment.filters |= {name: getattr(words, name) for name in _FILTERS} | {"quote": shlex.quote}
+    environment.globals |= {"SHOWN": SHOWN, "REVIEWED": REVIEWED, "UNSURE": UNSURE, "LOW_AGREEMENT": LOW_AGREEMENT}
     return environment.get_template(name)
 
 
@@ -186,28 +161,14 @@ def _moments(outcome: Outcome) -> list[tuple[str, Measured]]:
     return [(name, scores) for name, scores in found if scores.macro is not None]
 
 
-@dataclass(frozen=True)
-class _Tile:
-    """One of the three accuracies at each moment."""
-
-    name: str
-    meaning: str
-    last: float | None
-    zero_shot: float | None
-    best: float | None
-    untrained: float | None
-
-    @property
-    def gain(self) -> float | None:
-        return words.difference(self.last, self.zero_shot)
-
-
-def _tiles(outcome: Outcome) -> list[_Tile]:
-    measured = (outcome.final, outcome.zero_shot, outcome.best, outcome.untrained)
-    return [
-        _Tile(kind.name, kind.meaning, *(None if scores is None else kind.of(scores) for scores in measured))
-        for kind in curves.ACCURACIES
-    ]
+def _tiles(outcome: Outcome) -> Iterator[dict[str, Any]]:
+    """Yield each of the three accuracies at each moment."""
+    moments = {"last": outcome.final, "zero_shot": outcome.zero_shot, "best": outcome.best}
+    for kind in curves.ACCURACIES:
+        tile = {name: kind.of(scores) for name, scores in moments.items()}
+        untrained = kind.of(outcome.untrained) if outcome.untrained else None
+        gain = words.difference(tile["last"], tile["zero_shot"])
+        yield {"name": kind.name, "meaning": kind.meaning, "untrained": untrained, "gain": gain, **tile}
 
 
 def _balance_chart(classes: Sequence[ClassRow], how: LabelStory) -> BarChart:
@@ -227,12 +188,6 @@ def _recall_chart(rows: Sequence[RecallRow]) -> BarChart:
     ]
     measured = [one for one in series if any(number is not None for number in one.numbers)]
     return bar_chart("Recall of each class", [row.name for row in rows], measured, curves.PERCENT)
-
-
-def _groups(examples: Sequence[Example]) -> list[tuple[int, list[Example]]]:
-    """The examples by pseudo label."""
-    ordered = sorted(examples, key=lambda example: example.label)
-    return [(label, list(members)) for label, members in groupby(ordered, key=lambda example: example.label)]
 
 
 def by_section(settings: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -256,5 +211,5 @@ def _problems(outcome: Outcome) -> list[str]:
         lines += [(record.number, text) for text in (*texts, *record.rollbacks())]
     before = [f"before the first round: {who}: {why}; not used" for who, why in outcome.dropped_before.items()]
     problems = [*before, *by_rounds(lines)]
-    more = len(problems) - PROBLEMS
-    return problems if more <= 0 else [*problems[:PROBLEMS], f"and {words.count(more)} more: see {ROUNDS}"]
+    more = len(problems) - _PROBLEMS
+    return problems if more <= 0 else [*problems[:_PROBLEMS], f"and {words.count(more)} more: see {ROUNDS}"]

@@ -1,8 +1,9 @@
 """Clients and classes of a run as rows of numbers, for the report."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +13,8 @@ from .narrative import LabelStory, refused_priors
 from .numbers import difference
 
 SHOWN = 30  # clients in a table; the others are summed up or folded
-LEVELS = 9  # shades of a heat map, not counting the one of zero
-CHANGES = 5  # shades of a change, in each direction
+_LEVELS = 9  # shades of a heat map, not counting the one of zero
+_CHANGES = 5  # shades of a change, in each direction
 Table = tuple[NDArray[np.int64], NDArray[np.bool_]]
 """Numbers by client and class, and which clients replied; the row of one that did not is zero."""
 
@@ -71,41 +72,40 @@ def heat_tables(outcome: Outcome, numbers: Counted, how: LabelStory) -> list[_He
     ]
     known = [(title, note, one) for title, note, one in titled if one is not None]
     largest = max(int(counts.max(initial=0)) for _, _, (counts, _) in known)
-    tables = [_summed_table(outcome, title, note, one, largest) for title, note, one in known]
+    tables = [_heat_table(outcome, title, note, one, largest) for title, note, one in known]
     if not how.cooperative:
         return tables
     both = numbers.estimated[1] & numbers.allocated[1]
     change = np.where(both[:, None], numbers.allocated[0] - numbers.estimated[0], 0)
-    note = "Allocated minus estimated."
     most = int(np.abs(change).max(initial=0))
-    return [*tables, _summed_table(outcome, "Change by the allocation", note, (change, both), most, signed=True)]
+    title, note = "Change by the allocation", "Allocated minus estimated."
+    return [*tables, _heat_table(outcome, title, note, (change, both), most, signed=True)]
 
 
-def _summed_table(
-    outcome: Outcome, title: str, note: str, table: Table, largest: int, *, signed: bool = False
+def _heat_table(
+    outcome: Outcome,
+    title: str,
+    note: str,
+    table: Table,
+    largest: int,
+    together: Callable[[NDArray[np.int64]], list[int]] | None = None,
+    **looks: Any,
 ) -> _HeatTable:
-    numbers, _ = table
-    shown = largest_clients(outcome)
-    rest = np.setdiff1d(np.arange(len(outcome.clients)), shown)
-    others = numbers[rest].sum(axis=0).tolist() if len(rest) else None
-    rows = _rows(outcome, table, largest, signed)
-    return _HeatTable(title, note, rows, others, numbers.sum(axis=0).tolist(), signed)
-
-
-def _rows(
-    outcome: Outcome, table: Table, largest: int, signed: bool = False
-) -> list[tuple[str, list[tuple[int, str]]]]:
+    """Shade the largest clients' numbers, and take the others and all `together`; without it they are added up."""
     numbers, present = table
 
-    def look(number: int) -> str:
-        if not signed:
-            return f"h{_shade(number, largest, LEVELS)}"
-        return f"{'less' if number < 0 else 'more'}{_shade(abs(number), largest, CHANGES)}"
+    def shaded(number: int) -> tuple[int, str]:
+        if looks.get("signed"):
+            return number, f"{'less' if number < 0 else 'more'}{_shade(abs(number), largest, _CHANGES)}"
+        return number, f"h{_shade(number, largest, _LEVELS)}"
 
-    return [
-        (outcome.clients[k].name, [(n, look(n)) for n in numbers[k].tolist()] if present[k] else [])
-        for k in largest_clients(outcome)
-    ]
+    def added(clients: NDArray[np.int64]) -> list[int]:
+        return [int(number) for number in numbers[clients].sum(axis=0)]
+
+    shown, everyone = largest_clients(outcome), np.arange(len(outcome.clients))
+    rows = [(outcome.clients[k].name, [shaded(n) for n in numbers[k].tolist()] if present[k] else []) for k in shown]
+    rest, of_several = np.setdiff1d(everyone, shown), together or added
+    return _HeatTable(title, note, rows, of_several(rest) if len(rest) else None, of_several(everyone), **looks)
 
 
 def _shares(rows: Sequence[Sequence[float] | None], classes: int) -> NDArray[np.float64]:
@@ -115,35 +115,32 @@ def _shares(rows: Sequence[Sequence[float] | None], classes: int) -> NDArray[np.
     return np.asarray(np.divide(numbers, sums, out=np.zeros_like(numbers), where=sums > 0))
 
 
-def estimated_priors(outcome: Outcome) -> NDArray[np.float64] | None:
-    """The clients' class priors of the last refresh, (clients, classes); None without priors, 0 where one refused."""
-    last = outcome.refreshes[-1].class_prior if outcome.refreshes else ()
+def class_priors(outcome: Outcome) -> dict[str, Any]:
+    """What the page shows of the class priors of the last refresh.
+
+    Returns:
+        priors: The estimated ones, and the true ones where labels exist; nothing without priors.
+        common: Whether all clients that have a prior have the same one.
+        overlap: Sum over the classes of the smaller of estimated and true prior, mean over clients; None if unknown.
+    """
+    classes, last = len(outcome.classes), outcome.refreshes[-1].class_prior if outcome.refreshes else ()
     if not any(last):
-        return None
+        return {"priors": [], "common": False, "overlap": None}
     refused = refused_priors(outcome)
-    known = [None if client.name in refused else own for client, own in zip(outcome.clients, last, strict=True)]
-    return _shares(known, len(outcome.classes))
-
-
-def _true_priors(outcome: Outcome) -> NDArray[np.float64]:
-    return _shares([client.true_counts for client in outcome.clients], len(outcome.classes))
-
-
-def prior_tables(outcome: Outcome) -> list[_HeatTable]:
-    """The estimated class prior of each client, and the true one where labels exist; nothing without priors."""
-    estimated, true = estimated_priors(outcome), _true_priors(outcome)
-    if estimated is None:
-        return []
+    own = [None if client.name in refused else row for client, row in zip(outcome.clients, last, strict=True)]
+    estimated, true = _shares(own, classes), _shares([client.true_counts for client in outcome.clients], classes)
     note = "In per cent; estimated by each client without labels, and never sent."
     tables = [_prior_table(outcome, "Estimated class prior", note, estimated)]
     if true.any():
         tables.append(_prior_table(outcome, "True class prior", "In per cent; from labels that were never used.", true))
-    return tables
+    known, both = estimated[estimated.any(axis=1)], estimated.any(axis=1) & true.any(axis=1)
+    overlap = float(min(np.minimum(estimated, true)[both].sum(axis=1).mean(), 1.0)) if both.any() else None
+    return {"priors": tables, "common": bool(len(known) and np.ptp(known, axis=0).max() < 1e-9), "overlap": overlap}
 
 
 def _prior_table(outcome: Outcome, title: str, note: str, shares: NDArray[np.float64]) -> _HeatTable:
     present = np.asarray(shares.any(axis=1))
-    shown, images = largest_clients(outcome), np.array([client.train or 0 for client in outcome.clients], np.int64)
+    images = np.array([client.train or 0 for client in outcome.clients], np.int64)
 
     def together(clients: NDArray[np.int64]) -> list[int]:
         """The prior of all their images; every client counts alike where their number is not known."""
@@ -151,35 +148,8 @@ def _prior_table(outcome: Outcome, title: str, note: str, shares: NDArray[np.flo
         weights = images[known] if images[known].any() else np.ones(len(known))
         return [int(share) for share in np.rint(100 * weights @ shares[known] / max(weights.sum(), 1))]
 
-    everyone = np.arange(len(outcome.clients))
-    rest = np.setdiff1d(everyone, shown)
     percents = np.rint(100 * shares).astype(np.int64), present
-    rows = _rows(outcome, percents, 100)
-    return _HeatTable(
-        title,
-        note,
-        rows,
-        together(rest) if len(rest) else None,
-        together(everyone),
-        unit="per cent",
-        missing="not estimated",
-    )
-
-
-def has_common_prior(outcome: Outcome) -> bool:
-    """Whether all clients that have a class prior have the same one."""
-    estimated = estimated_priors(outcome)
-    known = None if estimated is None else estimated[estimated.any(axis=1)]
-    return known is not None and len(known) > 0 and bool(np.ptp(known, axis=0).max() < 1e-9)
-
-
-def prior_overlap(outcome: Outcome) -> float | None:
-    """Sum over the classes of the smaller of estimated and true prior, mean over the clients; 1 if they are equal."""
-    estimated, true = estimated_priors(outcome), _true_priors(outcome)
-    if estimated is None:
-        return None
-    both = estimated.any(axis=1) & true.any(axis=1)
-    return float(min(np.minimum(estimated, true)[both].sum(axis=1).mean(), 1.0)) if both.any() else None
+    return _heat_table(outcome, title, note, percents, 100, together, unit="per cent", missing="not estimated")
 
 
 def _shade(number: int, largest: int, levels: int) -> int:

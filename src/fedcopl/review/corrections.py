@@ -12,21 +12,17 @@ from ..files import write_text
 from .expert_answers import AnswerKind, ExpertAnswer, Given
 from .sample_survey import SampleSurvey
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would work such a cell out
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would work such a cell out
 WORDS = {"none": "(none of the classes)", "unclear": "(cannot tell)"}
 
 
 def answers_csv(answers: Iterable[ExpertAnswer]) -> str:
     """One row per answered image; harmless in a spreadsheet whatever the names are."""
-    rows = [
-        (answer.image, answer.pseudo, answer.label or WORDS[answer.kind], answer.answered, answer.digest)
-        for answer in answers
-    ]
-    return _csv([("file", "pseudo label", "label", "when", "digest"), *(tuple(map(_harmless, row)) for row in rows)])
-
-
-def _harmless(cell: str) -> str:
-    return f"'{cell}" if cell.startswith(FORMULA) else cell
+    rows = [("file", "pseudo label", "label", "when", "digest")]
+    for answer in answers:
+        label = answer.label or WORDS[answer.kind]
+        rows.append((answer.image, answer.pseudo, label, answer.answered, answer.digest))
+    return _csv([f"'{cell}" if cell.startswith(_FORMULA) else cell for cell in row] for row in rows)
 
 
 def write_manifest(survey: SampleSurvey, path: Path) -> tuple[int, Path]:
@@ -69,7 +65,7 @@ def _csv(rows: Iterable[Sequence[str | None]]) -> str:
     return file.getvalue()
 
 
-KIND_OF: dict[str, AnswerKind] = {WORDS["none"]: "none", WORDS["unclear"]: "unclear"}
+_KIND_OF: dict[str, AnswerKind] = {WORDS["none"]: "none", WORDS["unclear"]: "unclear"}
 
 
 @dataclass
@@ -87,7 +83,7 @@ def merge_answers(survey: SampleSurvey, file: Path) -> _Merged:
     merged, current = _Merged(), survey.answers.current()
     for row in read_answer_rows(file):
         image, text = row["file"], row["label"]
-        kind = KIND_OF.get(text, "class")
+        kind = _KIND_OF.get(text, "class")
         label = text if kind == "class" else None
         why = _why_not(survey, image, label, row.get("digest") or "")
         if why:

@@ -18,8 +18,8 @@ from ..files import make_folders, only_for_owner
 from ..run.folder import file_name
 
 VERSION = 1  # of the tables, kept in the file
-PATIENCE = 30  # seconds to wait for another process that is writing
-SCHEMA = """
+_PATIENCE = 30  # seconds to wait for another process that is writing
+_SCHEMA = """
 CREATE TABLE answer (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     image TEXT NOT NULL,
@@ -37,7 +37,7 @@ CREATE INDEX answer_image ON answer (image);
 CREATE INDEX answer_tab ON answer (tab);
 CREATE TABLE plan (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), round INTEGER NOT NULL) STRICT;
 """
-CURRENT = """
+_CURRENT = """
 SELECT answer.id, image, digest, pseudo, kind, label, ever_sampled, answered
 FROM answer JOIN (
     SELECT MAX(id) AS id, MAX(sampled) AS ever_sampled FROM answer WHERE undone IS NULL GROUP BY image
@@ -115,7 +115,7 @@ class Answers:
 
     def current(self) -> dict[str, ExpertAnswer]:
         """The answer that holds for each image, in the order they were given."""
-        rows = self._rows(CURRENT)
+        rows = self._rows(_CURRENT)
         return {
             image: ExpertAnswer(id, image, digest, pseudo, kind, label, bool(sampled), answered)
             for id, image, digest, pseudo, kind, label, sampled, answered in rows
@@ -138,7 +138,7 @@ class Answers:
             if create:
                 make_folders(self.path.parent)
                 os.close(only_for_owner(str(self.path), os.O_CREAT | os.O_RDWR))  # SQLite's other files get its rights
-            with closing(sqlite3.connect(self.path, timeout=PATIENCE)) as database:
+            with closing(sqlite3.connect(self.path, timeout=_PATIENCE)) as database:
                 self._prepare(database)
                 yield database
         except (sqlite3.Error, OSError) as error:
@@ -149,7 +149,7 @@ class Answers:
             with database:
                 database.execute("BEGIN IMMEDIATE")  # only one of two that come at once makes the tables
                 if _version(database) == 0:
-                    for statement in SCHEMA.split(";\n"):
+                    for statement in _SCHEMA.split(";\n"):
                         database.execute(statement)
                     database.execute(f"PRAGMA user_version = {VERSION}")
         if _version(database) != VERSION:

@@ -181,7 +181,19 @@ def with_final_labels(gallery: Gallery, folder: Path, progress: Progress = lambd
         log_probs = _final_log_probs(gallery, folder, progress)
         write_final(folder, gallery.client, made_of, gallery.predictions.rounds[-1] + 1, log_probs)
         labels = read_final(folder, gallery.client, made_of)
-    return gallery if labels is None else replace(gallery, predictions=_ending_in(gallery.predictions, labels))
+    if labels is None:
+        return gallery
+    before = gallery.predictions
+    ending = replace(
+        before,
+        rounds=(*before.rounds, labels.round),
+        labels=np.vstack([before.labels, labels.classes[None, :, 0]]).astype(np.int64),
+        log_probability=np.vstack([before.log_probability, labels.log_probability[None, :, 0]]).astype(np.float64),
+        top=labels.classes.astype(np.int64),
+        top_log_probability=labels.log_probability.astype(np.float64),
+        is_final=True,
+    )
+    return replace(gallery, predictions=ending)
 
 
 def _final_log_probs(gallery: Gallery, folder: Path, progress: Progress) -> NDArray[np.float64]:
@@ -197,22 +209,10 @@ def _final_log_probs(gallery: Gallery, folder: Path, progress: Progress) -> NDAr
     return predictor.log_probabilities(cut.array)
 
 
-def _ending_in(predictions: LabelHistory, final: PseudoLabels) -> LabelHistory:
-    return replace(
-        predictions,
-        rounds=(*predictions.rounds, final.round),
-        labels=np.vstack([predictions.labels, final.classes[None, :, 0]]).astype(np.int64),
-        log_probability=np.vstack([predictions.log_probability, final.log_probability[None, :, 0]]).astype(np.float64),
-        top=final.classes.astype(np.int64),
-        top_log_probability=final.log_probability.astype(np.float64),
-        is_final=True,
-    )
-
-
 SIDES = {"small": 144, "large": 720}  # dots of the longer side
 TINY = 64  # up to this side an image is enlarged dot by dot
 MEMORY = 64_000_000  # bytes of pictures kept
-AT_ONCE = 3  # images decoded at the same time: one may take 256 MB
+_AT_ONCE = 3  # images decoded at the same time: one may take 256 MB
 
 
 class _ShownPicture(NamedTuple):
@@ -228,7 +228,7 @@ class ShownPictures:
         self._gallery, self._memory = gallery, memory
         self._kept: OrderedDict[tuple[int, str], _ShownPicture] = OrderedDict()
         self._bytes = 0
-        self._lock, self._decoding = threading.Lock(), threading.Semaphore(AT_ONCE)
+        self._lock, self._decoding = threading.Lock(), threading.Semaphore(_AT_ONCE)
 
     def get(self, number: int, size: str) -> _ShownPicture:
         key = (number, size)
@@ -236,16 +236,13 @@ class ShownPictures:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        with self._decoding:
-            picture = self._make(number, SIDES[size])
+        try:
+            with self._decoding:
+                picture = encoded(self._gallery.image(number), SIDES[size])
+        except BadImage:
+            picture = _ShownPicture(_png(_crossed_out()), "image/png", broken=True)
         self._keep(key, picture)
         return picture
-
-    def _make(self, number: int, side: int) -> _ShownPicture:
-        try:
-            return encoded(self._gallery.image(number), side)
-        except BadImage:
-            return _ShownPicture(_png(_crossed_out()), "image/png", broken=True)
 
     def _keep(self, key: tuple[int, str], picture: _ShownPicture) -> None:
         with self._lock:

@@ -3,7 +3,7 @@
 import math
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
@@ -23,13 +23,13 @@ from ..local_page.access import AccessControl, Keys, read_form
 from ..local_page.serving import file_routes, page
 from .corrections import answers_csv
 from .expert_answers import AnswerKind, ExpertAnswer, Given
-from .images import NOT_TRAINED, SIDES, Gallery, ShownPictures
+from .images import NOT_TRAINED, SIDES, ShownPictures
 from .sample_survey import ANSWERED, ORDERS, SAMPLE, Numbers, SampleSurvey
 
 PER_PAGE = 48
-WITHOUT_CLASS: Mapping[str, AnswerKind] = {"none": "none", "unclear": "unclear"}
-OPTIONS = 8  # classes named when a search fits several
-MOST_DIGITS = 9  # of a number in an address
+_WITHOUT_CLASS: Mapping[str, AnswerKind] = {"none": "none", "unclear": "unclear"}
+_OPTIONS = 8  # classes named when a search fits several
+_MOST_DIGITS = 9  # of a number in an address
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class _Position:
 
 
 def _whole_number(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else None
+    return int(text) if text and text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 class ReviewPage:
@@ -77,11 +77,13 @@ class ReviewPage:
             Route("/", self.show),
             Route("/image/{size}/{number:int}", self.image),
             Route("/answers.csv", self.export),
-            Route("/answer", self.answer, methods=["POST"]),
-            Route("/undo", self.undo, methods=["POST"]),
+            *(Route(path, self.post, methods=["POST"]) for path in ("/answer", "/undo")),
             *file_routes("icon.svg", "pages.css", "review.js"),
         ]
-        app = Starlette(routes=routes, exception_handlers={RunFolderError: _cannot_keep})
+        app = Starlette(
+            routes=routes,
+            exception_handlers={RunFolderError: lambda request, error: PlainTextResponse(f"{error}\n", 500)},
+        )
         return AccessControl(app, self.keys, writes=True)
 
     def show(self, request: Request) -> Response:
@@ -91,7 +93,8 @@ class ReviewPage:
     def _page(self, position: _Position, did: int | None = None, trouble: str = "", status: int = 200) -> Response:
         current = self.survey.answers.current()
         numbers = self._numbers(position, current)
-        at = min(self._to_do(position, current) if position.at is None else position.at, max(len(numbers) - 1, 0))
+        to_do = sum(1 for _ in self.survey.sample(current)) if position.order == SAMPLE else 0
+        at = min(to_do if position.at is None else position.at, max(len(numbers) - 1, 0))
         start = at - at % PER_PAGE
         shown = enumerate(numbers[start : start + PER_PAGE], start)
         gallery = self.survey.gallery
@@ -124,10 +127,6 @@ class ReviewPage:
         known = [number_of[name] for name in reversed(list(current)) if name in number_of]
         return np.array([n for n in known if position.label in (None, label[n])], np.int64)
 
-    def _to_do(self, position: _Position, current: Mapping[str, ExpertAnswer]) -> int:
-        """The first image of the sample that has no answer yet; in other orders the first one."""
-        return sum(1 for _ in self.survey.sample(current)) if position.order == SAMPLE else 0
-
     def image(self, request: Request) -> Response:
         size, number = request.path_params["size"], request.path_params["number"]
         if size not in SIDES or number >= len(self.survey.gallery.names):
@@ -142,17 +141,11 @@ class ReviewPage:
         headers = {"content-disposition": 'attachment; filename="answers.csv"'}
         return Response(table, media_type="text/csv", headers=headers)
 
-    async def answer(self, request: Request) -> Response:
-        return await self._posted(request, self._answer)
-
-    async def undo(self, request: Request) -> Response:
-        return await self._posted(request, self._undo)
-
-    async def _posted(self, request: Request, act: Callable[[Mapping[str, str]], Response]) -> Response:
+    async def post(self, request: Request) -> Response:
         fields = await read_form(request, self.keys)
         if fields is None:
             return PlainTextResponse("This did not come from a form of this page; load it again.\n", 403)
-        return await run_in_threadpool(act, fields)
+        return await run_in_threadpool(self._answer if request.url.path == "/answer" else self._undo, fields)
 
     def _answer(self, fields: Mapping[str, str]) -> Response:
         gallery = self.survey.gallery
@@ -173,13 +166,10 @@ class ReviewPage:
             position.tab,
             position.query(),
         )
-        return self._record(given, position)
-
-    def _record(self, given: Given, position: _Position) -> Response:
-        number = self.survey.answers.add(given)
+        saved = self.survey.answers.add(given)
         self.survey.keep_outcome()
         following = None if position.order == SAMPLE or position.at is None else position.at + 1
-        return RedirectResponse(f"{position.link(at=following)}&did={number}", 303)
+        return RedirectResponse(f"{position.link(at=following)}&did={saved}", 303)
 
     def _undo(self, fields: Mapping[str, str]) -> Response:
         position = _Position.read(fields, len(self.survey.gallery.classes))
@@ -191,8 +181,8 @@ class ReviewPage:
 def _meaning(fields: Mapping[str, str], classes: Sequence[str]) -> tuple[AnswerKind, str | None] | str:
     """Parse a form: a class by its number or its name, none of them, cannot tell; or an error message."""
     word = fields.get("answer", "")
-    if word in WITHOUT_CLASS:
-        return WITHOUT_CLASS[word], None
+    if word in _WITHOUT_CLASS:
+        return _WITHOUT_CLASS[word], None
     label = find_class(fields.get("text", ""), classes) if word == "search" else _whole_number(word)
     if isinstance(label, str):
         return label
@@ -210,17 +200,15 @@ def find_class(text: str, classes: Sequence[str]) -> int | str:
         if len(found) == 1:
             return found[0]
         if found:
-            some = ", ".join(classes[number] for number in found[:OPTIONS]) + (", ..." if len(found) > OPTIONS else "")
+            some = ", ".join(classes[number] for number in found[:_OPTIONS]) + (
+                ", ..." if len(found) > _OPTIONS else ""
+            )
             return f"Several classes fit “{text}”: {some}."
     near = get_close_matches(typed, folded, n=1)
     return f"No class fits “{text}”." + (f" Did you mean {classes[folded.index(near[0])]}?" if near else "")
 
 
-def _cannot_keep(request: Request, error: Exception) -> Response:
-    return PlainTextResponse(f"{error}\n", 500)
-
-
-HISTORY = 12  # refreshes shown of an image
+_HISTORY = 12  # refreshes shown of an image
 
 
 @dataclass(frozen=True)
@@ -238,20 +226,11 @@ class _Card:
 
 
 @dataclass(frozen=True)
-class _Guess:
-    """A class an image may have."""
-
-    label: int
-    name: str
-    share: float
-
-
-@dataclass(frozen=True)
 class _Detail:
     """The image in question, with its likeliest classes and the history of its label."""
 
     card: _Card
-    guesses: Sequence[_Guess]
+    guesses: Sequence[Mapping[str, Any]]  # number, name and probability of a class
     history: Sequence[tuple[str, str, float]]  # round as people count, or "end"; label, its probability
     trained_as: str | None  # None: not trained on
     trained_known: bool
@@ -259,8 +238,11 @@ class _Detail:
 
 def _card(survey: SampleSurvey, number: int, at: int, current: Mapping[str, ExpertAnswer]) -> _Card:
     gallery, predictions = survey.gallery, survey.gallery.predictions
-    name = gallery.names[number]
+    name, state = gallery.names[number], ""
     answer = current.get(name)
+    if answer is not None:
+        right = "confirmed" if survey.is_right(number, answer) else "corrected"
+        state = right if answer.kind == "class" else answer.kind
     return _Card(
         number,
         at,
@@ -268,52 +250,31 @@ def _card(survey: SampleSurvey, number: int, at: int, current: Mapping[str, Expe
         gallery.classes[predictions.label[number]],
         _probability(predictions.confidence[number]),
         int(predictions.changes[number]),
-        _state_of(survey, number, answer),
+        state,
         answer.text if answer else "",
     )
 
 
 def _detail(survey: SampleSurvey, number: int, at: int, current: Mapping[str, ExpertAnswer]) -> _Detail:
-    gallery = survey.gallery
-    trained = gallery.predictions.trained_as
+    """An image with its classes that have any chance, the label at each of the last refreshes, and at the end."""
+    classes, predictions = survey.gallery.classes, survey.gallery.predictions
+    likeliest = zip(predictions.top[number].tolist(), predictions.top_log_probability[number], strict=True)
+    when = [str(round + 1) for round in predictions.rounds[: -1 if predictions.is_final else None]]
+    when += ["end"] if predictions.is_final else []
+    labels = zip(when, predictions.labels[:, number], predictions.log_probability[:, number], strict=True)
+    trained = predictions.trained_as
     label = NOT_TRAINED if trained is None else int(trained[number])
     return _Detail(
         _card(survey, number, at, current),
-        _guesses(gallery, number),
-        _history(gallery, number),
-        None if label == NOT_TRAINED else gallery.classes[label],
+        [
+            {"label": label, "name": classes[label], "share": _probability(log_share)}
+            for rank, (label, log_share) in enumerate(likeliest)
+            if rank == 0 or log_share > -math.inf
+        ],
+        [(round, classes[own], _probability(log_share)) for round, own, log_share in labels][-_HISTORY:],
+        None if label == NOT_TRAINED else classes[label],
         trained is not None,
     )
-
-
-def _guesses(gallery: Gallery, number: int) -> list[_Guess]:
-    """The likeliest classes, those without any chance left out."""
-    predictions = gallery.predictions
-    likeliest = zip(predictions.top[number], predictions.top_log_probability[number], strict=True)
-    return [
-        _Guess(int(label), gallery.classes[label], _probability(log_share))
-        for rank, (label, log_share) in enumerate(likeliest)
-        if rank == 0 or log_share > -math.inf
-    ]
-
-
-def _history(gallery: Gallery, number: int) -> list[tuple[str, str, float]]:
-    """The label at each of the last refreshes, and at the end."""
-    predictions = gallery.predictions
-    when = [str(round + 1) for round in predictions.rounds[: -1 if predictions.is_final else None]]
-    when += ["end"] if predictions.is_final else []
-    return [
-        (when[refresh], gallery.classes[predictions.labels[refresh, number]], _probability(log_share))
-        for refresh, log_share in enumerate(predictions.log_probability[:, number])
-    ][-HISTORY:]
-
-
-def _state_of(survey: SampleSurvey, number: int, answer: ExpertAnswer | None) -> str:
-    if answer is None:
-        return ""
-    if answer.kind != "class":
-        return answer.kind
-    return "confirmed" if survey.is_right(number, answer) else "corrected"
 
 
 def _probability(log_share: float) -> float:

@@ -26,8 +26,8 @@ ORDERS: Mapping[str, str] = {
     "changed": "Changed most often",
     ANSWERED: "Reviewed",
 }
-KEPT = 64  # orders held in memory; of 100,000 images each takes 0.8 MB
-HALF_WIDTH = 0.05  # of an interval that most would call good enough
+_KEPT = 64  # orders held in memory; of 100,000 images each takes 0.8 MB
+_HALF_WIDTH = 0.05  # of an interval that most would call good enough
 
 
 class Views:
@@ -40,19 +40,16 @@ class Views:
         )
         self.plan_round = predictions.rounds[planned]
         self.strata = strata_of(predictions.labels[planned], predictions.log_probability[planned])
-        self._kept = lru_cache(maxsize=KEPT)(self._make)
+        self._kept = lru_cache(maxsize=_KEPT)(self._make)
 
     def numbers(self, order: str, label: int | None = None) -> Numbers:
         return self._kept(order, label)
 
     def _make(self, order: str, label: int | None) -> Numbers:
-        if label is None:
-            return self._whole(order)
-        whole = self.numbers(order)
-        of_class: Numbers = whole[self.predictions.label[whole] == label]
-        return of_class
-
-    def _whole(self, order: str) -> Numbers:
+        if label is not None:
+            whole = self.numbers(order)
+            of_class: Numbers = whole[self.predictions.label[whole] == label]
+            return of_class
         if order == SAMPLE:
             return drawn_order(self.strata, stream(0, "review"))
         doubt = self.predictions.confidence
@@ -86,9 +83,9 @@ class SampleOutcome:
 
     @property
     def more(self) -> int:
-        """How many further images of the sample make the interval at most HALF_WIDTH wide to either side."""
+        """How many further images of the sample make the interval at most _HALF_WIDTH wide to either side."""
         share = self.estimate.share if self.known else 0.5
-        return max(0, images_needed(share, self.images, HALF_WIDTH) - self.estimate.looked_at)
+        return max(0, images_needed(share, self.images, _HALF_WIDTH) - self.estimate.looked_at)
 
 
 class SampleSurvey:
@@ -124,7 +121,11 @@ class SampleSurvey:
             classes=list(self._by_class(looked_at, right)),
             unclear=len(sampled) - len(judged),
             answered=len(current),
-            corrected=sum(not self.is_right(number, answer) for number, answer in self._decided(current)),
+            corrected=sum(
+                not self.is_right(self.number_of[answer.image], answer)
+                for answer in current.values()
+                if answer.kind != "unclear" and answer.image in self.number_of
+            ),
             images=len(self.gallery.names),
         )
 
@@ -133,12 +134,6 @@ class SampleSurvey:
         outcome = self.outcome(self.answers.current())
         write_review(self.answers.folder, self.gallery.client, outcome.estimate)
         return outcome
-
-    def _decided(self, current: Mapping[str, ExpertAnswer]) -> Iterator[tuple[int, ExpertAnswer]]:
-        """The answers that say something, about images that are still there."""
-        for answer in current.values():
-            if answer.kind != "unclear" and answer.image in self.number_of:
-                yield self.number_of[answer.image], answer
 
     def _by_class(self, looked_at: NDArray[np.int64], right: NDArray[np.bool_]) -> Iterator[_ClassShare]:
         label = self.gallery.predictions.label
