@@ -48,6 +48,13 @@ def test_prompts_depend_on_the_image_and_on_the_texts():
     torch.testing.assert_close(alone, features(named)[:1], atol=1e-5, rtol=1e-4)
 
 
+def test_values_are_not_normalised():
+    """Texts at twice the length have the same normalised keys, and values of twice the length."""
+    named = start()
+    longer = named | {name: 2 * named[name] for name in ("text map", "text map bias")}
+    assert not torch.allclose(features(named), features(longer), atol=1e-4)
+
+
 def test_the_consistency_by_hand():
     # cosines 1 and 0.6: 10 (1 - 0.8) = 2, on top of a loss of 0.5
     ours, plain = torch.tensor([[1.0, 0.0], [0.6, 0.8]]), torch.tensor([[1.0, 0.0], [1.0, 0.0]])

@@ -1,4 +1,12 @@
-"""FedCLIP (Lu et al., 2023): an adapter on frozen image features, averaged; no prompt at all."""
+"""FedCLIP (Lu et al., 2023): an adapter on frozen image features, averaged; no prompt at all.
+
+With I (d,) the image feature before normalisation, the adapter weighs its coordinates by an attention over themselves,
+
+    a(I) = softmax(B tanh(A I + a_0) + b_0),    f = a(I) I / |a(I) I|,    z_c = s <f, w_c>,
+
+with A, B (d, d) trained and averaged, and w_c the hand-written sentences. Ours: SGD instead of Adam, and the average
+weighted by images, as for every method; `options.loss` has the authors' contrastive loss.
+"""
 
 from typing import Literal
 
@@ -23,10 +31,7 @@ class FedCLIPOptions(Section):
 
 
 class FedCLIP(Method):
-    """An adapter on image features, averaged (FedCLIP).
-
-    a(I) = softmax(B tanh(A I + a0) + b0) over the d features, I* = a(I) I, of length one.
-    """
+    """An adapter on image features, averaged (FedCLIP)."""
 
     title = "FedCLIP"
     words = dict.fromkeys(("down", "down bias", "up", "up bias"), "adapters")

@@ -1,4 +1,14 @@
-"""FedOTP (Li et al., CVPR 2024; "FedOPT" in the paper): optimal transport of patches to a global and a local prompt."""
+"""FedOTP (Li et al., CVPR 2024; "FedOPT" in the paper): optimal transport of patches to a global and a local prompt.
+
+An image has M patch features g_m and a class has two features h_{c,j}, by the global (j = 0) and the local prompt
+(j = 1), all of length one. With S_mj = <g_m, h_{c,j}>, the plan T (M, 2) with the largest <T, S> + lambda entropy(T)
+takes at most 1 / M of each patch and gives gamma / 2 to each prompt (`algorithm/optimal_transport.py`), and
+
+    z_c = s sum_mj T_mj S_mj.
+
+Patches that fit neither prompt keep their mass. The server averages the global prompt; the local one stays. The two
+begin differently, because equal prompts would stay equal. No gradient flows through the plan, as in the authors' code.
+"""
 
 from typing import Annotated, Literal
 

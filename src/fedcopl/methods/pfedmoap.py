@@ -1,4 +1,16 @@
-"""pFedMoAP (Luo et al., ICLR 2025): a mixture of a client's own text prompt and those of the nearest clients."""
+"""pFedMoAP (Luo et al., ICLR 2025): a mixture of a client's own text prompt and those of the nearest clients.
+
+The server averages the text prompts and sends each client the last prompts of the E - 1 clients whose prompts are
+nearest to its own: the experts. With T_e (C, d) the class features by expert e, the own prompt first, the client's gate
+is an attention of the image over the experts, class by class,
+
+    T_MoE(c) = attention(Pool f W_q, Pool T_.(c) W_k, Pool T_.(c) W_v) W_o,
+    z_c = s <Pool f, T_MoE(c)> + lambda s <f, T_own(c)>,
+
+where Pool keeps every (d / 128)th coordinate. Prompt and gate are trained; the gate never leaves the client. Scores are
+multiplied by 10 instead of divided by the square root of a width, and E, lambda and the heads are the authors'. Here
+the nearest clients are really chosen, where the authors' code takes a fixed random order.
+"""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,9 @@
-"""PromptFL (Guo et al., 2023) and PromptProx: one text prompt for all, averaged."""
+"""PromptFL (Guo et al., 2023) and PromptProx: one text prompt for all, averaged.
+
+The prompt P (m, w) stands before every class name, w_c = text(P, name_c), and z_c = s <f, w_c>; images are encoded
+once, because nothing changes them. PromptProx adds FedProx's (mu / 2) |P - P^r|^2 with P^r the average that the round
+began with; in published code the term has no gradient, here it has.
+"""
 
 from typing import Literal
 
