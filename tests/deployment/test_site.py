@@ -5,6 +5,7 @@ import math
 import shutil
 from copy import copy
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from fedcopl.deployment.server.plan import PreparedServer, ServerPlan
 from fedcopl.deployment.server.rounds import serve
 from fedcopl.deployment.server.site_registry import KnownSites
 from fedcopl.deployment.site.pipeline import reply_to
-from fedcopl.deployment.site.policies import ALSO_SENT, Consent, Limits, sent_fields
+from fedcopl.deployment.site.policies import ALSO_SENT, Consent, Limits, sent_fields, sent_summary
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.wire.terms import Refused, terms_of
@@ -394,6 +395,15 @@ def test_every_field_that_leaves_is_named_to_the_people_at_the_site():
     named = {line.split(":")[0] for line in sent_fields() if "." in line.split(":")[0]}
     assert named == {f"{kind.__name__}.{name}" for kind in REPLY_TO.values() for name in kind.__dataclass_fields__}
     assert set(ALSO_SENT) < set(sent_fields())
+
+
+def test_five_plain_lines_say_what_leaves():
+    lines = sent_summary(Consent())
+    page = (Path(__file__).parents[2] / "docs/what-leaves-a-client.md").read_text()
+    assert len(lines) == 5 and all(f"* {line}\n" in page for line in lines)
+    assert "which this site does not allow" in lines[3] and "at least 3 sites" in lines[3]
+    shared = sent_summary(Consent(("visual", "features"), 5, min_images=7))
+    assert "which this site does allow" in shared[3] and "at least 5 sites" in shared[3] and "7 images" in shared[3]
 
 
 def test_noise_comes_from_a_secret_of_the_sites_own(site):

@@ -116,7 +116,7 @@ def _ready(home: "SiteHome", watcher: ProgressReporter, agreement: "Agreement") 
 
 def _tell(site: "RunningSite", server: str) -> None:
     """What was found, and what will and what will never leave this machine."""
-    from ..deployment.site.policies import NEVER_SENT, sent_fields
+    from ..deployment.site.policies import NEVER_SENT, sent_fields, sent_summary
 
     dataset = site.prepared.dataset
     for title, value in (
@@ -133,6 +133,9 @@ def _tell(site: "RunningSite", server: str) -> None:
     ):
         typer.echo(f"{title:<22}{value}")
     typer.echo(f"\nWhat leaves this machine, for {server or 'the server'} alone:")
+    for line in sent_summary(site.home.consent):
+        typer.echo(f"  - {line}")
+    typer.echo("Field by field:")
     for line in sent_fields(site.home.consent):
         typer.echo(f"  - {line}")
     typer.echo(f"What never leaves it: {NEVER_SENT}.")
