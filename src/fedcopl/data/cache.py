@@ -337,6 +337,7 @@ class Prepared:
     train: NDArray[np.uint8]  # (n, 3, side, side), perhaps mapped from disk
     test: NDArray[np.uint8]
     notes: tuple[str, ...]  # for the user, one sentence each
+    digest: str  # the number of images, and a digest of their names and contents in order
 
 
 def prepare(
@@ -354,7 +355,13 @@ def prepare(
         (bad.number for bad in test.bad),
         ((bad.name, bad.reason) for bad in (*train.bad, *test.bad)),
     )
-    return Prepared(usable, train.array, test.array, tuple(repeats(train.digests, test.digests)))
+    whole = blake2b(digest_size=8)
+    for images, pixels in ((dataset.train, train), (dataset.test, test)):
+        whole.update(json.dumps([*images.names, *pixels.digests]).encode())
+        if not pixels.digests:  # not from files
+            whole.update(np.ascontiguousarray(pixels.array).data)
+    digest = f"{counted(total, 'image')}, {whole.hexdigest()}"
+    return Prepared(usable, train.array, test.array, tuple(repeats(train.digests, test.digests)), digest)
 
 
 def repeats(train: Sequence[str], test: Sequence[str]) -> list[str]:

@@ -83,6 +83,7 @@ class Simulation:
     server: ServerState  # before the first round
     learners: Sequence[ClipLearner]
     backbone: str  # name and fingerprint
+    images: str  # their number and digest
     states: Mapping[str, ClientState] = field(default_factory=dict)  # of clients that continue a previous run
 
     def first_movement(self, pool: WorkerPool | None = None) -> Movement | None:
@@ -180,7 +181,9 @@ def assemble(
     first = first_state(config, built.start, classes, built.clip.feature_size)
     server = replace(first, class_prior=known_class_prior(config, dataset.classes))
     backbone = backbone_name(config.model.backbone, built.clip)
-    simulation = Simulation(config, prepared.dataset, notes, parts, clients, audit, server, learners, backbone)
+    simulation = Simulation(
+        config, prepared.dataset, notes, parts, clients, audit, server, learners, backbone, prepared.digest
+    )
     return simulation if previous is None else _continued(simulation, previous)
 
 
