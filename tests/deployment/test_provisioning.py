@@ -358,6 +358,17 @@ def test_a_package_that_is_not_there_or_half_of_one_says_so(made, folder, tmp_pa
         install_site_package(tmp_path / "x.fedcopl", tmp_path / "home")
 
 
+def test_a_package_with_damaged_contents_is_named(tmp_path):
+    """Found by fuzzing: the directory of the archive is whole, the first compressed byte is not."""
+    with zipfile.ZipFile(tmp_path / "x.fedcopl", "w") as archive:
+        archive.writestr(zipfile.ZipInfo("package.json"), b"{} " * 99, zipfile.ZIP_DEFLATED)
+    content = bytearray((tmp_path / "x.fedcopl").read_bytes())
+    content[30 + len("package.json")] = 0xFF  # behind the local header, of 30 bytes and the name
+    (tmp_path / "x.fedcopl").write_bytes(content)
+    with pytest.raises(FederationError, match="or an incomplete one: ask for it again"):
+        install_site_package(tmp_path / "x.fedcopl", tmp_path / "home")
+
+
 def test_a_package_in_the_wrong_hands_names_the_command_that_takes_it(made, folder, tmp_path):
     with pytest.raises(FederationError, match=r"package of a site, not of a server; install it with fedcopl join"):
         install_server_package(folder.package("hospital"), tmp_path / "home")
