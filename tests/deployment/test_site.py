@@ -23,7 +23,7 @@ from fedcopl.deployment.site.pipeline import reply_to
 from fedcopl.deployment.site.policies import ALSO_SENT, Consent, Limits, sent_fields, sent_summary
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteState
-from fedcopl.deployment.wire.terms import Refused, terms_of
+from fedcopl.deployment.wire.terms import Refused, check_pinned, terms_of
 from fedcopl.errors import (
     ConfigError,
     DataError,
@@ -158,6 +158,14 @@ def few(data, tmp_path):
         shutil.copy(data / f"clients/site-a/train/{number:03}.png", images)
     home = SiteHome("few", images, str(data / "classes.txt"), tmp_path / "home", {"threads": 1}, consent=ALL)
     return lambda: RunningSite(home)
+
+
+def test_a_run_keeps_the_classes_it_began_with(tmp_path):
+    """Also where server and site change them together, as in a site that restarts with another file of classes."""
+    began = terms_of("run", 1, PLAIN, ["a", "b"], "model 1")
+    check_pinned(tmp_path / "pinned.json", began, "2 images, x")
+    with pytest.raises(Refused, match="the classes of this run have changed: it began with 2 classes"):
+        check_pinned(tmp_path / "pinned.json", terms_of("run", 1, PLAIN, ["b", "a"], "model 1"), "2 images, x")
 
 
 def test_a_run_keeps_the_images_it_began_with(few, asked, caplog):
