@@ -16,6 +16,13 @@ def config_file(tmp_path, text):
     return path
 
 
+def test_of_20000_unknown_settings_50_are_explained(tmp_path):
+    path = config_file(tmp_path, "".join(f"a{number}.b = 1\n" for number in range(20_000)))
+    with pytest.raises(ConfigError) as error:
+        load(path)
+    assert str(error.value).count("unknown setting") == 50
+
+
 def test_all_mistakes_are_reported_at_once_with_the_nearest_name(tmp_path):
     path = config_file(tmp_path, "rounds = 0\n[train]\nepoch = 3\n[labels]\nbudget = 'half'\n[dat]\nclients = 3\n")
     with pytest.raises(ConfigError) as error:

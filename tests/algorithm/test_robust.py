@@ -261,6 +261,13 @@ def test_sums_that_no_images_have_are_found():
     assert impossible_responses(BIASES, np.stack([honest, honest, jump])) == [2]
 
 
+def test_sums_that_fall_where_their_bias_rises_are_found():
+    # Within what the bias allows each class (0.95 > exp(0.9 - 1), 1.05 < exp(1 - 0.9)), but (b - b') (N - N') = -0.09.
+    biases = np.array([[0.0, 0.0, 0.0, 0.0], [1.0, 0.9, -1.0, -0.9]])
+    assert impossible_responses(biases, np.array([[[1.0, 1.0, 1.0, 1.0], [1.0, 0.95, 1.0, 1.05]]])) == [0]
+    assert impossible_responses(biases, np.array([[[1.0, 1.0, 1.0, 1.0], [1.0, 1.05, 1.0, 0.95]]])) == []
+
+
 def test_sums_that_do_not_respond_are_found_among_five_that_do():
     honest = posterior_sums(np.array([[2.0, 0.0, -1.0], [0.5, 0.3, 0.0], [0.0, 1.0, 0.5]]))
     frozen = np.tile([3.0, 0.0, 0.0], (3, 1))

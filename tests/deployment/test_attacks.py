@@ -4,7 +4,9 @@ Each test says how much an attacker gets: the share recovered, or the points tha
 cheap, it also plays the attack without the defence, so that a weak attack is not taken for a strong defence.
 """
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -478,3 +480,11 @@ def test_no_update_is_that_of_one_image(digits):
             reply, state = client.handle(request, state)
         examples.append(reply.examples)
     assert 0 < examples[0] < 5 and examples[1] == 0
+
+
+def test_every_test_that_the_threat_model_names_exists():
+    root = Path(__file__).parents[2]
+    named = re.findall(r"`([\w/]*test_\w+\.py)::(\w+)`", (root / "docs/threat-model.md").read_text())
+    assert len(named) > 30
+    for file, test in named:
+        assert f"def {test}(" in (root / (file if "/" in file else f"tests/deployment/{file}")).read_text(), test

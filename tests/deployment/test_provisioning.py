@@ -358,6 +358,17 @@ def test_a_missing_or_incomplete_package_is_named(made, folder, tmp_path):
         install_site_package(tmp_path / "x.fedcopl", tmp_path / "home")
 
 
+def test_a_package_with_damaged_contents_is_named(tmp_path):
+    """Found by fuzzing: the directory of the archive is whole, the first compressed byte is not."""
+    with zipfile.ZipFile(tmp_path / "x.fedcopl", "w") as archive:
+        archive.writestr(zipfile.ZipInfo("package.json"), b"{} " * 99, zipfile.ZIP_DEFLATED)
+    content = bytearray((tmp_path / "x.fedcopl").read_bytes())
+    content[30 + len("package.json")] = 0xFF  # behind the local header, of 30 bytes and the name
+    (tmp_path / "x.fedcopl").write_bytes(content)
+    with pytest.raises(FederationError, match="or an incomplete one: ask for it again"):
+        install_site_package(tmp_path / "x.fedcopl", tmp_path / "home")
+
+
 def test_a_package_of_the_other_kind_names_its_command(made, folder, tmp_path):
     with pytest.raises(FederationError, match=r"package of a site, not of a server; install it with fedcopl join"):
         install_server_package(folder.package("hospital"), tmp_path / "home")

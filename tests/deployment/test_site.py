@@ -5,6 +5,7 @@ import math
 import shutil
 from copy import copy
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,10 +20,10 @@ from fedcopl.deployment.server.grid_transport import GridTransport, Timeouts
 from fedcopl.deployment.server.rounds import PreparedServer, ServerPlan, serve
 from fedcopl.deployment.server.site_registry import KnownSites
 from fedcopl.deployment.site.pipeline import reply_to
-from fedcopl.deployment.site.policies import ALSO_SENT, Consent, Limits, sent_fields
+from fedcopl.deployment.site.policies import ALSO_SENT, Consent, Limits, sent_fields, sent_summary
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteState
-from fedcopl.deployment.wire.terms import Refused, terms_of
+from fedcopl.deployment.wire.terms import Refused, check_pinned, terms_of
 from fedcopl.errors import (
     ConfigError,
     DataError,
@@ -156,6 +157,14 @@ def few(data, tmp_path):
         shutil.copy(data / f"clients/site-a/train/{number:03}.png", images)
     home = SiteHome("few", images, str(data / "classes.txt"), tmp_path / "home", {"threads": 1}, consent=ALL)
     return lambda: RunningSite(home)
+
+
+def test_a_run_keeps_the_classes_it_began_with(tmp_path):
+    """Also where server and site change them together, as in a site that restarts with another file of classes."""
+    began = terms_of("run", 1, PLAIN, ["a", "b"], "model 1")
+    check_pinned(tmp_path / "pinned.json", began, "2 images, x")
+    with pytest.raises(Refused, match="the classes of this run have changed: it began with 2 classes"):
+        check_pinned(tmp_path / "pinned.json", terms_of("run", 1, PLAIN, ["b", "a"], "model 1"), "2 images, x")
 
 
 def test_a_run_keeps_the_images_it_began_with(few, asked, caplog):
@@ -393,6 +402,15 @@ def test_every_field_that_leaves_has_a_description():
     named = {line.split(":")[0] for line in sent_fields() if "." in line.split(":")[0]}
     assert named == {f"{kind.__name__}.{name}" for kind in REPLY_TO.values() for name in kind.__dataclass_fields__}
     assert set(ALSO_SENT) < set(sent_fields())
+
+
+def test_five_plain_lines_say_what_leaves():
+    lines = sent_summary(Consent())
+    page = (Path(__file__).parents[2] / "docs/what-leaves-a-client.md").read_text()
+    assert len(lines) == 5 and all(f"* {line}\n" in page for line in lines)
+    assert "which this site does not allow" in lines[3] and "at least 3 sites" in lines[3]
+    shared = sent_summary(Consent(("visual", "features"), 5, min_images=7))
+    assert "which this site does allow" in shared[3] and "at least 5 sites" in shared[3] and "7 images" in shared[3]
 
 
 def test_noise_comes_from_a_secret_of_the_sites_own(site):

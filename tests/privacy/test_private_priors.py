@@ -198,6 +198,27 @@ def test_a_first_sum_without_a_lost_client_is_masked_anew_with_all_of_its_noise(
     assert release.clients == ("client-0", "client-1", "client-3", "client-4")
 
 
+def test_a_client_that_is_lost_between_two_secure_sums_ends_the_estimation_until_it_is_back():
+    """Over the others the next sums would reveal its numbers; the same members get the same totals again."""
+
+    class LostOnce(Overheard):
+        def request(self, questions):
+            steps = {message.step for message in questions.values() if isinstance(message, Adapt)}
+            self.lost = {"client-2"} if 3 in steps and self.away else set()
+            return super().request(questions)
+
+    config = config_of(SECURE, priors=NO_PROTOTYPES)
+    federation = LostOnce(clients_of(config))
+    federation.away = True
+    with pytest.raises(NoClientReplied, match=r"client-2 did not reply, and secure sums .* the same members; continue"):
+        run_round(config, federation, start())
+    federation.away = False
+    state, report = run_round(config, federation, start())
+    reference, _ = run_round(config, Overheard(clients_of(config)), start())
+    assert [total.tolist() for total in state.prior_totals] == [total.tolist() for total in reference.prior_totals]
+    assert report.dropped == {}
+
+
 def test_with_noise_only_the_logit_bias_is_estimated_in_three_steps():
     config = noisy()
     federation = Overheard(clients_of(config))

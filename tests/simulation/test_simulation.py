@@ -109,6 +109,7 @@ def test_the_folder_holds_everything(finished):
     results, folder = finished
     names = {path.name for path in folder.iterdir() if path.name != ".lock"}
     assert names == {
+        "images.txt",
         "settings.toml",
         "results.json",
         "examples.json",
@@ -160,6 +161,19 @@ def test_resuming_a_finished_run_changes_nothing(finished, monkeypatch):
     results, folder = finished
     monkeypatch.setattr(ClipLearner, "train", None)  # must not be called
     assert without_times(played(folder, resume=True)) == without_times(results)
+
+
+@pytest.mark.parametrize("change", ["replaced", "removed"])
+def test_a_run_resumes_only_with_the_images_it_began_with(tmp_path, change):
+    digit_sites(tmp_path / "data", images=12)
+    data = ["data.source=folder", f"data.path={tmp_path / 'data'}", "data.partition=natural"]
+    config = config_of(*data, *SITE_ALONE)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(config, tmp_path / "run", progress=StopAfter(1), workers=1)
+    first, second, *_ = sorted((tmp_path / "data/clients/site-a/train").iterdir())
+    first.write_bytes(second.read_bytes()) if change == "replaced" else first.unlink()
+    with pytest.raises(RunFolderError, match=r"was started with other images \(36 images, \w+; now 3\d images, \w+\)"):
+        simulate(config, tmp_path / "run", resume=True, workers=1)
 
 
 def test_a_finished_run_is_not_overwritten(finished):

@@ -144,7 +144,7 @@ def join(
 
 def _print_site(site: "RunningSite", server: str) -> None:
     """Print what was read, what leaves this machine and what never does."""
-    from ..deployment.site.policies import NEVER_SENT, sent_fields
+    from ..deployment.site.policies import NEVER_SENT, sent_fields, sent_summary
 
     home, dataset, skipped = site.home, site.prepared.dataset, ""
     if dataset.skipped:
@@ -164,6 +164,9 @@ def _print_site(site: "RunningSite", server: str) -> None:
     for title, value in facts.items():
         typer.echo(f"{title:<22}{value}")
     typer.echo(f"\nWhat leaves this machine, sent to {server or 'the server'} only:")
+    for line in sent_summary(home.consent):
+        typer.echo(f"  - {line}")
+    typer.echo("Field by field:")
     for line in sent_fields(home.consent):
         typer.echo(f"  - {line}")
     typer.echo(f"What never leaves it: {NEVER_SENT}.")

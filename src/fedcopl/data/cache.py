@@ -330,6 +330,7 @@ class Prepared:
     train: NDArray[np.uint8]  # (n, 3, side, side), perhaps mapped from disk
     test: NDArray[np.uint8]
     notes: tuple[str, ...]  # for the user, one sentence each
+    digest: str  # the number of images, and a digest of their names and contents in order
 
 
 def prepare(
@@ -345,7 +346,13 @@ def prepare(
         raise DataError(f"{dataset.name}: of {counted(first, 'training image')} none can be used{example}")
     skipped += ((dataset.test.names[index], reason) for index, reason in test.bad.items())
     usable = dataset.without(train.bad, test.bad, skipped)
-    return Prepared(usable, train.array, test.array, tuple(repeats(train.digests, test.digests)))
+    whole = blake2b(digest_size=8)
+    for images, pixels in ((dataset.train, train), (dataset.test, test)):
+        whole.update(json.dumps([*images.names, *pixels.digests]).encode())
+        if not pixels.digests:  # not from files
+            whole.update(np.ascontiguousarray(pixels.array).data)
+    digest = f"{counted(total, 'image')}, {whole.hexdigest()}"
+    return Prepared(usable, train.array, test.array, tuple(repeats(train.digests, test.digests)), digest)
 
 
 def repeats(train: Sequence[str], test: Sequence[str]) -> list[str]:

@@ -144,13 +144,13 @@ def _drop_impossible_responses(server: RoundExchange, step: int, sums: dict[str,
     classes = server.classes
     if not step:
         server.posterior_sums = []
-    for statistic, place, shape in _parts(server, step):
+    for statistic, part, shape in _parts(server, step):
         if statistic.kind == "moments":
             zero_shot = {client: row[1 : 1 + classes] for client, row in sums.items()}
             server.posterior_sums.append((np.zeros(classes), zero_shot))
         for number, model in enumerate(statistic.models if statistic.kind == "predicted" else ()):
             if model.prototypes is None and model.text_scale == 1:
-                rows = {client: row[place].reshape(shape)[number] for client, row in sums.items()}
+                rows = {client: row[part].reshape(shape)[number] for client, row in sums.items()}
                 server.posterior_sums.append((model.logit_bias + np.log(model.class_prior), rows))
     known, clients = server.posterior_sums, list(sums)
     if len(known) < 2 or not any(statistic.kind == "predicted" for statistic, _, _ in _parts(server, step)):
@@ -164,14 +164,14 @@ def _drop_impossible_responses(server: RoundExchange, step: int, sums: dict[str,
 def _clip_evidence(server: RoundExchange, step: int, sums: dict[str, Values]) -> None:
     """Bound each client's evidence per image by that of the others."""
     images = {client: max(server.reported[client].images or 0, 1) for client in sums}
-    for statistic, place, _ in _parts(server, step):
+    for statistic, part, _ in _parts(server, step):
         if statistic.kind not in ("evidence", "agreement"):
             continue
-        rows = np.array([row[place] / images[client] for client, row in sums.items()])
+        rows = np.array([row[part] / images[client] for client, row in sums.items()])
         for client, row, clipped in zip(list(sums), rows, bounded_evidence(rows), strict=True):
             if (row != clipped).any():
                 sums[client] = sums[client].copy()
-                sums[client][place] = clipped * images[client]
+                sums[client][part] = clipped * images[client]
                 server.report.bounds.add(client, "Adapt", f"{statistic.kind} clipped to that of the other clients")
 
 

@@ -11,6 +11,7 @@
 | prompts/ | the shared prompts, each client's own in clients/; the priors, and each client's own in class_priors/ |
 | labels/ | the pseudo labels of each client at each refresh, for `fedcopl review`; never sent |
 | ended.txt | why a deployment stopped; removed when it is resumed |
+| images.txt | number and digest of the images, which a resumed run must have too |
 | skipped.jsonl | images that could not be read, and why; only if there are any |
 | report.html | the report |
 """
@@ -43,6 +44,7 @@ from .record_reader import read_outcome
 
 SETTINGS, ROUNDS, PROGRESS, RESULTS = "settings.toml", "rounds.jsonl", "progress.json", "results.json"
 EXAMPLES, REPORT, ENDED, SKIPPED = "examples.json", "report.html", "ended.txt", "skipped.jsonl"
+IMAGES = "images.txt"
 _DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)  # reserved file names of Windows
 SHARED_PROMPTS = "prompts/server.safetensors"
 PRIORS, SITE_PRIOR = "prompts/priors.safetensors", "site_class_prior"  # the common priors; a client's own array
@@ -102,6 +104,16 @@ class RunFolder:
     def begin(self, config: RunConfig) -> None:
         """Write the settings; the folder then belongs to this run."""
         write_text(self._settings, config.to_toml())
+
+    def pin_images(self, digest: str, *, is_new: bool) -> None:
+        """Write the digest of the images of a new run; RunFolderError if those of a resumed one differ."""
+        file = self.path / IMAGES
+        before = file.read_text(encoding="utf-8").strip() if file.exists() and not is_new else digest
+        if before != digest:
+            raise RunFolderError(
+                f"{self.path}: was started with other images ({before}; now {digest}); restore them or start a new run"
+            )
+        write_text(file, f"{digest}\n")
 
     def keep(self, checkpoint: Checkpoint) -> None:
         """Write everything needed to resume after a round, and the outcome so far."""

@@ -81,6 +81,7 @@ class Simulation:
     server: ServerState  # before the first round
     learners: Sequence[ClipLearner]
     backbone: str  # name and fingerprint
+    images: str  # their number and digest
     states: Mapping[str, ClientState] = field(default_factory=dict)  # of clients that continue a previous run
 
     def first_movement(self, pool: WorkerPool | None = None) -> Movement | None:
@@ -184,7 +185,8 @@ def assemble(
         own = f"{counted(len(states), 'client')} with their own prompts, {len(clients) - len(states)} new"
         notes.append(f"continues {config.previous_run}: {own}")
     backbone = backbone_name(config.model.backbone, built.clip)
-    return Simulation(config, prepared.dataset, tuple(notes), parts, clients, audit, server, learners, backbone, states)
+    images, digest = prepared.dataset, prepared.digest
+    return Simulation(config, images, tuple(notes), parts, clients, audit, server, learners, backbone, digest, states)
 
 
 def _notes(config: RunConfig, parts: Partition) -> Iterator[str]:

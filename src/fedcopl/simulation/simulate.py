@@ -66,6 +66,7 @@ def simulate(
         began = time.monotonic()
         simulation = assemble(config, progress, dataset, None if checkpoint else previous)
         run_folder.begin(config)
+        run_folder.pin_images(simulation.images, is_new=checkpoint is None)
         _write_about_images(simulation, run_folder, progress)
         states = checkpoint.clients if checkpoint else simulation.states
         first = checkpoint.server if checkpoint else simulation.server

@@ -7,6 +7,7 @@ first time or as an update; the states, the secret and the runs in that folder a
 
 import io
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -91,7 +92,7 @@ def read_package(path: Path, kind: Literal["site", "server"]) -> Package:
         notes = PackageNotes.model_validate_json(files[_NOTES])
     except FileNotFoundError as error:
         raise FederationError(f"{path}: there is no such package") from error
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise FederationError(
             f"{path}: is not a package of `fedcopl provision`, or an incomplete one: ask for it again"
         ) from error

@@ -218,6 +218,23 @@ def _shareable() -> tuple[str, ...]:
     return tuple(dict.fromkeys(["visual", "text", *(name for method in methods for name in method.shared()), FEATURES]))
 
 
+def sent_summary(consent: Consent) -> tuple[str, ...]:
+    """Return five lines: what leaves a site by default, and what more with class feature sums."""
+    least, sites = counted(consent.min_images, "image"), counted(consent.min_sites or FEATURE_SITES, "site")
+    does = "does" if FEATURES in consent.share else "does not"
+    return (
+        f"After each round: the {' and '.join(consent.prompts)} prompts, trained on at least {least}, the number of "
+        "images, the loss, and the losses of its holdout.",
+        "At a refresh: the number of confident images of each class; before the first one also sums of class "
+        f"probabilities over all images, at least {least}, for the priors.",
+        "If it has labelled test images: how many are right, by a model that its own hold-out check accepts.",
+        f"Only with --share features, which this site {does} allow: sums of image features, in all and by class, "
+        f"of at least {least} each, under secure aggregation of at least {sites}, the same in all runs.",
+        "In runs with secure aggregation the server can read only sums over sites; with noise each reply is counted in "
+        "this site's own privacy budget, and no feature sums are sent.",
+    )
+
+
 def sent_fields(consent: Consent | None = None) -> Iterator[str]:
     """Yield one line for each field of each reply that the consent allows."""
     for kind in REPLY_TO.values():
