@@ -37,7 +37,7 @@ def test_the_algorithm_page_names_real_functions(name):
 
 
 def test_what_leaves_a_client_is_the_list_on_the_page():
-    rows = set(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page("docs/what-leaves-a-client.md"), re.M))
+    rows = set(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page("docs/privacy.md"), re.M))
     assert rows == {(kind.__name__, field.name) for kind in messages.REPLY_TO.values() for field in fields(kind)}
 
 
