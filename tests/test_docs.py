@@ -76,6 +76,13 @@ def test_files_named_in_documents_exist(path):
     assert [name for name in named if not (ROOT / name).exists() and not any(x in name for x in EXAMPLES)] == []
 
 
+def test_every_mechanism_of_the_threat_model_exists():
+    named = set(re.findall(r"`([a-z_/]+\.py)`", page("docs/threat-model.md")))
+    mechanisms = {name for name in named if not name.startswith("tests/")}
+    assert len(mechanisms) >= 12
+    assert [name for name in mechanisms if not (ROOT / "src/fedcopl" / name).exists()] == []
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_modules_named_in_documents_exist(path):
     if path.name != "CHANGELOG.md":  # which also names what is gone
