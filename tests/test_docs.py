@@ -159,6 +159,29 @@ def test_the_readme_counts_methods_and_labelers():
     assert all(numbers[kind] < counts[kind] <= numbers[kind] + 10 for kind in counts)
 
 
+STUDIED = {  # data set of the study on docs/priors.md -> its row in the README
+    "digits, glyph-clip": "digits, glyph-clip",
+    "CIFAR-10, photo-clip": "CIFAR-10, photo-clip",
+    "dtd (bias 0.7)": "DTD",
+    "flowers (bias 0.7)": "Flowers102",
+    "aircraft (bias 0.7)": "FGVC Aircraft",
+}
+
+
+@pytest.mark.parametrize("name", STUDIED)
+def test_the_readme_has_the_numbers_of_the_study(name):
+    """Zero-shot accuracy of the iid split, and all priors under Dirichlet 0.1 and iid."""
+    titles = re.search(r"^\| set \| split \|(.*)\|$", page("docs/priors.md"), re.M)[1].split("|")
+    zero_shot, everything = (
+        next(i for i, cell in enumerate(titles) if cell.strip() == x) for x in ("zero-shot", "all")
+    )
+    rows = dict(re.findall(rf"^\| {re.escape(name)} \| ([^|]+) \|(.*)\|$", page("docs/priors.md"), re.M))
+    iid, skewed = (rows[split].split("|") for split in ("iid", "Dirichlet 0.1"))
+    shown = [iid[zero_shot].strip(), skewed[everything].strip(), iid[everything].strip()]
+    row = re.search(rf"^\| {re.escape(STUDIED[name])}[^|]*\|(.*)\|$", page("README.md"), re.M)[1]
+    assert [cell.strip() for cell in row.split("|")][:3] == shown
+
+
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_are_those_of_the_tool(name):
     assert page(f"docs/images/{name}.svg") == FIGURES[name](), "run tools/figures.py"
