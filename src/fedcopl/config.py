@@ -27,16 +27,16 @@ class Section(BaseModel):
 
 
 class Data(Section):
-    """The images, and in a simulation their partition over clients."""
+    """The images, and in a simulation their partition over the clients."""
 
     source: str = "digits"
     """name of the data set, see `fedcopl data list`"""
     path: str = ""
     """folder, manifest or hub name of the images; the embedded digits need none"""
     classes_file: str = ""
-    """file of class names, one per line; empty: `classes.txt` next to the images, if there is one"""
+    """class names, one per line; empty: `classes.txt` in the folder of the images, if there is one"""
     corrections: str = ""
-    """an expert's labels, written by `fedcopl review --export`; these images are always trained on with these labels"""
+    """labels of an expert, written by `fedcopl review --export`: always trained on, with these labels"""
     label_column: str = ""
     """for `huggingface`: the column of labels, if there are several"""
     window: str | float = "file"
@@ -48,7 +48,7 @@ class Data(Section):
     clients: int = Field(10, ge=1)
     """number of simulated clients, K"""
     partition: Literal["dirichlet", "quantity", "iid", "natural"] = "dirichlet"
-    """how images are partitioned over clients; `natural`: as in the data set, `clients` is ignored"""
+    """how the images are split over the clients; `natural`: by the clients of the data set, whatever `clients` is"""
     beta: float = Field(0.1, gt=0)
     """Dirichlet concentration: the lower, the fewer classes a client holds"""
     classes_per_client: int = Field(0, ge=0)
@@ -100,7 +100,7 @@ class LabelSettings(Section):
     budget: Literal["exact", "ceil"] = "exact"
     """M = S / C as in the paper, or rounded up first as in the authors' code"""
     unseen: Literal["grow", "none"] = "grow"
-    """quota of a class without any confident image: growing with the refreshes, or none"""
+    """images that each client may take of a class without confident images: growing with the refreshes, or none"""
     candidates: Literal["argmax", "any"] = "argmax"
     """images that a class selects from: those predicted as it, or all (the paper's wording)"""
     per_class: int = Field(16, ge=1)
@@ -222,7 +222,7 @@ class RunConfig(Section):
     name: str = Field("run", min_length=1, pattern=r"^[\w.-]+$")
     """names the run's folder"""
     seed: int = Field(1, ge=0)
-    """seed of every random stream: partition, initial prompts, order of images, participation"""
+    """of every random stream: the partition, the first prompts, the order of images, the participants"""
     rounds: int = Field(20, ge=1)
     """communication rounds, T"""
     previous_run: str = ""
