@@ -136,6 +136,19 @@ def test_documents_name_only_commands_that_exist():
     assert known <= named
 
 
+OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]+")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_name_only_options_that_the_command_has(path):
+    """docs/commands.md has the options; another test compares it with the commands."""
+    sections = re.findall(r"^## fedcopl ([\w ]+)\n(.*?)(?=^## |\Z)", page("docs/commands.md"), re.M | re.S)
+    options = {name: set(OPTION.findall(text)) for name, text in sections}
+    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+    named = re.findall(r"fedcopl ((?:data|models|cache) \w+|\w+)([^`\n#]*)", text) if path.name != "commands.md" else []
+    assert [(name, said) for name, said in named if name in options and set(OPTION.findall(said)) - options[name]] == []
+
+
 DOORS = sorted((ROOT / "docs").glob("*.md"))
 
 
