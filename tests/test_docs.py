@@ -37,7 +37,7 @@ def test_the_algorithm_page_names_real_functions(name):
 
 
 def test_what_leaves_a_client_is_the_list_on_the_page():
-    rows = set(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page("docs/what-leaves-a-client.md"), re.M))
+    rows = set(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page("docs/privacy.md"), re.M))
     assert rows == {(kind.__name__, field.name) for kind in messages.REPLY_TO.values() for field in fields(kind)}
 
 
@@ -74,6 +74,13 @@ EXAMPLES = ("NAME", "fedper")  # a method that is not there: docs/methods.md
 def test_files_named_in_documents_exist(path):
     named = re.findall(r"`((?:src|tests|tools|benchmarks|experiments)/[\w./-]+)`", path.read_text(encoding="utf-8"))
     assert [name for name in named if not (ROOT / name).exists() and not any(x in name for x in EXAMPLES)] == []
+
+
+def test_every_mechanism_of_the_threat_model_exists():
+    named = set(re.findall(r"`([a-z_/]+\.py)`", page("docs/threat-model.md")))
+    mechanisms = {name for name in named if "test_" not in name}
+    assert len(mechanisms) >= 12
+    assert [name for name in mechanisms if not (ROOT / "src/fedcopl" / name).exists()] == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -129,6 +136,19 @@ def test_documents_name_only_commands_that_exist():
     assert known <= named
 
 
+OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]+")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_name_only_options_that_the_command_has(path):
+    """docs/commands.md has the options; another test compares it with the commands."""
+    sections = re.findall(r"^## fedcopl ([\w ]+)\n(.*?)(?=^## |\Z)", page("docs/commands.md"), re.M | re.S)
+    options = {name: set(OPTION.findall(text)) for name, text in sections}
+    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+    named = re.findall(r"fedcopl ((?:data|models|cache) \w+|\w+)([^`\n#]*)", text) if path.name != "commands.md" else []
+    assert [(name, said) for name, said in named if name in options and set(OPTION.findall(said)) - options[name]] == []
+
+
 DOORS = sorted((ROOT / "docs").glob("*.md"))
 
 
@@ -150,6 +170,29 @@ def test_the_readme_counts_methods_and_labelers():
     counts = {"methods": len({id(METHODS[name]) for name in METHODS}), "labelers": len(LABELERS)}
     assert numbers.keys() == counts.keys()
     assert all(numbers[kind] < counts[kind] <= numbers[kind] + 10 for kind in counts)
+
+
+STUDIED = {  # data set of the study on docs/priors.md -> its row in the README
+    "digits, glyph-clip": "digits, glyph-clip",
+    "CIFAR-10, photo-clip": "CIFAR-10, photo-clip",
+    "dtd (bias 0.7)": "DTD",
+    "flowers (bias 0.7)": "Flowers102",
+    "aircraft (bias 0.7)": "FGVC Aircraft",
+}
+
+
+@pytest.mark.parametrize("name", STUDIED)
+def test_the_readme_has_the_numbers_of_the_study(name):
+    """Zero-shot accuracy of the iid split, and all priors under Dirichlet 0.1 and iid."""
+    titles = re.search(r"^\| set \| split \|(.*)\|$", page("docs/priors.md"), re.M)[1].split("|")
+    zero_shot, everything = (
+        next(i for i, cell in enumerate(titles) if cell.strip() == x) for x in ("zero-shot", "all")
+    )
+    rows = dict(re.findall(rf"^\| {re.escape(name)} \| ([^|]+) \|(.*)\|$", page("docs/priors.md"), re.M))
+    iid, skewed = (rows[split].split("|") for split in ("iid", "Dirichlet 0.1"))
+    shown = [iid[zero_shot].strip(), skewed[everything].strip(), iid[everything].strip()]
+    row = re.search(rf"^\| {re.escape(STUDIED[name])}[^|]*\|(.*)\|$", page("README.md"), re.M)[1]
+    assert [cell.strip() for cell in row.split("|")][:3] == shown
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -40,7 +40,8 @@ def test_a_notebook_becomes_a_page():
 
 
 def test_links_of_the_first_page_lead_to_pages_of_the_site():
-    assert docs_site.as_in_docs("[a](docs/data.md), [b](docs/decisions)") == "[a](data.md), [b](decisions/index.md)"
+    assert docs_site.as_in_docs("[a](docs/data.md), [b](docs/decisions)") == "[a](data.md), [b](decisions)"
+    assert docs_site.without_files("[b](decisions)") == "[b](decisions/index.md)"
     assert (
         docs_site.without_files("[the code](../experiments), [n](notebooks/a.ipynb)") == "the code, [n](notebooks/a.md)"
     )

@@ -57,13 +57,14 @@ def gather(pages: Path) -> None:
 
 def as_in_docs(text: str) -> str:
     """Return a page of the root with links relative to docs/."""
-    return text.replace("](docs/decisions)", "](decisions/index.md)").replace("](docs/", "](")
+    return text.replace("](docs/", "](")
 
 
 def without_files(text: str) -> str:
     """Return a page without links to files of the repository, and with links to notebooks as links to their pages."""
     text = re.sub(r"\[([^\]]+)\]\((?:\.\./)*(?:experiments|benchmarks|LICENSE)[^)]*\)", r"\1", text)
     text = re.sub(r"\]\(\.\./((?:CONTRIBUTING|CHANGELOG)\.md)\)", r"](\1)", text)
+    text = text.replace("](decisions)", "](decisions/index.md)")
     return re.sub(r"\]\(([\w/.-]+)\.ipynb\)", r"](\1.md)", text)
 
 

@@ -107,15 +107,15 @@ def communication_round() -> str:
         text(864, 134, "network", "small muted", "end"),
     ]
     exchanges = (
-        ("1 · estimate", "count confident images", "counts u_k", "add up: T, S", "Eq. 2"),
-        ("2 · allocate, select", "quota, then the most confident", "totals", "send totals", "Eq. 3"),
-        ("3 · train", "SGD on prompts", "visual prompt", "weighted mean", "Eq. 4, 5"),
-        ("4 · evaluate", "own test images, if labelled", "correct / tested", "record the round", ""),
+        ("1 · estimate (Eq. 2)", "count confident images", "counts u_k", ["add up: T, S"]),
+        ("2 · allocate, select (Eq. 3)", "quota, then most confident", "totals", ["send totals"]),
+        ("3 · train (Eq. 5)", "SGD on prompts", "visual prompt", ["weighted mean", "Eq. 4"]),
+        ("4 · evaluate", "own test images, if labelled", "correct / tested", ["record the round"]),
     )
-    for number, (name, client, sent, server, equation) in enumerate(exchanges):
+    for number, (name, client, sent, server) in enumerate(exchanges):
         x = 16 + 216 * number
         parts.append(box(x, 46, 200, 58, [name, client], "site"))
-        parts.append(box(x, 238, 200, 46, [server, equation] if equation else [server], "server"))
+        parts.append(box(x, 238, 200, 46, server, "server"))
         down = number == 1
         parts.append(arrow(x + 100, 236, x + 100, 108) if down else arrow(x + 100, 106, x + 100, 234))
         parts.append(text(x + 108, 166, sent, "small"))

@@ -194,7 +194,7 @@ def section(kind: type) -> Iterator[str]:
     for name, (words, meaning) in documented(kind).items():
         yield f"| `{name}` | {words} | {meaning.replace('None', 'null')} |\n"
     if kind is Outcome:
-        yield "\nFor those who only look, the file also has what follows from these; it is never read back:\n\n"
+        yield "\nFor convenience the file also has these derived values, which are never read back:\n\n"
         yield "| key | what it is |\n|---|---|\n"
         yield from (f"| `{name}` | {meaning} |\n" for name, (_, meaning) in FOLLOWS.items())
 

@@ -1,6 +1,6 @@
 """All messages between server and client. What is not here never leaves a client.
 
-`docs/what-leaves-a-client.md` explains every field of the replies; a test holds this list to it.
+`docs/privacy.md` explains every field of the replies; a test holds this list to it.
 """
 
 from collections.abc import Mapping

@@ -245,7 +245,7 @@ def sent_fields(consent: Consent | None = None) -> Iterator[str]:
                 continue
             if consent and is_masked and not consent.secure_aggregation:
                 continue
-            yield f"{kind.__name__}.{field.name}: {FIELD_TEXTS.get(key, 'see docs/what-leaves-a-client.md')}"
+            yield f"{kind.__name__}.{field.name}: {FIELD_TEXTS.get(key, 'see docs/privacy.md')}"
     yield from ALSO_SENT
 
 
