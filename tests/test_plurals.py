@@ -13,7 +13,7 @@ NUMBER_OF = re.compile(rf" ((training|test|labelled|usable|new|other) )*({THINGS
 NOT_A_NUMBER = {  # what stands before a verb, and a text whose bits count
     ("proxies.py", "strip_credentials(proxy)"),
     ("machine.py", "address"),
-    ("dataset.py", "nameless.split"),
+    ("dataset.py", "records[0].split"),
     ("terms.py", "len(names)"),
 }
 

@@ -406,7 +406,7 @@ def test_every_field_that_leaves_has_a_description():
 
 def test_five_plain_lines_say_what_leaves():
     lines = sent_summary(Consent())
-    page = (Path(__file__).parents[2] / "docs/what-leaves-a-client.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/privacy.md").read_text()
     assert len(lines) == 5 and all(f"* {line}\n" in page for line in lines)
     assert "which this site does not allow" in lines[3] and "at least 3 sites" in lines[3]
     shared = sent_summary(Consent(("visual", "features"), 5, min_images=7))

@@ -130,15 +130,13 @@ def load_hugging_face(folder: Path) -> Parts:
         tokenizer, usual = read_tokenizer(folder) or clip_tokenizer(), {"image_mean": CLIP_MEAN, "image_std": CLIP_STD}
         end = text_config.get("eos_token_id", tokenizer.end_id)
         if end not in (_LEGACY_END, tokenizer.end_id):
-            ends_with = f"but the tokenizer ends a sentence with {tokenizer.end_id}"
-            raise ModelError(f"{file}: eos_token_id is {end}, {ends_with}")
+            raise ModelError(f"{file}: eos_token_id is {end}, but the tokenizer's is {tokenizer.end_id}")
         reading = ReadUpToEnd(None if end == _LEGACY_END else tokenizer.end_id)
     if tokenizer.vocabulary > (rows := text.embedding.num_embeddings):
         raise ModelError(f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, the weights only {rows}")
     preprocessor = folder / "preprocessor_config.json"
     settings = usual | (read_json(preprocessor) if preprocessor.is_file() else {})
-    transform = read_transform(settings, vision.image, preprocessor)
-    return Parts(vision, text, scale, tokenizer, transform, reading)
+    return Parts(vision, text, scale, tokenizer, read_transform(settings, vision.image, preprocessor), reading)
 
 
 def _section(config: Mapping[str, Any], tower: str, file: Path) -> dict[str, Any]:
