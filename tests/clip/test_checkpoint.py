@@ -123,7 +123,7 @@ def test_tables_that_older_versions_stored_are_no_harm(folder):
         ("text_config", "layer_norm_eps", None, "layer_norm_eps must be a number above zero, not None"),
         ("vision_config", "image_size", 224, "vision_config.image_size is 224, but"),
         ("text_config", "max_position_embeddings", 77, "text_config.max_position_embeddings is 77, but"),
-        ("text_config", "eos_token_id", 7, "eos_token_id is 7, but the tokenizer ends a sentence with 49407"),
+        ("text_config", "eos_token_id", 7, "eos_token_id is 7, but the tokenizer's is 49407"),
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(section, name, value, message, folder):
