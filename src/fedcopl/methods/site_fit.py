@@ -1,6 +1,6 @@
 """The base class of methods that fit a model to a site's own unlabelled images: nothing is trained, sent or shared."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ Scores = Callable[[FloatArray, FloatArray], FloatArray]
 """Maps features f, (m, d), and zero-shot log-probabilities, (m, C), of any images to unnormalised log p, (m, C)."""
 
 
-class SiteFit(ZeroShot):
+class SiteFit(ZeroShot, ABC):
     """Zero-shot CLIP whose predictions a model of the site's own images corrects; a method overrides `fit`.
 
     The model is fitted when it is first needed and kept, because the batches of a site share it. Test images do not
