@@ -57,10 +57,10 @@ def test_second_moments_that_no_features_have():
     total = np.zeros(WIDTH)
     total[0], square[1, 1] = 2.0, 4.0
     predicted = np.full(CLASSES, 4 / CLASSES)
-    sums = np.concatenate([[4.0], predicted, total, square[np.triu_indices(WIDTH)]])
+    sums = np.concatenate([[4.0], predicted, total, square[np.triu_indices(WIDTH)], np.zeros(CLASSES)])
     assert invalid_sums(step, sums, CLASSES, WIDTH, 4.0) is None  # the sum of features may cancel out
     square[2, 2], square[1, 1] = -1.0, 5.0
-    sums = np.concatenate([[4.0], predicted, total, square[np.triu_indices(WIDTH)]])
+    sums = np.concatenate([[4.0], predicted, total, square[np.triu_indices(WIDTH)], np.zeros(CLASSES)])
     assert invalid_sums(step, sums, CLASSES, WIDTH, 4.0) == "no features have such second moments"
 
 
