@@ -1,7 +1,7 @@
 """What the estimation decides from given totals: class prior, feature scale, strength and temperature, by hand.
 
-No images here: the totals are written down, so that each one falls on a known side of the threshold of 0.06 nats per
-image. 100 images, two classes, features of one dimension.
+No images here: the totals are written down, so that each one falls on a known side of its threshold. 100 images, two
+classes, features of one dimension.
 """
 
 import math
@@ -29,12 +29,12 @@ def evidence(*best, at=-1):
     return rows
 
 
-def before_choice(predicted=PREDICTED, prior=SHRUNK, **settings):
+def before_choice(predicted=PREDICTED, prior=SHRUNK, images=100, **settings):
     """The estimation without prototypes, when it asks for the evidence of its class prior."""
     estimation = Estimation(Settings(2, 1, prototypes=False, **settings))
     # The model then predicts its own class prior: no bias is left to remove.
     for total in (np.concatenate([predicted, NO_LOGITS]), predicted, *[100 * prior] * 4):
-        estimation.add(total)
+        estimation.add(total * images / 100)
     assert [one.kind for one in estimation.steps[-1]] == ["evidence"]
     return estimation
 
@@ -148,9 +148,13 @@ def test_features_count_less_with_few_images_of_a_class():
     assert asked_about(estimation).feature_scale == pytest.approx(0.025)
 
 
-@pytest.mark.parametrize(("nats", "strength"), [(5, math.inf), (7, STRENGTHS[3])])
-def test_clients_have_class_priors_of_their_own_only_by_clear_evidence(nats, strength):
-    estimation = before_choice()
+@pytest.mark.parametrize(
+    ("images", "nats", "strength"),
+    [(100, 9, math.inf), (100, 11, STRENGTHS[3]), (10_000, 500, math.inf), (10_000, 700, STRENGTHS[3])],
+)
+def test_clients_have_class_priors_of_their_own_only_by_clear_evidence(images, nats, strength):
+    # Per image 1 / sqrt(100) = 0.1, and 0.06 where that is more than 1 / sqrt(10,000).
+    estimation = before_choice(images=images)
     estimation.add(evidence(nats, at=3).ravel())
     assert asked_about(estimation).strength == strength
     assert asked_about(estimation).class_prior == pytest.approx(SHRUNK)

@@ -215,7 +215,7 @@ def _choose_parts(
     while step + 1 < agreement.shape[1] and agreement[chosen, step + 1] >= agreement[chosen, step] + CLEAR_GAIN:
         step += 1
     best = int(evidence[chosen].argmax())
-    strength = STRENGTHS[best] if evidence[chosen, best] >= CLEAR else math.inf
+    strength = STRENGTHS[best] if evidence[chosen, best] >= _clear_shift(images) else math.inf
     per_class = images / len(models[0].class_prior)
     feature_scale = FEATURE_SCALES[step] * min(1.0, per_class / FEW_IMAGES) if tried else 0.0
     return replace(models[chosen], strength=strength, feature_scale=feature_scale)
@@ -239,11 +239,16 @@ def _choose_scale(model: PosteriorModel, images: float) -> Generator[Step, list[
             scaled = [one.rebalanced(own) for one, own in zip(scaled, sums, strict=True)]
     [found] = yield (Statistic("evidence", tuple(scaled), np.maximum(sums / images, TINY)),)
     best = found.max(axis=1) / images
-    if best.max() < CLEAR:
+    if best.max() < _clear_shift(images):
         return replace(model, strength=math.inf)
     enough = best.max() * (1 - CLEAR * min(1.0, float(best.max())))
     last = int(np.flatnonzero(best >= enough)[-1])
     return replace(scaled[last].rebalanced(sums[last]), strength=STRENGTHS[int(found[last].argmax())])
+
+
+def _clear_shift(images: float) -> float:
+    """The least evidence for client priors, per image: not below its standard error, at 1 nat for one image."""
+    return max(CLEAR, 1 / math.sqrt(images))
 
 
 def _spread(shares: FloatArray) -> float:
