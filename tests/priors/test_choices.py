@@ -29,11 +29,11 @@ def evidence(*best, at=-1):
     return rows
 
 
-def before_choice(predicted=PREDICTED, prior=SHRUNK, images=100, **settings):
+def before_choice(images=100):
     """The estimation without prototypes, when it asks for the evidence of its class prior."""
-    estimation = Estimation(Settings(2, 1, prototypes=False, **settings))
+    estimation = Estimation(Settings(2, 1, prototypes=False))
     # The model then predicts its own class prior: no bias is left to remove.
-    for total in (np.concatenate([predicted, NO_LOGITS]), predicted, *[100 * prior] * 4):
+    for total in (np.concatenate([PREDICTED, NO_LOGITS]), PREDICTED, *[100 * SHRUNK] * 4):
         estimation.add(total * images / 100)
     assert [one.kind for one in estimation.steps[-1]] == ["evidence"]
     return estimation
@@ -160,10 +160,22 @@ def test_clients_have_class_priors_of_their_own_only_by_clear_evidence(images, n
     assert asked_about(estimation).class_prior == pytest.approx(SHRUNK)
 
 
+def before_choice_of_scale(**settings):
+    """The estimation with prototypes after EM, where 60 : 40 images are predicted by bias alone."""
+    moments = np.array([100.0, 60.0, 40.0, 20.0, 100.0])
+    totals = totals_before_choice(shrunk=EVEN, moments=moments, corrected=np.array([60.0, 40.0]))
+    estimation = Estimation(Settings(2, 1, **settings))
+    for total in (*totals, np.concatenate([evidence(50, 50).ravel(), np.zeros(4)])):
+        estimation.add(total)
+    for _ in range(4):
+        estimation.add(CLASS_SUMS.ravel())
+        estimation.add(100 * EVEN)
+    return estimation
+
+
 def after_choice_of_scale(found, **settings):
-    """The outcome, given the evidence at each of five temperatures, where 60 : 40 images are predicted by bias."""
-    estimation = before_choice(np.array([60.0, 40.0]), EVEN, **settings)
-    estimation.add(evidence(50).ravel())
+    """The outcome, given the evidence at each of five temperatures."""
+    estimation = before_choice_of_scale(**settings)
     for _ in range(2):
         estimation.add(np.full(10, 50.0))
     estimation.add(found.ravel())
@@ -181,13 +193,17 @@ def test_the_lowest_scale_with_nearly_the_best_evidence_is_taken(second, scale):
 
 
 def test_all_scales_are_tried_with_the_bias_scaled_alike():
-    estimation = before_choice(np.array([60.0, 40.0]), EVEN)
-    estimation.add(evidence(50).ravel())
-    models = estimation.steps[-1][0].models
+    models = before_choice_of_scale().steps[-1][0].models
     assert [model.text_scale for model in models] == [1.0, 0.7, 0.5, 0.35, 0.25]
     assert [float(np.ptp(model.logit_bias)) for model in models] == pytest.approx(
         [scale * math.log(1.5) for scale in (1.0, 0.7, 0.5, 0.35, 0.25)]
     )
+
+
+def test_text_alone_keeps_its_scale():
+    estimation = before_choice()
+    estimation.add(evidence(50).ravel())
+    assert [model.text_scale for model in estimation.steps[-1][0].models] == [1.0]
 
 
 def test_without_clear_evidence_nothing_is_scaled_and_no_client_has_its_own_prior():

@@ -230,9 +230,9 @@ def _choose_scale(model: PosteriorModel, images: float) -> Generator[Step, list[
             feature_scale=scale * model.feature_scale,
             logit_bias=scale * model.logit_bias,
         )
-        for scale in SCALES
+        for scale in (SCALES if model.prototypes else SCALES[:1])  # text alone is not overconfident
     ]
-    sums = np.zeros((len(SCALES), len(model.class_prior)))
+    sums = np.zeros((len(scaled), len(model.class_prior)))
     for step in range(SCALE_STEPS):
         [sums] = yield (Statistic("predicted", tuple(scaled)),)
         if step + 1 < SCALE_STEPS:
