@@ -93,6 +93,15 @@ def test_evidence_is_limited_by_the_images(nats, reason):
     assert invalid_sums((Statistic("evidence", (no_priors(2),)),), sums, 2, 2, 2.0) == reason
 
 
+@pytest.mark.parametrize(("logit", "reason"), [(-200.0, None), (210.0, "the logits are too large for the images")])
+@pytest.mark.parametrize("first", [[2.0, 1.5, 0.5, 0.0, 0.0, 2.0, 0.0, 0.0], [1.5, 0.5]], ids=["moments", "predicted"])
+def test_logits_are_limited_by_the_images_of_the_same_step(first, logit, reason):
+    # Two images, with log-probabilities down to -100 each.
+    statistic = Statistic("moments") if len(first) > 2 else Statistic("predicted", (no_priors(2),))
+    sums = np.array([*first, 0.0, logit])
+    assert invalid_sums((statistic, Statistic("logits")), sums, 2, 2, None) == reason
+
+
 def test_the_first_reply_tells_the_number_of_images():
     for wanted in (True, False):
         whole = estimated(clients_with(even(2), images=20), prototypes=wanted)
