@@ -181,7 +181,8 @@ LIES = {
     "no numbers": (lambda own: own * np.nan, "not all sums are finite"),
     "of another size": (lambda own: own[:-1], "have the wrong size"),
     "half of the site": (lambda own: own / 2, "do not contain this client's own images"),
-    "features of any length": (lambda own: own + np.eye(1, len(own), len(own) - 1)[0] * 1e6, "impossible"),
+    "features of any length": (lambda own: own + np.eye(1, len(own), len(own) - 11)[0] * 1e6, "do not have length one"),
+    "logits of any size": (lambda own: own + np.eye(1, len(own), len(own) - 1)[0] * 1e6, "the logits are too large"),
 }
 
 

@@ -147,11 +147,15 @@ def test_by_noisy_totals_a_client_decides_alone_about_its_class_prior():
 def test_a_known_class_prior_is_used_by_every_client():
     known, client = np.array([0.2, 0.3, 0.5]), client_of(priors=NO_FEATURES)
     _, state = client.handle(Adapt(0, 0, class_prior=known), ClientState())
-    reply, _ = client.handle(Adapt(0, 1, (state.prior.sent,), known), state)
-    # Alone, the bias that removes 1.3 0.4 0.3 of 2 leaves 0.8/1.3 : 0.1/0.4 : 0.1/0.3 times the prior, and so on.
-    first, second = (PROBS / [1.3, 0.4, 0.3] * known).tolist()
-    expected = np.array(first) / sum(first) + np.array(second) / sum(second)
-    assert reply.sums == pytest.approx(expected)
+    reply, state = client.handle(Adapt(0, 1, (state.prior.sent,), known), state)
+    # Alone, its mean logits on images of other classes explain the shares 1.3 0.4 0.3 of 2, with F = 8.9.
+    without_bias = PROBS * np.exp([-0.51511, 0.40526, 0.57429])
+    left = (without_bias / without_bias.sum(axis=1, keepdims=True)).sum(axis=0)
+    assert reply.sums == pytest.approx(left, rel=1e-4) and left == pytest.approx([0.864, 0.594, 0.542], rel=1e-3)
+    # The bias that removes the rest leaves 1 / 0.864 : 1 / 0.594 : 1 / 0.542 of that, times the prior.
+    reply, _ = client.handle(Adapt(0, 2, (state.prior.sent,), known), state)
+    adjusted = without_bias / left * known
+    assert reply.sums == pytest.approx((adjusted / adjusted.sum(axis=1, keepdims=True)).sum(axis=0), rel=1e-4)
 
 
 def test_the_estimation_runs_on_zero_shot_clip_and_computes_its_log_probabilities_once():
@@ -254,8 +258,9 @@ def test_totals_are_sums_over_the_clients():
     server.estimation = Estimation(prior_settings(config, CLASSES, WIDTH))
     members, total = PlainAggregator(config).adaptation(server, federation.clients(), Adapt(0, 0))
     assert members == ("client-0", "client-1", "client-2")
-    assert total == pytest.approx(sum(np.exp(FakeLearner(number).log_probs).sum(axis=0) for number in range(3)))
-    assert total.sum() == pytest.approx(36)
+    predicted = sum(np.exp(FakeLearner(number).log_probs).sum(axis=0) for number in range(3))
+    assert total[:CLASSES] == pytest.approx(predicted)  # the sums of logits come after
+    assert total[:CLASSES].sum() == pytest.approx(36)
 
 
 def test_one_client_counts_as_ten_others_at_most():
@@ -265,7 +270,7 @@ def test_one_client_counts_as_ten_others_at_most():
     server = RoundExchange(LocalTransport(members), RoundReport(0), CLASSES, config)
     server.estimation = Estimation(prior_settings(config, CLASSES, WIDTH))
     _, total = PlainAggregator(config).adaptation(server, tuple(members), Adapt(0, 0))
-    assert total.sum() == pytest.approx(168)
+    assert total[:CLASSES].sum() == pytest.approx(168)
     assert server.report.bounds.in_words() == {"large": "Adapt: weight clipped from 600 to 120 images"}
 
 
@@ -278,7 +283,7 @@ def test_a_run_with_one_large_client_goes_on_with_its_weight_clipped(priors):
     state, report = run_round(config, federation, start())
     assert report.bounds.in_words()["large"].startswith("Adapt: weight clipped from 3,000 to 600 images")
     assert report.dropped == {} and len(state.members) == 5
-    images = state.prior_totals[0][0] if not priors else state.prior_totals[0].sum()
+    images = state.prior_totals[0][0] if not priors else state.prior_totals[0][:CLASSES].sum()
     assert images == pytest.approx(840)
     assert [one.prior.weight for one in federation.states.values()] == [1, 1, 1, 1, 0.2]
     for one in federation.states.values():  # every client computes what the server does

@@ -1,7 +1,7 @@
 """What the estimation decides from given totals: class prior, feature scale, strength and temperature, by hand.
 
-No images here: the totals are written down, so that each one falls on a known side of the threshold of 0.06 nats per
-image. 100 images, two classes, features of one dimension.
+No images here: the totals are written down, so that each one falls on a known side of its threshold. 100 images, two
+classes, features of one dimension.
 """
 
 import math
@@ -12,10 +12,13 @@ import pytest
 from fedcopl.priors.estimation import Estimation, Settings
 from fedcopl.priors.label_shift import STRENGTHS
 
-PREDICTED = np.array([60.0, 40.0])  # by zero-shot CLIP, of 100 images
-BALANCED = np.array([[50.0, 50.0], [60.0, 40.0]])  # each model predicts its own class prior: no bias is left to remove
+PREDICTED = np.array([80.0, 20.0])  # by zero-shot CLIP, of 100 images
+NO_LOGITS = np.zeros(2)  # no class has larger logits than another on images of others
+SPREAD = math.log(4) / 2  # standard deviation of the logs of both shares
+RATIO = 4 ** (1 - (0.25 / SPREAD) ** 2)  # of the shrunk shares: with a spread of 0.25 nothing would be left of it
+SHRUNK = np.array([RATIO, 1]) / (RATIO + 1)
+EVEN = np.array([0.5, 0.5])
 MOMENTS = np.array([100.0, *PREDICTED, 20.0, 100.0])  # n, predictions, sum of features, sum of squares
-HALFWAY = 100 * np.sqrt([0.6, 0.4]) / np.sqrt([0.6, 0.4]).sum()  # geometric mean of both class priors
 CLASS_SUMS = np.array([[50.0, 30.0], [50.0, -10.0]])  # N_c and S_c
 
 
@@ -26,22 +29,31 @@ def evidence(*best, at=-1):
     return rows
 
 
-def before_choice(**settings):
-    """The estimation without prototypes, when it asks for the evidence of its class priors."""
-    estimation = Estimation(Settings(2, 1, prototypes=False, **settings))
-    balanced = BALANCED if settings.get("label_shift") is False else np.stack([*BALANCED, HALFWAY])
-    for total in (PREDICTED, *[balanced.ravel()] * 5):
-        estimation.add(total)
+def before_choice(images=100):
+    """The estimation without prototypes, when it asks for the evidence of its class prior."""
+    estimation = Estimation(Settings(2, 1, prototypes=False))
+    # The model then predicts its own class prior: no bias is left to remove.
+    for total in (np.concatenate([PREDICTED, NO_LOGITS]), PREDICTED, *[100 * SHRUNK] * 4):
+        estimation.add(total * images / 100)
     assert [one.kind for one in estimation.steps[-1]] == ["evidence"]
     return estimation
 
 
-def before_choice_with_prototypes():
+def totals_before_choice(shrunk=SHRUNK, moments=MOMENTS, logits=NO_LOGITS, corrected=PREDICTED):
+    """The totals with prototypes until the evidence of class priors and feature scales."""
+    classes = len(shrunk)
+    balanced = 100 * np.concatenate([np.full(classes, 1 / classes), shrunk])
+    features = np.tile([[50.0, 30.0], [50.0, -10.0]], (classes // 2, 1)) * 2 / classes
+    views = np.concatenate([balanced, np.full(8 * classes, 100 / classes)])
+    return [np.concatenate([moments, logits]), corrected, *[balanced] * 3, np.stack([features] * 2).ravel(), views]
+
+
+def before_choice_with_prototypes(**changed):
     """The estimation with prototypes, when it asks for the evidence of class priors and feature scales."""
-    estimation = Estimation(Settings(2, 1))
-    for total in (MOMENTS, *[BALANCED.ravel()] * 4, np.stack([CLASS_SUMS] * 2).ravel()):
+    totals = totals_before_choice(**changed)
+    estimation = Estimation(Settings(len(totals[1]), 1))
+    for total in totals:
         estimation.add(total)
-    estimation.add(np.concatenate([BALANCED.ravel(), np.full(16, 50.0)]))
     assert [one.kind for one in estimation.steps[-1]] == ["evidence", "agreement"]
     return estimation
 
@@ -51,31 +63,72 @@ def asked_about(estimation):
     return estimation.steps[-1][0].models[0]
 
 
-def test_both_class_priors_begin_without_the_bias_of_the_predictions():
-    estimation = Estimation(Settings(2, 1, prototypes=False))
+def test_class_priors_are_uniform_and_the_shrunk_shares_and_begin_without_the_bias_of_the_predictions():
+    estimation = Estimation(Settings(2, 1))
+    estimation.add(np.concatenate([MOMENTS, NO_LOGITS]))
     estimation.add(PREDICTED)
-    uniform, predicted, halfway = estimation.steps[-1][0].models
-    assert halfway.class_prior == pytest.approx(HALFWAY / 100)
-    assert uniform.class_prior == pytest.approx([0.5, 0.5]) and predicted.class_prior == pytest.approx([0.6, 0.4])
-    assert uniform.logit_bias == pytest.approx(-np.log([0.6, 0.4]))
+    uniform, shrunk = estimation.steps[-1][0].models
+    assert uniform.class_prior == pytest.approx(EVEN) and shrunk.class_prior == pytest.approx(SHRUNK)
+    assert uniform.logit_bias == pytest.approx(-np.log([0.8, 0.2]))
 
 
-@pytest.mark.parametrize(
-    ("uniform", "predicted", "chosen"), [(10, 15, [0.5, 0.5]), (10, 17, [0.6, 0.4]), (17, 10, [0.5, 0.5])]
-)
-def test_the_class_prior_is_uniform_unless_that_is_clearly_worse(uniform, predicted, chosen):
+def test_shares_that_differ_no_more_than_those_of_equally_common_classes_are_taken_for_bias():
+    # log 1.5 / 2 = 0.203 is below 0.25.
+    estimation = Estimation(Settings(2, 1, prototypes=False))
+    for total in (np.array([60.0, 40.0, 0.0, 0.0]), np.array([60.0, 40.0])):
+        estimation.add(total)
+    assert [model.class_prior.tolist() for model in estimation.steps[-1][0].models] == [EVEN.tolist()]
+
+
+# Four classes: the first is predicted for 55 images, each other for 15, and has larger logits on images of others by 1.
+FOUR = np.array([55.0, 15.0, 15.0, 15.0])
+LOGITS = np.array([45.0, 0.0, 0.0, 0.0])  # of the 45 images that are not of the first class
+OFFSETS = np.array([-0.75, 0.25, 0.25, 0.25])
+
+
+@pytest.mark.parametrize(("first", "explains"), [(40.0, True), (45.0, False)])
+def test_mean_logits_are_taken_for_bias_if_they_explain_the_shares(first, explains):
+    # One class against three: the spread is sqrt(3) / 4 of the log ratio. Without the mean logits log(55 / 15); with
+    # them log 2, F = (1.299^2 / 0.693^2 - 1) * 2 = 5.0; or log(45 / 18.3), F = (1.299^2 / 0.898^2 - 1) * 2 = 2.2.
+    estimation = Estimation(Settings(4, 1, prototypes=False))
+    estimation.add(np.concatenate([FOUR, LOGITS]))
+    assert asked_about(estimation).logit_bias == pytest.approx(OFFSETS)
+    corrected = np.array([first, *[(100 - first) / 3] * 3])
+    estimation.add(corrected)
+    shares = (corrected if explains else FOUR) / 100
+    ratio = shares[0] / shares[1]
+    exponent = 1 - (0.25 / (math.sqrt(3) / 4 * math.log(ratio))) ** 2
+    model = asked_about(estimation)
+    assert model.class_prior[0] / model.class_prior[1] == pytest.approx(ratio**exponent)
+    assert model.logit_bias == pytest.approx((OFFSETS if explains else 0) - np.log(shares))
+
+
+@pytest.mark.parametrize(("uniform", "shrunk", "chosen"), [(10, 15, EVEN), (10, 17, SHRUNK), (17, 10, EVEN)])
+def test_the_class_prior_is_uniform_unless_that_is_clearly_worse(uniform, shrunk, chosen):
     # 0.10 and 0.15 nats per image differ by less than 0.06, 0.10 and 0.17 by more.
-    estimation = before_choice()
-    estimation.add(evidence(uniform, predicted, 0).ravel())
+    estimation = before_choice_with_prototypes()
+    estimation.add(np.concatenate([evidence(uniform, shrunk).ravel(), np.zeros(4)]))
     assert asked_about(estimation).class_prior == pytest.approx(chosen)
 
 
-@pytest.mark.parametrize(("predicted", "chosen"), [(5, [0.5, 0.5]), (7, [0.6, 0.4])])
-def test_agreement_of_the_views_counts_in_the_choice_of_the_class_prior(predicted, chosen):
+@pytest.mark.parametrize(("shrunk", "chosen"), [(5, EVEN), (7, SHRUNK)])
+def test_agreement_of_the_views_counts_in_the_choice_of_the_class_prior(shrunk, chosen):
     # Evidence is equal. At the larger scale the views agree by 0.00 nats per image, and by 0.05 or 0.07.
     estimation = before_choice_with_prototypes()
-    estimation.add(np.concatenate([evidence(10, 10).ravel(), [0, 0, 0, predicted]]))
+    estimation.add(np.concatenate([evidence(10, 10).ravel(), [0, 0, 0, shrunk]]))
     assert asked_about(estimation).class_prior == pytest.approx(chosen)
+
+
+@pytest.mark.parametrize(("nats", "is_uniform"), [(0.5, True), (1.5, False)])
+def test_less_evidence_is_needed_for_shares_without_the_bias_that_mean_logits_explain(nats, is_uniform):
+    # 0.005 and 0.015 nats per image: the threshold is 0.01.
+    moments = np.array([100.0, *FOUR, 20.0, 100.0])
+    corrected = np.array([40.0, 20.0, 20.0, 20.0])
+    ratio = 2 ** (1 - (0.25 / (math.sqrt(3) / 4 * math.log(2))) ** 2)
+    shrunk = np.array([ratio, 1, 1, 1]) / (ratio + 3)
+    estimation = before_choice_with_prototypes(shrunk=shrunk, moments=moments, logits=LOGITS, corrected=corrected)
+    estimation.add(np.concatenate([evidence(0, nats).ravel(), np.zeros(4)]))
+    assert asked_about(estimation).class_prior == pytest.approx(np.full(4, 0.25) if is_uniform else shrunk)
 
 
 @pytest.mark.parametrize(("small", "large", "chosen"), [(1, 9, 0.1), (1, 10, 0.2), (10, 1, 0.1)])
@@ -90,27 +143,39 @@ def test_features_count_more_only_if_the_views_clearly_agree_more(small, large, 
 def test_features_count_less_with_few_images_of_a_class():
     """8 images of 2 classes are 4 per class, a quarter of 16: the scale 0.1 becomes 0.025."""
     estimation = Estimation(Settings(2, 1))
-    share = 0.08
-    totals = (MOMENTS, *[BALANCED.ravel()] * 4, np.stack([CLASS_SUMS] * 2).ravel())
-    for total in (*totals, np.concatenate([BALANCED.ravel(), np.full(16, 50.0)])):
-        estimation.add(share * total)
-    estimation.add(np.concatenate([evidence(30, 0).ravel(), np.zeros(4)]) * share)
+    for total in (*totals_before_choice(), np.concatenate([evidence(30, 0).ravel(), np.zeros(4)])):
+        estimation.add(0.08 * total)
     assert asked_about(estimation).feature_scale == pytest.approx(0.025)
 
 
-@pytest.mark.parametrize(("nats", "strength"), [(5, math.inf), (7, STRENGTHS[3])])
-def test_clients_have_class_priors_of_their_own_only_by_clear_evidence(nats, strength):
-    estimation = before_choice()
-    estimation.add(evidence(nats, 0, 0, at=3).ravel())
+@pytest.mark.parametrize(
+    ("images", "nats", "strength"),
+    [(100, 9, math.inf), (100, 11, STRENGTHS[3]), (10_000, 500, math.inf), (10_000, 700, STRENGTHS[3])],
+)
+def test_clients_have_class_priors_of_their_own_only_by_clear_evidence(images, nats, strength):
+    # Per image 1 / sqrt(100) = 0.1, and 0.06 where that is more than 1 / sqrt(10,000).
+    estimation = before_choice(images=images)
+    estimation.add(evidence(nats, at=3).ravel())
     assert asked_about(estimation).strength == strength
-    # Without it nothing tells a long tail from a bias: the bias is removed halfway.
-    assert asked_about(estimation).class_prior == pytest.approx(HALFWAY / 100 if nats == 5 else [0.5, 0.5])
+    assert asked_about(estimation).class_prior == pytest.approx(SHRUNK)
+
+
+def before_choice_of_scale(**settings):
+    """The estimation with prototypes after EM, where 60 : 40 images are predicted by bias alone."""
+    moments = np.array([100.0, 60.0, 40.0, 20.0, 100.0])
+    totals = totals_before_choice(shrunk=EVEN, moments=moments, corrected=np.array([60.0, 40.0]))
+    estimation = Estimation(Settings(2, 1, **settings))
+    for total in (*totals, np.concatenate([evidence(50, 50).ravel(), np.zeros(4)])):
+        estimation.add(total)
+    for _ in range(4):
+        estimation.add(CLASS_SUMS.ravel())
+        estimation.add(100 * EVEN)
+    return estimation
 
 
 def after_choice_of_scale(found, **settings):
     """The outcome, given the evidence at each of five temperatures."""
-    estimation = before_choice(**settings)
-    estimation.add(evidence(*([50, 0] if settings.get("label_shift") is False else [50, 0, 0])).ravel())
+    estimation = before_choice_of_scale(**settings)
     for _ in range(2):
         estimation.add(np.full(10, 50.0))
     estimation.add(found.ravel())
@@ -128,13 +193,17 @@ def test_the_lowest_scale_with_nearly_the_best_evidence_is_taken(second, scale):
 
 
 def test_all_scales_are_tried_with_the_bias_scaled_alike():
-    estimation = before_choice()
-    estimation.add(evidence(50, 0, 0).ravel())
-    models = estimation.steps[-1][0].models
+    models = before_choice_of_scale().steps[-1][0].models
     assert [model.text_scale for model in models] == [1.0, 0.7, 0.5, 0.35, 0.25]
     assert [float(np.ptp(model.logit_bias)) for model in models] == pytest.approx(
         [scale * math.log(1.5) for scale in (1.0, 0.7, 0.5, 0.35, 0.25)]
     )
+
+
+def test_text_alone_keeps_its_scale():
+    estimation = before_choice()
+    estimation.add(evidence(50).ravel())
+    assert [model.text_scale for model in estimation.steps[-1][0].models] == [1.0]
 
 
 def test_without_clear_evidence_nothing_is_scaled_and_no_client_has_its_own_prior():
@@ -148,7 +217,7 @@ def test_label_shift_can_be_switched_off():
 
 @pytest.mark.parametrize(("chosen", "expected"), [(0, [0.5, 0.5]), (1, [0.7, 0.3])])
 def test_a_class_prior_that_is_not_uniform_is_estimated_anew_in_em(chosen, expected):
-    # The class sums then say 70 and 30 images. The uniform class prior was chosen by evidence, and stays.
+    # The class sums then say 70 and 30 images. A uniform class prior stays.
     estimation = before_choice_with_prototypes()
     nats = np.roll([20.0, 0.0], chosen)
     estimation.add(np.concatenate([evidence(*nats).ravel(), np.zeros(4)]))
@@ -161,11 +230,29 @@ def test_a_class_prior_that_is_not_uniform_is_estimated_anew_in_em(chosen, expec
     )
 
 
+@pytest.mark.parametrize(
+    ("agreement", "nats", "step"), [([0, 0, 0, 7], 0, 0.5), ([0, 0, 0, 7], 30, 1.0), ([7, 7, 0, 0], 0, 1.0)]
+)
+def test_the_bias_moves_half_a_step_where_the_class_prior_moves_too(agreement, nats, step):
+    # Class sums of 70 : 30, then predictions of 60 : 40. Without client priors and with a class prior that is not
+    # uniform, that becomes 70 : 30, and the bias takes half of the difference; else the bias takes all of it.
+    estimation = before_choice_with_prototypes()
+    estimation.add(np.concatenate([evidence(nats, nats).ravel(), agreement]))
+    before = asked_about(estimation).logit_bias
+    estimation.add(np.array([[70.0, 40.0], [30.0, -20.0]]).ravel())
+    prior = EVEN if agreement[0] else np.array([0.7, 0.3])
+    estimation.add(np.array([60.0, 40.0]))
+    moved = -step * np.log(np.array([0.6, 0.4]) / prior)
+    assert asked_about(estimation).logit_bias - before == pytest.approx(moved - moved.mean())
+
+
 def test_a_class_that_nothing_is_predicted_as_keeps_a_small_share():
-    # 1 % of a uniform share: 0.005 of 1.005.
+    # 1 % of a uniform share: 0.005 of 1.005, a ratio of 200 before it is shrunk.
     estimation = Estimation(Settings(2, 1, prototypes=False))
+    estimation.add(np.array([100.0, 0.0, 0.0, 0.0]))
     estimation.add(np.array([100.0, 0.0]))
-    assert estimation.steps[-1][0].models[1].class_prior == pytest.approx([1 / 1.005, 0.005 / 1.005])
+    first, second = asked_about(estimation).class_prior
+    assert first / second == pytest.approx(200 ** (1 - (0.25 / (math.log(200) / 2)) ** 2))
 
 
 def test_totals_are_split_in_the_order_of_their_statistics():

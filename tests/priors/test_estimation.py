@@ -56,7 +56,7 @@ def test_the_number_of_steps_is_fixed(settings, steps):
 
 def test_features_are_in_no_sum_without_prototypes():
     estimation = estimated(clients_with(skewed(4)), prototypes=False)
-    assert {statistic.kind for step in estimation.steps for statistic in step} == {"predicted", "evidence"}
+    assert {statistic.kind for step in estimation.steps for statistic in step} == {"predicted", "logits", "evidence"}
     assert estimation.outcome.prototypes is None
 
 

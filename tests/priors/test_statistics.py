@@ -29,6 +29,14 @@ def test_predictions_are_summed_under_each_model():
     assert found == pytest.approx(np.array([[1.3, 0.4, 0.3], [1, 1 / 6 + 0.4, 1 / 6 + 4 / 15]]))
 
 
+def test_logits_are_summed_over_images_in_so_far_as_they_are_of_other_classes():
+    # log 0.8 and log 0.2 are +-log(4) / 2 from their mean, with weights of 0.2 and 0.8; log 0.5 is the mean.
+    found = computed([[0.8, 0.2], [0.5, 0.5]], Statistic("logits"))
+    assert found == pytest.approx(np.array([0.2, -0.8]) * math.log(4) / 2)
+    # A probability of 0 counts as exp(-100): the mean is -50, and the image is not of the class.
+    assert computed([[1.0, 1e-320]], Statistic("logits")) == pytest.approx([0.0, -50.0])
+
+
 @pytest.mark.parametrize(("strength", "counts"), [(math.inf, [3.6, 0.4]), (0.0, [4.0, 0.0])])
 def test_class_sums_are_of_posteriors_under_the_own_class_prior(strength, counts):
     # Four images of 0.9 : 0.1 are most likely all of class 0, if the class prior may be any.

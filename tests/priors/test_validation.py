@@ -56,10 +56,10 @@ def test_second_moments_that_no_features_have():
     total = np.zeros(WIDTH)
     total[0], square[1, 1] = 2.0, 4.0
     predicted = np.full(CLASSES, 4 / CLASSES)
-    sums = np.concatenate([[4.0], predicted, total, square[np.triu_indices(WIDTH)]])
+    sums = np.concatenate([[4.0], predicted, total, square[np.triu_indices(WIDTH)], np.zeros(CLASSES)])
     assert invalid_sums(step, sums, CLASSES, WIDTH, 4.0) is None  # the sum of features may cancel out
     square[2, 2], square[1, 1] = -1.0, 5.0
-    sums = np.concatenate([[4.0], predicted, total, square[np.triu_indices(WIDTH)]])
+    sums = np.concatenate([[4.0], predicted, total, square[np.triu_indices(WIDTH)], np.zeros(CLASSES)])
     assert invalid_sums(step, sums, CLASSES, WIDTH, 4.0) == "no features have such second moments"
 
 
@@ -90,6 +90,15 @@ def test_evidence_is_limited_by_the_images(nats, reason):
     sums = np.zeros(len(STRENGTHS))
     sums[1] = nats
     assert invalid_sums((Statistic("evidence", (no_priors(2),)),), sums, 2, 2, 2.0) == reason
+
+
+@pytest.mark.parametrize(("logit", "reason"), [(-200.0, None), (210.0, "the logits are too large for the images")])
+@pytest.mark.parametrize("first", [[2.0, 1.5, 0.5, 0.0, 0.0, 2.0, 0.0, 0.0], [1.5, 0.5]], ids=["moments", "predicted"])
+def test_logits_are_limited_by_the_images_of_the_same_step(first, logit, reason):
+    # Two images, with log-probabilities down to -100 each.
+    statistic = Statistic("moments") if len(first) > 2 else Statistic("predicted", (no_priors(2),))
+    sums = np.array([*first, 0.0, logit])
+    assert invalid_sums((statistic, Statistic("logits")), sums, 2, 2, None) == reason
 
 
 def test_the_first_reply_tells_the_number_of_images():

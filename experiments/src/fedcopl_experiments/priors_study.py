@@ -12,7 +12,9 @@ arrays. Labels are used to split the images over clients and to measure accuracy
 import argparse
 import importlib.util
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +28,16 @@ from fedcopl.priors.posterior import PosteriorModel, log_softmax, no_priors
 from fedcopl.priors.statistics import ClientScores
 from fedcopl.rng import stream
 
+Results = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]  # set -> split -> column -> value of each seed
 Arrays = Mapping[str, NDArray[Any]]
 SPLITS = ("0.05", "0.1", "0.5", "1", "iid", "quantity", "iid, tail 10:1", "0.1, tail 10:1")
-PARTS: Mapping[str, Mapping[str, bool]] = {
-    "logit bias": {"label_shift": False, "prototypes": False},
-    "+ label shift": {"prototypes": False},
-    "+ prototypes": {"label_shift": False},
-    "all": {},
-}
-COLUMNS = ("zero-shot", *PARTS, "known")  # known: all parts, given the class prior over all clients
+WITHOUT = {"+ label shift": "logit bias", "all": "+ prototypes"}  # the same parts without label shift
+# even: the logit bias, given a uniform class prior; known: all parts, given the class prior over all clients
+COLUMNS = ("zero-shot", "even", "logit bias", "+ label shift", "+ prototypes", "all", "known")
+SHOWN = ("zero-shot", "+ label shift", "all")  # on the page
 CLIENTS, TEN_CLIENTS = 5, {"dtd"}
 TAIL = 10  # images of the most common class for one of the rarest
+LONG_TABLE = "# The priors, seed by seed\n\nMacro accuracy in %; docs/priors.md says of what.\n\n{}\n"
 START, END = "<!-- study: made by fedcopl_experiments.priors_study -->", "<!-- end of the study -->"
 
 
@@ -111,40 +112,73 @@ def measure(name: str, data: Arrays, split: str, seed: int) -> dict[str, float]:
     clients = split_clients(data, split, seed, 10 if name.split()[0] in TEN_CLIENTS else CLIENTS)
     text = np.asarray(data["text"], np.float64)
     counts = np.bincount(data["train_y"], minlength=len(text)) + 1e-3
-    settings = {**PARTS, "known": {"class_prior": counts / counts.sum()}}
+    even = {"class_prior": np.full(len(text), 1 / len(text)), "label_shift": False, "prototypes": False}
+    settings: dict[str, dict[str, Any]] = {
+        "even": even,
+        "+ label shift": {"prototypes": False},
+        "all": {},
+        "known": {"class_prior": counts / counts.sum()},
+    }
     row = {"zero-shot": np.mean([client.accuracy(None) for client in clients])}
     for part, chosen in settings.items():
-        model = fit(clients, text, **chosen).outcome
-        row[part] = np.mean([client.accuracy(model or no_priors(len(text))) for client in clients])
+        model = fit(clients, text, **chosen).outcome or no_priors(len(text))
+        row[part] = np.mean([client.accuracy(model) for client in clients])
+        if part in WITHOUT:  # without label shift the estimation is the same, and clients use the common class prior
+            common = replace(model, strength=math.inf)
+            row[WITHOUT[part]] = np.mean([client.accuracy(common) for client in clients])
     return {part: 100 * float(value) for part, value in row.items()}
 
 
 def run(out: Path, sets: Mapping[str, Any], splits: Sequence[str], seeds: Sequence[int]) -> None:
-    """Measure every set and split, and write the means over the seeds; what is there already is kept."""
-    found: dict[str, dict[str, dict[str, float]]] = json.loads(out.read_text()) if out.exists() else {}
+    """Measure every set and split, and write the accuracies of each seed; what is there already is kept."""
+    found: dict[str, dict[str, dict[str, list[float]]]] = json.loads(out.read_text()) if out.exists() else {}
     for name, load in sets.items():
         for split in splits:
             if split in found.get(name, {}):
                 continue
             rows = [measure(name, load(seed), split, seed) for seed in seeds]
-            mean = {column: float(np.mean([row[column] for row in rows])) for column in COLUMNS}
-            found.setdefault(name, {})[split] = mean | {"seeds": len(seeds)}
+            measured = {column: [round(row[column], 2) for row in rows] for column in COLUMNS}
+            found.setdefault(name, {})[split] = {"seed": list(seeds), **measured}
             write_text(out, json.dumps(found, indent=1) + "\n")
-            print(name, split, {column: round(mean[column], 1) for column in COLUMNS}, flush=True)
+            print(name, split, {column: round(float(np.mean(measured[column])), 1) for column in COLUMNS}, flush=True)
 
 
-def table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """Return the results as a Markdown table, one row per set and split."""
-    lines = [f"| set | split | {' | '.join(COLUMNS)} |", "|---|---|" + "---:|" * len(COLUMNS)]
+def means(row: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return the mean over the seeds of every column."""
+    return {column: float(np.mean(row[column])) for column in COLUMNS}
+
+
+def split_words(split: str) -> str:
+    """Return a split as the tables name it."""
+    return split if split[0] in "iq" else f"Dirichlet {split}"
+
+
+def table(found: Results) -> str:
+    """Return all results as a Markdown table, one row per set, split and seed."""
+    lines = [f"| set | split | seed | {' | '.join(COLUMNS)} |", "|---|---|---:|" + "---:|" * len(COLUMNS)]
     for name, splits in found.items():
         for split, row in splits.items():
-            how = split if split[0] in "iq" else f"Dirichlet {split}"
-            lines.append(f"| {name} | {how} | " + " | ".join(f"{row[column]:.1f}" for column in COLUMNS) + " |")
+            for number, seed in enumerate(row["seed"]):
+                values = " | ".join(f"{row[column][number]:.1f}" for column in COLUMNS)
+                lines.append(f"| {name} | {split_words(split)} | {seed} | {values} |")
     return "\n".join(lines)
 
 
-def draw(found: Mapping[str, Mapping[str, Mapping[str, float]]], out: Path) -> None:
-    """Draw the gain over zero-shot of the logit bias and of all parts, one row per set."""
+def summary(found: Results) -> str:
+    """Return the means over seeds as a Markdown table, one row per set and one column per split."""
+    splits = [split for split in SPLITS if any(split in rows for rows in found.values())]
+    lines = [f"| set | {' | '.join(map(split_words, splits))} |", "|---|" + "---|" * len(splits)]
+    for name, rows in found.items():
+        cells = []
+        for split in splits:
+            mean = means(rows[split]) if split in rows else {}
+            cells.append(" / ".join(f"{mean[column]:.1f}" for column in SHOWN) if mean else "")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def draw(found: Results, out: Path) -> None:
+    """Draw the gain over zero-shot without prototypes and of all parts, one row per set."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -155,8 +189,9 @@ def draw(found: Mapping[str, Mapping[str, Mapping[str, float]]], out: Path) -> N
     figure, axes = pyplot.subplots(len(found), 1, figsize=(8, 1.3 * len(found) + 0.8), sharex=True, squeeze=False)
     for axis, (name, rows) in zip(axes[:, 0], found.items(), strict=True):
         positions = [number for number, split in enumerate(splits) if split in rows]
-        for shift, column, colour in ((-0.2, "logit bias", "#9aa5b1"), (0.2, "all", "#2b6cb0")):
-            gains = [rows[splits[position]][column] - rows[splits[position]]["zero-shot"] for position in positions]
+        for shift, column, colour in ((-0.2, "+ label shift", "#9aa5b1"), (0.2, "all", "#2b6cb0")):
+            of_splits = [means(rows[splits[position]]) for position in positions]
+            gains = [mean[column] - mean["zero-shot"] for mean in of_splits]
             axis.bar([position + shift for position in positions], gains, 0.38, color=colour, label=column)
         axis.axhline(0, color="#333", linewidth=0.8)
         axis.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
@@ -168,10 +203,10 @@ def draw(found: Mapping[str, Mapping[str, Mapping[str, float]]], out: Path) -> N
     figure.savefig(out, metadata={"Date": None})
 
 
-def rendered(page: str, found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+def rendered(page: str, found: Results) -> str:
     """Return the page with the block of the study written anew."""
     before, rest = page.split(START)
-    return f"{before}{START}\n{table(found)}\n{rest[rest.index(END) :]}"
+    return f"{before}{START}\n{summary(found)}\n{rest[rest.index(END) :]}"
 
 
 def encode(out: Path, source: str, path: str, backbone: str, images: int) -> None:
@@ -248,6 +283,7 @@ def main() -> None:
     elif given.command == "page":
         found = json.loads(given.results.read_text())
         write_text(given.page, rendered(given.page.read_text(encoding="utf-8"), found))
+        write_text(given.results.with_suffix(".md"), LONG_TABLE.format(table(found)))
         draw(found, given.page.parent / "images" / "priors.svg")
     else:
         biases, seeds = map(float, given.bias.split(",")), [int(seed) for seed in given.seeds.split(",")]

@@ -16,12 +16,15 @@ from .label_shift import STRENGTHS
 from .posterior import TINY, PosteriorModel, make_prototypes, no_priors, uniform
 from .statistics import Statistic
 
+EVEN_SPREAD = 0.25  # standard deviation of the log shares that CLIP predicts of equally common classes (measured)
+SIGNIFICANT = 4.0  # F statistic with which mean logits explain these log shares
 CLEAR = 0.06  # nats per image: a smaller difference in evidence decides nothing (experiments: priors_study)
+CLEAR_PRIOR = 0.01  # nats per image for a class prior that mean logits account for: its bias is removed already
 CLEAR_GAIN = 0.085  # nats per image by which the two views must agree more at a larger feature scale
 FEW_IMAGES = 16  # per class: features count less with fewer, because class means are uncertain
 FEATURE_SCALES = (0.1, 0.2)  # correlated dimensions are worth fewer independent ones
 SCALES = (1.0, 0.7, 0.5, 0.35, 0.25)  # of text and features together, beside a client's class prior
-BALANCE_STEPS, EM_STEPS, SCALE_STEPS = 4, 4, 2
+BALANCE_STEPS, EM_STEPS, SCALE_STEPS = 3, 4, 2
 MIN_CLASS = 0.01  # of a uniform share, that every class keeps in the common class prior
 
 Step = tuple[Statistic, ...]
@@ -48,7 +51,7 @@ class Settings:
         if self.noisy_steps:
             return self.noisy_steps
         em = 1 + 2 * EM_STEPS if self.prototypes else 0
-        return 1 + BALANCE_STEPS + 2 + em + SCALE_STEPS + 1
+        return 2 + BALANCE_STEPS + 2 + em + SCALE_STEPS + 1
 
     def equals(self, other: "Settings") -> bool:
         """Return whether two parties would run the same estimation."""
@@ -90,7 +93,7 @@ class Estimation:
         """The number of images of all clients, as the first step told it; None before, and with noise."""
         if not self.totals or self.settings.noisy_steps:
             return None
-        return float(self.totals[0][0] if self.settings.prototypes else self.totals[0].sum())
+        return float(self.totals[0][0] if self.settings.prototypes else self.totals[0][: self.settings.classes].sum())
 
     def agrees(self, settings: Settings, totals: Sequence[FloatArray], text: FloatArray | None) -> bool:
         """Return whether this is the estimation with these totals, or an earlier or later state of it."""
@@ -130,35 +133,45 @@ def _estimate(settings: Settings, text: FloatArray | None) -> Steps:
     if settings.noisy_steps:
         return (yield from _estimate_bias(settings))
     classes, width, known = settings.classes, settings.width, settings.class_prior
+    zero_shot = no_priors(classes)
+    sent = Statistic("moments") if settings.prototypes else Statistic("predicted", (zero_shot,))
+    first, logits = yield (sent, Statistic("logits"))
     if settings.prototypes:
-        [moments] = yield (Statistic("moments"),)
-        images, predicted = float(moments[0]), moments[1 : 1 + classes]
-        mean = moments[1 + classes : 1 + classes + width] / images
+        images, predicted = float(first[0]), first[1 : 1 + classes]
+        mean = first[1 + classes : 1 + classes + width] / images
         square = np.zeros((width, width))
-        square[np.triu_indices(width)] = moments[1 + classes + width :]
+        square[np.triu_indices(width)] = first[1 + classes + width :]
         square = square + np.triu(square, 1).T
     else:
-        [[predicted]] = yield (Statistic("predicted", (no_priors(classes),)),)
+        predicted = first[0]
         images, mean, square = float(predicted.sum()), np.zeros(width), np.zeros((width, width))
-    as_predicted = _floored(predicted / predicted.sum())
-    priors = [uniform(classes), as_predicted] if known is None else [known]
-    if known is None and settings.label_shift and not settings.prototypes:
-        halfway = np.sqrt(as_predicted)  # geometric mean of both: for where nothing tells a tail from a bias
-        priors.append(halfway / halfway.sum())
-    models = [PosteriorModel(prior, -np.log(as_predicted)) for prior in priors]
+    of_others = logits / np.maximum(images - predicted, 1.0)  # mean logit of a class on images of the others
+    corrected = replace(zero_shot, logit_bias=of_others.mean() - of_others)
+    [[corrected_predicted]] = yield (Statistic("predicted", (corrected,)),)
+    model, shares = zero_shot, _floored(predicted / predicted.sum())
+    corrected_shares = _floored(corrected_predicted / images)
+    gain = (_spread(shares) / max(_spread(corrected_shares), TINY)) ** 2 - 1
+    if explained := gain * (classes - 2) > SIGNIFICANT:
+        model, shares = corrected, corrected_shares
+    shrunk = shares ** max(0.0, 1 - (EVEN_SPREAD / max(_spread(shares), EVEN_SPREAD)) ** 2)
+    shrunk /= shrunk.sum()
+    priors = [known] if known is not None else [uniform(classes), shrunk] if settings.prototypes else [shrunk]
+    models = [PosteriorModel(prior, model.logit_bias - np.log(shares)) for prior in priors]
     for _ in range(BALANCE_STEPS):
         [sums] = yield (Statistic("predicted", tuple(models)),)
         models = [model.rebalanced(own) for model, own in zip(models, sums, strict=True)]
 
-    model = yield from _choose_parts(models, images, mean, square, settings.prototypes, text)
-    is_uniform = bool(np.ptp(model.class_prior) < TINY)
+    clear = CLEAR_PRIOR if explained else CLEAR
+    model = yield from _choose_parts(models, clear, images, mean, square, settings.prototypes, text)
+    is_free = known is None and bool(np.ptp(model.class_prior) > TINY)
     for number in range(len(models), len(models) + EM_STEPS if settings.prototypes else 0):
         [sums] = yield (Statistic("class_sums", (model,), first=number),)
-        if not is_uniform and known is None:  # then it is what the clients hold
+        if is_free:
             model = replace(model, class_prior=_floored(sums[0][:, 0] / images))
-        model = replace(model, prototypes=make_prototypes(sums[0], images, mean, square, number, text))
+        model = replace(model, prototypes=make_prototypes(sums[0], images, mean, square, number, None))
         [sums] = yield (Statistic("predicted", (model,)),)
-        model = model.rebalanced(sums[0])
+        # Without client priors the images also tell the class prior: it and the bias share what is left to explain.
+        model = model.rebalanced(sums[0], 0.5 if is_free and math.isinf(model.strength) else 1.0)
     model = yield from _choose_scale(model, images)
     return model if settings.label_shift else replace(model, strength=math.inf)
 
@@ -175,6 +188,7 @@ def _estimate_bias(settings: Settings) -> Steps:
 
 def _choose_parts(
     models: list[PosteriorModel],
+    clear: float,
     images: float,
     mean: FloatArray,
     square: FloatArray,
@@ -195,15 +209,13 @@ def _choose_parts(
     evidence, *found = yield (shift, *agree)
     evidence = evidence / images
     agreement = found[0].reshape(len(models), -1) / images if found else np.zeros((len(models), 1))
-    total = (agreement[:, -1] + evidence.max(axis=1))[:2]
-    chosen = int(np.flatnonzero(total >= total.max() - CLEAR)[0])  # uniform unless it is clearly worse
+    total = agreement[:, -1] + evidence.max(axis=1)
+    chosen = int(total[-1] >= total[0] + clear)  # uniform unless another class prior is better
     step = 0
     while step + 1 < agreement.shape[1] and agreement[chosen, step + 1] >= agreement[chosen, step] + CLEAR_GAIN:
         step += 1
     best = int(evidence[chosen].argmax())
-    strength = STRENGTHS[best] if evidence[chosen, best] >= CLEAR else math.inf
-    if math.isinf(strength) and not prototypes and len(models) == 3:
-        chosen = 2
+    strength = STRENGTHS[best] if evidence[chosen, best] >= _clear_shift(images) else math.inf
     per_class = images / len(models[0].class_prior)
     feature_scale = FEATURE_SCALES[step] * min(1.0, per_class / FEW_IMAGES) if tried else 0.0
     return replace(models[chosen], strength=strength, feature_scale=feature_scale)
@@ -218,20 +230,29 @@ def _choose_scale(model: PosteriorModel, images: float) -> Generator[Step, list[
             feature_scale=scale * model.feature_scale,
             logit_bias=scale * model.logit_bias,
         )
-        for scale in SCALES
+        for scale in (SCALES if model.prototypes else SCALES[:1])  # text alone is not overconfident
     ]
-    sums = np.zeros((len(SCALES), len(model.class_prior)))
+    sums = np.zeros((len(scaled), len(model.class_prior)))
     for step in range(SCALE_STEPS):
         [sums] = yield (Statistic("predicted", tuple(scaled)),)
         if step + 1 < SCALE_STEPS:
             scaled = [one.rebalanced(own) for one, own in zip(scaled, sums, strict=True)]
     [found] = yield (Statistic("evidence", tuple(scaled), np.maximum(sums / images, TINY)),)
     best = found.max(axis=1) / images
-    if best.max() < CLEAR:
-        return replace(scaled[0].rebalanced(sums[0]), strength=math.inf)
+    if best.max() < _clear_shift(images):
+        return replace(model, strength=math.inf)
     enough = best.max() * (1 - CLEAR * min(1.0, float(best.max())))
     last = int(np.flatnonzero(best >= enough)[-1])
     return replace(scaled[last].rebalanced(sums[last]), strength=STRENGTHS[int(found[last].argmax())])
+
+
+def _clear_shift(images: float) -> float:
+    """The least evidence for client priors, per image: not below its standard error, at 1 nat for one image."""
+    return max(CLEAR, 1 / math.sqrt(images))
+
+
+def _spread(shares: FloatArray) -> float:
+    return float(np.log(shares).std())
 
 
 def _floored(shares: FloatArray) -> FloatArray:

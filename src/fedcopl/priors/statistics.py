@@ -11,13 +11,16 @@ from ..algorithm import FloatArray
 from .label_shift import STRENGTHS, label_shift, shift_evidence
 from .posterior import PosteriorModel, Prototypes, log_softmax
 
-Kind = Literal["moments", "predicted", "class_sums", "view_sums", "agreement", "evidence"]
+LOWEST = -100.0  # of a log-probability in sums of logits
+
+Kind = Literal["moments", "logits", "predicted", "class_sums", "view_sums", "agreement", "evidence"]
 
 
 class Statistic(NamedTuple):
     """One sum over images, as the estimation asks for it; J is the number of models.
 
     moments      n, sum p (C), sum f (d), the upper triangle of sum f f^T
+    logits       (C,): log p of a class against the mean over classes, of images in so far as they are of others
     predicted    (J, C): images assigned to each class under the common class prior
     class_sums   (J, C, 1 + d): N_c and S_c of the posteriors under the client's class prior
     view_sums    (J, 2, C): sums of the posteriors of the text view and of the residual view
@@ -35,6 +38,7 @@ class Statistic(NamedTuple):
         models = len(self.models)
         return {
             "moments": (1 + classes + width + width * (width + 1) // 2,),
+            "logits": (classes,),
             "predicted": (models, classes),
             "class_sums": (models, classes, 1 + width),
             "view_sums": (models, 2, classes),
@@ -69,6 +73,10 @@ class ClientScores:
         match statistic.kind:
             case "moments":
                 return self._moments(features()), self
+            case "logits":
+                log_probs = np.maximum(self.log_probs, LOWEST)
+                centred = log_probs - log_probs.mean(axis=1, keepdims=True)
+                return ((1 - np.exp(self.log_probs)) * centred).sum(axis=0), self
             case "class_sums":
                 return self._class_sums(statistic, features, min_images, weight)
             case "predicted":

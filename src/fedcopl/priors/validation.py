@@ -6,7 +6,7 @@ import numpy as np
 
 from ..algorithm import FloatArray
 from .estimation import Step
-from .statistics import Statistic
+from .statistics import LOWEST, Statistic
 
 SLACK = 1e-3  # relative difference that rounding explains
 MAX_LOG_RATIO = 700.0  # nats per image: no evidence of one image is larger
@@ -28,6 +28,11 @@ def invalid_sums(
     if not np.isfinite(sums).all():
         return "not all sums are finite"
     for statistic, part, mine in _parts(step, sums, own, classes, width):
+        if statistic.kind == "logits":  # in the first step, which tells the number of images itself
+            count = float(sums[0] if step[0].kind == "moments" else sums[:classes].sum())
+            if np.abs(part).max(initial=0.0) > -LOWEST * count + 1:
+                return "the logits are too large for the images"
+            continue
         for reason in _reasons(statistic, part, mine, classes, width, images):
             return reason
     return None
