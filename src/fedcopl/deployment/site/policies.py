@@ -226,7 +226,7 @@ def sent_summary(consent: Consent) -> tuple[str, ...]:
         f"After each round: the {' and '.join(consent.prompts)} prompts, trained on at least {least}, the number of "
         "images, the loss, and the losses of its holdout.",
         "At a refresh: the number of confident images of each class; before the first one also sums of class "
-        f"probabilities over all images, at least {least}, for the priors.",
+        f"probabilities and logits over all images, at least {least}, for the priors.",
         "If it has labelled test images: how many are right, by a model that its own hold-out check accepts.",
         f"Only with --share features, which this site {does} allow: sums of image features, in all and by class, "
         f"of at least {least} each, under secure aggregation of at least {sites}, the same in all runs.",
