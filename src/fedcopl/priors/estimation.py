@@ -1,7 +1,7 @@
 """The estimation of the priors: a state machine that every client runs on the totals of its steps.
 
-The server only adds up. A step asks for some statistics; the totals over all clients decide, by fixed grids and one
-threshold, what the next step asks for and what the posterior model is in the end. Every party computes the same.
+The server only adds up. A step asks for some statistics; the totals over all clients decide, by fixed grids and
+thresholds, what the next step asks for and what the posterior model is in the end. Every party computes the same.
 docs/priors.md has the model, the criterion and the assumptions.
 """
 
