@@ -38,7 +38,7 @@ def test_without_training_there_are_no_rounds_to_speak_of():
     stream = io.StringIO()
     watcher = _LineReporter(Console(file=stream, width=200), 1)
     watcher.started(RunConfig(rounds=1, method="zeroshot"), 3, 0)
-    watcher.round_done(RoundRecord(round=0, macro=0.5))
+    watcher.round_done(RoundRecord(round=0, macro=0.5, kept_old_prompt=True))  # a method without prompts averages none
     assert stream.getvalue().splitlines() == ["3 clients, no training", "predicted, accuracy 50.0 %"]
 
 

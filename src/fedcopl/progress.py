@@ -190,9 +190,10 @@ def _round_line(record: RoundRecord, rounds: int) -> str:
         parts.append(f"loss {record.loss:.3f}")
     if record.refreshed:
         parts.append(", ".join(["new labels", *_about_labels(record)]))
-    if record.kept_old_prompt:
+    if rounds and record.kept_old_prompt:
         parts.append("nothing to average: the prompts stay as they were")
-    parts += record.rollbacks()
+    if rounds:
+        parts += record.rollbacks()
     if record.converged:
         parts.append("training stops: no more gain on held-out images (train.patience)")
     parts += [f"{client} not used: {why}" for client, why in record.dropped.items()]

@@ -207,8 +207,10 @@ def _problems(outcome: Outcome) -> list[str]:
     for record in outcome.rounds:
         texts = [f"{client}: {why}; not used" for client, why in record.dropped.items()]
         texts += [f"{who}: {text}" for who, text in record.site_notes()]
-        texts += ["nothing to average; the prompts stayed as they were"] * record.kept_old_prompt
-        lines += [(record.number, text) for text in (*texts, *record.rollbacks())]
+        if outcome.trains:
+            texts += ["nothing to average; the prompts stayed as they were"] * record.kept_old_prompt
+            texts += record.rollbacks()
+        lines += [(record.number, text) for text in texts]
     before = [f"before the first round: {who}: {why}; not used" for who, why in outcome.dropped_before.items()]
     problems = [*before, *by_rounds(lines)]
     more = len(problems) - _PROBLEMS
