@@ -13,8 +13,10 @@ import fedcopl
 from documents import ROOT, page, thing_called
 from fedcopl import errors, messages
 from fedcopl.cli import app
+from fedcopl.config import RunConfig
 from fedcopl.labelers import LABELERS
 from fedcopl.methods import METHODS
+from fedcopl.privacy.accountant import noise_for, planned_releases
 from figures import FIGURES
 from small_digits import small_digits
 
@@ -39,6 +41,16 @@ def test_the_algorithm_page_names_real_functions(name):
 def test_what_leaves_a_client_is_the_list_on_the_page():
     rows = set(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page("docs/privacy.md"), re.M))
     assert rows == {(kind.__name__, field.name) for kind in messages.REPLY_TO.values() for field in fields(kind)}
+
+
+def test_the_example_of_the_privacy_page_has_the_noise_of_its_epsilon():
+    text = page("docs/privacy.md")
+    epsilon, rounds, refresh = map(
+        int, re.search(r"fedcopl privacy --epsilon (\d+) --rounds (\d+) --refresh-every (\d+)", text).groups()
+    )
+    config = RunConfig.from_mapping({"rounds": rounds, "labels": {"refresh_every": refresh}}, "docs/privacy.md")
+    noise = float(re.search(r"fedcopl run .*privacy.noise_multiplier=([\d.]+)", text)[1])
+    assert noise == pytest.approx(noise_for(epsilon, 1e-5, planned_releases(config)), abs=1e-4)
 
 
 def test_every_method_has_its_row_and_every_row_its_method():
