@@ -13,8 +13,10 @@ import fedcopl
 from documents import ROOT, page, thing_called
 from fedcopl import errors, messages
 from fedcopl.cli import app
+from fedcopl.config import RunConfig
 from fedcopl.labelers import LABELERS
 from fedcopl.methods import METHODS
+from fedcopl.privacy.accountant import noise_for, planned_releases
 from figures import FIGURES
 from small_digits import small_digits
 
@@ -39,6 +41,16 @@ def test_the_algorithm_page_names_real_functions(name):
 def test_what_leaves_a_client_is_the_list_on_the_page():
     rows = set(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page("docs/privacy.md"), re.M))
     assert rows == {(kind.__name__, field.name) for kind in messages.REPLY_TO.values() for field in fields(kind)}
+
+
+def test_the_example_of_the_privacy_page_has_the_noise_of_its_epsilon():
+    text = page("docs/privacy.md")
+    epsilon, rounds, refresh = map(
+        int, re.search(r"fedcopl privacy --epsilon (\d+) --rounds (\d+) --refresh-every (\d+)", text).groups()
+    )
+    config = RunConfig.from_mapping({"rounds": rounds, "labels": {"refresh_every": refresh}}, "docs/privacy.md")
+    noise = float(re.search(r"fedcopl run .*privacy.noise_multiplier=([\d.]+)", text)[1])
+    assert noise == pytest.approx(noise_for(epsilon, 1e-5, planned_releases(config)), abs=1e-4)
 
 
 def test_every_method_has_its_row_and_every_row_its_method():
@@ -184,13 +196,10 @@ STUDIED = {  # data set of the study on docs/priors.md -> its row in the README
 @pytest.mark.parametrize("name", STUDIED)
 def test_the_readme_has_the_numbers_of_the_study(name):
     """Zero-shot accuracy of the iid split, and all priors under Dirichlet 0.1 and iid."""
-    titles = re.search(r"^\| set \| split \|(.*)\|$", page("docs/priors.md"), re.M)[1].split("|")
-    zero_shot, everything = (
-        next(i for i, cell in enumerate(titles) if cell.strip() == x) for x in ("zero-shot", "all")
-    )
-    rows = dict(re.findall(rf"^\| {re.escape(name)} \| ([^|]+) \|(.*)\|$", page("docs/priors.md"), re.M))
-    iid, skewed = (rows[split].split("|") for split in ("iid", "Dirichlet 0.1"))
-    shown = [iid[zero_shot].strip(), skewed[everything].strip(), iid[everything].strip()]
+    titles = [cell.strip() for cell in re.search(r"^\| set \|(.*)\|$", page("docs/priors.md"), re.M)[1].split("|")]
+    cells = re.search(rf"^\| {re.escape(name)} \|(.*)\|$", page("docs/priors.md"), re.M)[1].split("|")
+    splits = {title: cell.strip().split(" / ") for title, cell in zip(titles, cells, strict=True)}
+    shown = [splits["iid"][0], splits["Dirichlet 0.1"][-1], splits["iid"][-1]]
     row = re.search(rf"^\| {re.escape(STUDIED[name])}[^|]*\|(.*)\|$", page("README.md"), re.M)[1]
     assert [cell.strip() for cell in row.split("|")][:3] == shown
 

@@ -18,7 +18,7 @@ SEEDS = (1, 2, 3)
 NO_SKEW = "iid"
 ROWS = {
     "`method=fst`, CoPL's labels": ("fst", {}),
-    "the same, classes not filled up": ("fst", {"options.balance": False}),
+    "the same, without oversampling": ("fst", {"options.balance": False}),
     "`method=transclip`": ("transclip", {}),
     "`method=stata`": ("stata", {}),
     "`method=bca`": ("bca", {}),

@@ -15,7 +15,7 @@ def test_all_that_is_missing_is_said_in_one_line():
 
 
 def test_without_a_network_it_ends_with_one_line_and_no_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo_photos, "get", lambda name, folder: fails())
+    monkeypatch.setattr(demo_photos, "download_dataset", lambda name, folder: fails())
     monkeypatch.setattr("sys.argv", ["demo_photos", "--data", str(tmp_path), "--backbone", "glyph-clip"])
     assert demo_photos.main() == 1
     [line] = capsys.readouterr().err.splitlines()

@@ -31,9 +31,9 @@ FEATURE_SITES = 3  # in each secure aggregation of class feature sums, where `--
 MIN_IMAGES = 5  # sums over fewer images may identify a person
 NEVER_SENT = "images, file names, labels, predictions, personal prompts, the private key, site.secret"
 FIELD_TEXTS = {  # (reply, field) -> its content
-    ("Adapted", "sums"): "sums of posteriors over its images, for the priors",
+    ("Adapted", "sums"): "sums of posteriors, logits and evidence over its images, for the priors",
     ("Adapted", "masked"): "such sums under masks, instead, if the run has secure aggregation; with `--share features` "
-    "also sums of image features by class",
+    "also sums of image features, in all and by class, and of their products",
     ("Adapted", "refused"): "whether the priors contradict its most confident images; omitted if the run is private",
     ("Estimated", "counts"): "number of confident images of each class, at each refresh",
     ("Estimated", "masked"): "its class counts under masks, instead, if the run has secure aggregation",
@@ -228,8 +228,9 @@ def sent_summary(consent: Consent) -> tuple[str, ...]:
         "At a refresh: the number of confident images of each class; before the first one also sums of class "
         f"probabilities and logits over all images, at least {least}, for the priors.",
         "If it has labelled test images: how many are right, by a model that its own hold-out check accepts.",
-        f"Only with --share features, which this site {does} allow: sums of image features, in all and by class, "
-        f"of at least {least} each, under secure aggregation of at least {sites}, the same in all runs.",
+        f"Only with --share features, which this site {does} allow: sums of image features, in all and by "
+        f"class, and of their products, of at least {least} each, under secure aggregation of at least "
+        f"{sites}, the same in all runs.",
         "In runs with secure aggregation the server can read only sums over sites; with noise each reply is counted in "
         "this site's own privacy budget, and no feature sums are sent.",
     )
