@@ -39,7 +39,7 @@ def printable(text: str) -> str:
     >>> printable("tea \x1b[2J")
     'tea \\x1b[2J'
     """
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def has_control_characters(text: str) -> bool:

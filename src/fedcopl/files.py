@@ -75,8 +75,8 @@ def _whole(digits: str) -> int:
 
 
 def _refuse_control(text: str) -> None:
-    if found := _CONTROL.search(text):
-        raise ValueError(f"has a control character at position {found.start():,}")
+    if match := _CONTROL.search(text):
+        raise ValueError(f"has a control character at position {match.start():,}")
 
 
 def no_folder(path: Path) -> str:
@@ -101,11 +101,11 @@ def check_output_folder(path: Path, *, new: bool = False) -> None:
 
 
 def _check_writable(folder: Path, path: Path) -> None:
-    there = next(above for above in (folder, *folder.parents) if os.path.exists(above))
-    if not there.is_dir():
-        raise RunFolderError(f"{path}: cannot be written: {there} is a file, not a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise RunFolderError(f"{path}: cannot be written: {there} does not allow it; choose another folder")
+    existing = next(above for above in (folder, *folder.parents) if os.path.exists(above))
+    if not existing.is_dir():
+        raise RunFolderError(f"{path}: cannot be written: {existing} is a file, not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise RunFolderError(f"{path}: cannot be written: {existing} does not allow it; choose another folder")
 
 
 def write_bytes(path: Path, data: bytes) -> None:

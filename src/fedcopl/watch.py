@@ -141,15 +141,15 @@ def _overall_status(runs: list[ComparedRun]) -> tuple[str, str]:
 def _interrupted(folder: Path) -> tuple[str, str] | None:
     """Why a server of sites stopped before the last round, if it wrote that down."""
     with suppress(OSError):
-        why = (folder / ENDED).read_text(encoding="utf-8", errors="replace").strip()
-        return "stopped", f"Stopped early: {why}. Start it again with --resume to continue."
+        reason = (folder / ENDED).read_text(encoding="utf-8", errors="replace").strip()
+        return "stopped", f"Stopped early: {reason}. Start it again with --resume to continue."
     return None
 
 
 def _changed(folder: Path) -> float:
     """When a round was last written, in seconds since 1970."""
-    found = [_stat(folder / name) for name in (PROGRESS, RESULTS, ROUNDS)]
-    return max((stat[0] / 1e9 for stat in found if stat), default=0.0)
+    stats = [_stat(folder / name) for name in (PROGRESS, RESULTS, ROUNDS)]
+    return max((stat[0] / 1e9 for stat in stats if stat), default=0.0)
 
 
 def _stat(path: Path) -> tuple[int, int] | None:

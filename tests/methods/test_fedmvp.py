@@ -22,7 +22,7 @@ def features(named, *pairs):
 
 def start(*pairs):
     learner = learner_of("fedmvp", *pairs)
-    return learner.model.named(learner.initial())
+    return learner.model.params(learner.initial())
 
 
 def test_prompts_are_further_tokens_of_the_first_block():

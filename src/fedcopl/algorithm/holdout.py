@@ -59,13 +59,13 @@ class HoldoutState:
     was_reset: bool = False  # at the end the model contradicted most of the first holdout's labels
 
 
-def evenly_spaced(count: int, most: int) -> IntArray:
+def evenly_spaced(count: int, limit: int) -> IntArray:
     """Return at most `most` indices below count, at even distances.
 
     >>> evenly_spaced(3, 5).tolist(), evenly_spaced(9, 5).tolist()
     ([0, 1, 2], [0, 2, 4, 6, 8])
     """
-    return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(np.int64))
+    return np.unique(np.linspace(0, count - 1, min(limit, count)).round().astype(np.int64))
 
 
 def holdout(images: int, share: float) -> BoolArray:

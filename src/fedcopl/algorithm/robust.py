@@ -58,9 +58,11 @@ def nearest_to_others(updates: Sequence[FloatArray]) -> int:
     """
     rows = np.stack(updates)
     squared = [((rows - row) ** 2).sum(axis=1) for row in rows]
-    near = len(rows) - max(0, (len(rows) - 3) // 2) - 2
+    neighbours = len(rows) - max(0, (len(rows) - 3) // 2) - 2
     ordered = [np.sort(np.delete(row, number)) for number, row in enumerate(squared)]
-    return min(range(len(rows)), key=lambda number: (ordered[number][:near].sum(), *ordered[number], *rows[number]))
+    return min(
+        range(len(rows)), key=lambda number: (ordered[number][:neighbours].sum(), *ordered[number], *rows[number])
+    )
 
 
 def bounded_weights(weights: Sequence[int]) -> list[int]:
@@ -77,7 +79,9 @@ def bounded_counts(counts: IntArray) -> IntArray:
     """Clip the rows of (K, C) counts so that their sums are bounded weights; clipped rows are rounded down."""
     sizes = np.abs(counts).sum(axis=1).tolist()
     allowed = bounded_weights(sizes)
-    rows = [row if most == size else row * most // size for row, size, most in zip(counts, sizes, allowed, strict=True)]
+    rows = [
+        row if limit == size else row * limit // size for row, size, limit in zip(counts, sizes, allowed, strict=True)
+    ]
     return np.stack(rows)
 
 
@@ -109,16 +113,16 @@ def swapped_classes(sums: FloatArray) -> list[int]:
     Args:
         sums: (K, J, C, 1 + d): N_c and S_c of each client under each of J models; all models have to agree.
     """
-    found: list[int] = []
-    while len(sums) >= MIN_COMPARED and 2 * len(found) < len(sums):
-        left = [client for client in range(len(sums)) if client not in found]
+    swapped: list[int] = []
+    while len(sums) >= MIN_COMPARED and 2 * len(swapped) < len(sums):
+        left = [client for client in range(len(sums)) if client not in swapped]
         excess = [
             min(_excess_distance(sums[left, model], row) for model in range(sums.shape[1])) for row in range(len(left))
         ]
         worst = int(np.argmax(excess))
         if excess[worst] < MAX_EXCESS:
-            return sorted(found)
-        found.append(left[worst])
+            return sorted(swapped)
+        swapped.append(left[worst])
     return []
 
 

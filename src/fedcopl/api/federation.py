@@ -47,10 +47,12 @@ def _settings_of(
         fixed: Settings of `data` that follow from the call.
     """
     begin = {} if config is None else config.model_dump()
-    taken = override(begin, [f"{name.replace('__', '.')}={_written(name, value)}" for name, value in given.items()])
+    overridden = override(
+        begin, [f"{name.replace('__', '.')}={_written(name, value)}" for name, value in given.items()]
+    )
     for key, value in (fixed or {}).items():
-        taken.setdefault("data", {})[key] = value
-    return RunConfig.from_mapping(taken, "settings")
+        overridden.setdefault("data", {})[key] = value
+    return RunConfig.from_mapping(overridden, "settings")
 
 
 def _written(name: str, value: Any) -> str:
@@ -82,15 +84,15 @@ class Site:
 
     def holding(self, classes: Sequence[str]) -> SiteHolding:
         """Return the site's images, listed and validated."""
-        what = f"site {self.name}"
-        train = gather(self.images, what)
+        origin = f"site {self.name}"
+        train = gather(self.images, origin)
         if not len(train):
-            why = f"; {train.skipped[0][0]}: {train.skipped[0][1]}" if train.skipped else ""
-            raise DataError(f"{what}: has no images{why}")
+            reason = f"; {train.skipped[0][0]}: {train.skipped[0][1]}" if train.skipped else ""
+            raise DataError(f"{origin}: has no images{reason}")
         if self.test is None:
             return SiteHolding(self.name, train)
         images, labels = self.test if isinstance(self.test, tuple) else (self.test, None)
-        return SiteHolding(self.name, train, *gather_labelled(images, labels, classes, f"{what}, test"))
+        return SiteHolding(self.name, train, *gather_labelled(images, labels, classes, f"{origin}, test"))
 
     def __repr__(self) -> str:
         measured = "" if self.test is None else ", with test images"

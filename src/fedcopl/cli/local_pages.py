@@ -111,14 +111,14 @@ def _labelled(gallery: "Gallery", run: Path, labels: _WhichLabels) -> "Gallery":
     """Load the labels of the finished classifier, or of the last refresh, and print which ones."""
     from ..review.images import with_final_labels
 
-    why = ""
+    reason = ""
     if labels is _WhichLabels.FINAL:
         try:
             with progress_bar("applying the finished classifier") as progress:
                 gallery = with_final_labels(gallery, run, progress)
         except FedCoPLError as error:
-            why = f"; the finished classifier cannot be used: {error}"
-    print(f"labels made {gallery.predictions.made}{why}", file=sys.stderr)
+            reason = f"; the finished classifier cannot be used: {error}"
+    print(f"labels made {gallery.predictions.made}{reason}", file=sys.stderr)
     return gallery
 
 
@@ -164,10 +164,10 @@ def _merge(survey: "SampleSurvey", path: Path) -> None:
         f"{path}: {counted(merged.added, 'answer')} taken, {merged.agreed:,} agree, "
         f"{differ:,} differ and are left as they are"
     )
-    for image, here, there in merged.disagreements:
-        print(f"  {printable(image)}: {here} here, {printable(there)} there")
-    for image, why in merged.passed_over:
-        print(f"  {printable(image)}: passed over: {why}")
+    for image, kept_answer, other_answer in merged.disagreements:
+        print(f"  {printable(image)}: {kept_answer} here, {printable(other_answer)} there")
+    for image, reason in merged.passed_over:
+        print(f"  {printable(image)}: passed over: {reason}")
 
 
 def _manifest(survey: "SampleSurvey", path: Path, settings: Path) -> None:

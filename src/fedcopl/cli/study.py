@@ -63,13 +63,13 @@ def doctor(
     for done in apply_fixes(where) if fix else ():
         print(f"fixed: {_printable(done)}", file=sys.stderr)
     with progress_bar("opening the images") as progress:
-        found = list(diagnose(where, server=server, certificate=ca, progress=progress))
-    levels = Counter(finding.level for finding in found)
+        findings = list(diagnose(where, server=server, certificate=ca, progress=progress))
+    levels = Counter(finding.level for finding in findings)
     if as_json:
-        print(json.dumps({"ok": not levels["problem"], "findings": [finding._asdict() for finding in found]}))
+        print(json.dumps({"ok": not levels["problem"], "findings": [finding._asdict() for finding in findings]}))
     else:
         console = Console(highlight=False, markup=False, soft_wrap=True)
-        for finding in found:
+        for finding in findings:
             console.print(f"{_SIGNS[finding.level]} {finding.subject}: {_printable(finding.detail)}")
             if finding.advice:
                 console.print(f"        -> {finding.advice}")

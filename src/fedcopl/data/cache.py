@@ -358,8 +358,8 @@ def prepare(
 def repeats(train: Sequence[str], test: Sequence[str]) -> list[str]:
     """Describe duplicate images, one sentence each. Duplicates are kept: removing them is the owner's choice."""
     counts = Counter(content for content in train if not content.startswith(UNREADABLE))
-    again = sum(counts.values()) - len(counts)
+    duplicates = sum(counts.values()) - len(counts)
     shared = sum(content in counts for content in test)
     copies = ("training image is an exact copy of another", "training images are exact copies of others")
     in_both = ("test image is also a training image", "test images are also training images")
-    return [counted(count, *words) for count, words in ((again, copies), (shared, in_both)) if count]
+    return [counted(count, *words) for count, words in ((duplicates, copies), (shared, in_both)) if count]

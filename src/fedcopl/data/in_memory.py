@@ -210,7 +210,7 @@ def dataset_of_sites(holdings: Sequence[SiteHolding], classes: Sequence[str]) ->
         _image_set(trains, sites),
         replace(_image_set(tests, sites), labels=truth if len(truth) else None),
         tuple(sites),
-        [(f"{holding.name}/{name}", why) for holding in holdings for name, why in holding.train.skipped],
+        [(f"{holding.name}/{name}", reason) for holding in holdings for name, reason in holding.train.skipped],
     )
 
 

@@ -98,8 +98,8 @@ def class_prior_of(given: Mapping[str, Any], classes: Sequence[str], origin: str
     shares = {clean(str(name)): share for name, share in given.items()}
     for name in shares:
         if name not in classes:
-            near = difflib.get_close_matches(name, classes, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            close_matches = difflib.get_close_matches(name, classes, n=1)
+            hint = f"; did you mean {close_matches[0]!r}?" if close_matches else ""
             raise DataError(f"{origin}: {name!r} is none of the classes{hint}")
     missing = [name for name in classes if name not in shares]
     if missing:

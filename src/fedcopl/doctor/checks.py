@@ -179,8 +179,12 @@ def _check_folders(data: Data) -> Iterator[Finding]:
     classes = [clean(name) for name in listed.names]
     class_folders = _class_folders(homes, set(classes))
     for name in sorted(class_folders - set(classes))[:_MOST_NAMED]:
-        near = difflib.get_close_matches(name, classes, n=1)
-        advice = f"rename it to {near[0]!r}" if near else f"add it to {listed.origin}, or move its images elsewhere"
+        close_matches = difflib.get_close_matches(name, classes, n=1)
+        advice = (
+            f"rename it to {close_matches[0]!r}"
+            if close_matches
+            else f"add it to {listed.origin}, or move its images elsewhere"
+        )
         yield problem("classes", f"there is a folder {name!r}, and no such class in {listed.origin}", advice)
     without = [name for name in classes if name not in class_folders]
     if without and set(classes) & class_folders:

@@ -152,11 +152,11 @@ def _drop_impossible_responses(server: RoundExchange, step: int, sums: dict[str,
             if model.prototypes is None and model.text_scale == 1:
                 rows = {client: row[part].reshape(shape)[number] for client, row in sums.items()}
                 server.posterior_sums.append((model.logit_bias + np.log(model.class_prior), rows))
-    known, clients = server.posterior_sums, list(sums)
-    if len(known) < 2 or not any(statistic.kind == "predicted" for statistic, _, _ in _parts(server, step)):
+    responses, clients = server.posterior_sums, list(sums)
+    if len(responses) < 2 or not any(statistic.kind == "predicted" for statistic, _, _ in _parts(server, step)):
         return
-    found = np.array([[rows[client] for _, rows in known] for client in clients])
-    for number in impossible_responses(np.array([bias for bias, _ in known]), found):
+    sums_by_client = np.array([[rows[client] for _, rows in responses] for client in clients])
+    for number in impossible_responses(np.array([bias for bias, _ in responses]), sums_by_client):
         server.drop(clients[number], "Adapt", "its posterior sums do not respond to the logit bias as images do")
         del sums[clients[number]]
 
@@ -240,8 +240,8 @@ class LostMembers(Exception):
 class Spoilt(Exception):
     """The masks of some clients do not come off the sum, so nothing was learnt from it."""
 
-    def __init__(self, why: str, reasons: Mapping[str, str]):
-        super().__init__(why)
+    def __init__(self, reason: str, reasons: Mapping[str, str]):
+        super().__init__(reason)
         self.reasons = reasons  # client -> what is wrong with its masks
 
 
@@ -331,9 +331,9 @@ class SecureAggregator:
             raise _hidden(round, "Train", str(error)) from error
 
 
-def _hidden(round: int, step: str, why: str) -> NoClientReplied:
+def _hidden(round: int, step: str, reason: str) -> NoClientReplied:
     return NoClientReplied(
-        f"round {round + 1}, step {step}: {why}; the sender cannot be identified under secure aggregation"
+        f"round {round + 1}, step {step}: {reason}; the sender cannot be identified under secure aggregation"
     )
 
 
@@ -362,10 +362,10 @@ class _Session:
     def _setup_keys(self, clients: Iterable[str]) -> dict[str, bytes]:
         replies = self.server.request(clients, lambda _: SetupKeys(self.round, self.name), PublicKeys)
         first = {reply.keys: client for client, reply in reversed(replies.items())}
-        again = [client for client, reply in replies.items() if first[reply.keys] != client]
-        for client in again:
+        duplicates = [client for client, reply in replies.items() if first[reply.keys] != client]
+        for client in duplicates:
             self.server.report.drops.add(client, "SetupKeys", "sent the keys of another client")
-        keys = {client: reply.keys for client, reply in replies.items() if client not in again}
+        keys = {client: reply.keys for client, reply in replies.items() if client not in duplicates}
         self.vouchers = {client: replies[client].voucher for client in keys if replies[client].voucher}
         self._refuse_few(keys, self.privacy.min_sites, "SetupKeys")
         return keys
@@ -428,4 +428,4 @@ class _Session:
             )
 
     def _left_out(self) -> str:
-        return "".join(f"; {client} is left out: {why}" for client, why in self.server.left_out.items())
+        return "".join(f"; {client} is left out: {reason}" for client, reason in self.server.left_out.items())

@@ -177,11 +177,11 @@ def _finished(
         model = replace(model, strength=scores.strength(model, CLEAR))
     distances = np.broadcast_to(scores.own_distances(model.prototypes), scores.log_probs.shape).copy()
     kept = ClientScores(scores.log_probs)
-    found = PriorState(kept, prior.totals, None, prior.weight, model, scores.class_prior(model), distances)
-    if not contradicts_zero_shot(scores.log_probs, found.own_log_posteriors(scores.log_probs)):
-        return found
+    state = PriorState(kept, prior.totals, None, prior.weight, model, scores.class_prior(model), distances)
+    if not contradicts_zero_shot(scores.log_probs, state.own_log_posteriors(scores.log_probs)):
+        return state
     fallback = replace(no_priors(settings.classes), strength=math.inf)
-    return replace(found, model=fallback, class_prior=fallback.class_prior, distances=0 * distances, refused=True)
+    return replace(state, model=fallback, class_prior=fallback.class_prior, distances=0 * distances, refused=True)
 
 
 def contradicts_zero_shot(log_probs: FloatArray, posteriors: FloatArray) -> bool:

@@ -239,22 +239,22 @@ def _inconsistent(
             yield from _more("was confident of {:,} images", reported.confident or 0, "has {:,}", images)
         case _, Trained(examples=examples, checks=checks):
             labels = choose_labeler(config).labels_per_image(classes)
-            most = None if reported.selected is None else reported.selected * labels
-            yield from _more("trained on {:,} images", examples, "selected {:,}", most)
+            limit = None if reported.selected is None else reported.selected * labels
+            yield from _more("trained on {:,} images", examples, "selected {:,}", limit)
             if checks:
-                yield from _impossible_holdout(HoldoutSums(*checks), most)
+                yield from _impossible_holdout(HoldoutSums(*checks), limit)
         case _, Evaluated(examples=tested) if tested and reported.tested not in (None, tested):
             yield f"tested {counted(tested, 'image')}, and {reported.tested:,} before"
 
 
-def _more(what: str, number: int, than: str, most: int | None) -> Iterator[str]:
-    if most is not None and number > most:
-        yield f"{what.format(number)}, but {than.format(most)} by its own reports"
+def _more(name: str, number: int, than: str, limit: int | None) -> Iterator[str]:
+    if limit is not None and number > limit:
+        yield f"{name.format(number)}, but {than.format(limit)} by its own reports"
 
 
-def _impossible_holdout(sums: HoldoutSums, most: int | None) -> Iterator[str]:
-    if most is not None and sums.images > most:
-        yield f"its holdout has {counted(sums.images, 'image')}, but it selected {most:,} by its own reports"
+def _impossible_holdout(sums: HoldoutSums, limit: int | None) -> Iterator[str]:
+    if limit is not None and sums.images > limit:
+        yield f"its holdout has {counted(sums.images, 'image')}, but it selected {limit:,} by its own reports"
     if max(sums.loss_before, sums.loss_after) > LARGEST_LOSS * sums.images * (1 + SLACK):
         yield "the losses of its holdout are beyond those of its images"
     if not {sums.averages_rolled_back, sums.trainings_rolled_back, sums.low_confidence} <= {0.0, 1.0}:

@@ -135,8 +135,8 @@ def _equal(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode("utf-8", "replace"))
 
 
-def _refusal(status: int, why: str) -> Response:
-    return PlainTextResponse(f"{why}\n", status)
+def _refusal(status: int, reason: str) -> Response:
+    return PlainTextResponse(f"{reason}\n", status)
 
 
 def _with_headers(send: Send, added: Mapping[str, str]) -> Send:

@@ -56,8 +56,8 @@ def _listen(port: int) -> socket.socket:
         listening.listen(128)
     except (OSError, OverflowError) as error:
         listening.close()
-        why = getattr(error, "strerror", None) or error
-        raise ConfigError(f"--port {port}: cannot be used: {why}; without --port any free one is taken") from error
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"--port {port}: cannot be used: {reason}; without --port any free one is taken") from error
     return listening
 
 
@@ -73,8 +73,8 @@ def lasting_token(key_file: Path, purpose: str) -> str:
     with suppress(OSError):
         key_file.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
-            made = os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with open(made, "wb") as file:
+            descriptor = os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(descriptor, "wb") as file:
                 file.write(secrets.token_bytes(32))
         key = key_file.read_bytes()
         if len(key) == 32:
@@ -92,15 +92,17 @@ FILES = {
 
 @cache
 def environment() -> Environment:
-    made = Environment(
+    jinja = Environment(
         loader=PackageLoader("fedcopl.local_page", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {name: getattr(words, name) for name in ("count", "duration", "loss", "percent", "several", "size")}
-    return made
+    jinja.filters |= {
+        name: getattr(words, name) for name in ("count", "duration", "loss", "percent", "several", "size")
+    }
+    return jinja
 
 
 def page(name: str, status: int = 200, **values: Any) -> HTMLResponse:

@@ -68,9 +68,9 @@ class ClipLearner:
 
     @torch.inference_mode()
     def _log_probs_of(self, index: NDArray[np.int64], prompts: Prompts) -> NDArray[np.float64]:
-        method, encoder, named = self.model.method, self.model.encoder, self.model.named(prompts)
-        images = self.model.images(self.side.frozen(index), named)
-        logits = method.logits(encoder, images, self.model.classes(prompts), named)
+        method, encoder, params = self.model.method, self.model.encoder, self.model.params(prompts)
+        images = self.model.images(self.side.frozen(index), params)
+        logits = method.logits(encoder, images, self.model.classes(prompts), params)
         return logits.cpu().double().log_softmax(-1).numpy()
 
     def train(

@@ -110,16 +110,16 @@ class PosteriorModel:
             arrays["strength"] = np.array([self.strength])
         if self.prototypes is None:
             return arrays
-        made = self.prototypes
-        return arrays | {"counts": made.counts, "totals": made.totals, "whiten": made.whiten}
+        prototypes = self.prototypes
+        return arrays | {"counts": prototypes.counts, "totals": prototypes.totals, "whiten": prototypes.whiten}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, FloatArray]) -> "PosteriorModel":
         """Read what `to_arrays` returned."""
         text_scale, feature_scale = arrays["numbers"].tolist()
         strength = float(arrays["strength"][0]) if "strength" in arrays else math.inf
-        made = Prototypes(arrays["counts"], arrays["totals"], arrays["whiten"]) if "whiten" in arrays else None
-        return cls(arrays["class_prior"], arrays["logit_bias"], text_scale, feature_scale, made, strength)
+        prototypes = Prototypes(arrays["counts"], arrays["totals"], arrays["whiten"]) if "whiten" in arrays else None
+        return cls(arrays["class_prior"], arrays["logit_bias"], text_scale, feature_scale, prototypes, strength)
 
     def rebalanced(self, predicted: FloatArray, step: float = 1.0) -> "PosteriorModel":
         """Move the logit bias one step towards classes predicted in proportion to the class prior.

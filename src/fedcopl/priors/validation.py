@@ -27,13 +27,13 @@ def invalid_sums(
     """
     if not np.isfinite(sums).all():
         return "not all sums are finite"
-    for statistic, part, mine in _parts(step, sums, own, classes, width):
+    for statistic, part, own_part in _parts(step, sums, own, classes, width):
         if statistic.kind == "logits":  # in the first step, which tells the number of images itself
             count = float(sums[0] if step[0].kind == "moments" else sums[:classes].sum())
             if np.abs(part).max(initial=0.0) > -LOWEST * count + 1:
                 return "the logits are too large for the images"
             continue
-        for reason in _reasons(statistic, part, mine, classes, width, images):
+        for reason in _reasons(statistic, part, own_part, classes, width, images):
             return reason
     return None
 
@@ -56,8 +56,8 @@ def _reasons(
         case "moments":
             yield from _of_moments(sums, own, classes, width, images)
         case "predicted" | "view_sums":
-            rows, mine = sums.reshape(-1, classes), None if own is None else own.reshape(-1, classes)
-            yield from _of_counts(rows, mine, images, exact=True)
+            rows, own_rows = sums.reshape(-1, classes), None if own is None else own.reshape(-1, classes)
+            yield from _of_counts(rows, own_rows, images, exact=True)
         case "class_sums":
             counts, totals = sums[:, :, 0], sums[:, :, 1:]
             yield from _of_counts(counts, None if own is None else own[:, :, 0], images, exact=False)
@@ -75,8 +75,8 @@ def _of_moments(
     if count < 0 or (images is not None and abs(count - images) > _slack(images)):
         yield f"it is of {count:,.0f} images instead of {0 if images is None else images:,.0f}"
         return
-    mine = None if own is None else own[None, 1 : 1 + classes]
-    yield from _of_counts(sums[None, 1 : 1 + classes], mine, count, exact=True)
+    own_counts = None if own is None else own[None, 1 : 1 + classes]
+    yield from _of_counts(sums[None, 1 : 1 + classes], own_counts, count, exact=True)
     if np.linalg.norm(total) > count + _slack(count):
         yield "the features are too long for the images"
     square = _square(sums[1 + classes + width :], width)

@@ -93,8 +93,8 @@ def spending(session: Session) -> bytes:
 
 def own_name(session: Session, roster: Mapping[str, bytes]) -> str:
     """How the server calls this client: nobody else has its keys."""
-    mine = public_keys(session)
-    names = [client for client, keys in roster.items() if keys == mine]
+    own_keys = public_keys(session)
+    names = [client for client, keys in roster.items() if keys == own_keys]
     if len(names) != 1 or len(set(roster.values())) != len(roster):
         raise CannotReply("the list of keys does not name it exactly once, or names one key twice")
     return names[0]
@@ -106,33 +106,35 @@ def share_keys(
     """For each client a share of both secrets, sealed so that only that client can read it."""
     if session.roster:
         raise CannotReply("asked to share the same keys twice")
-    known = replace(session, roster=dict(roster))
-    me = own_name(session, roster)
+    updated = replace(session, roster=dict(roster))
+    this_client = own_name(session, roster)
     sealing, *secrets = thirds(session.private)
     shares = zip(*(split(secret, len(roster), needed, random) for secret in secrets), strict=True)
     sealed = {
         other: seal(
-            agreed(sealing, thirds(roster[other])[0], "share", known.transcript, me, other), b"".join(two), random
+            agreed(sealing, thirds(roster[other])[0], "share", updated.transcript, this_client, other),
+            b"".join(two),
+            random,
         )
         for other, two in zip(sorted(roster), shares, strict=True)
     }
-    return sealed, known
+    return sealed, updated
 
 
 def mask(session: Session, numbers: Words, peers: Collection[str], question: str, needed: int) -> tuple[Words, Session]:
     """The numbers under all their masks. `question` is what all were asked: other question, other masks."""
     if not session.roster or session.peers:
         raise CannotReply("asked for a masked answer without new keys for it")
-    me = own_name(session, session.roster)
-    if not {me} <= set(peers) <= set(session.roster) or not needed <= len(set(peers)) == len(peers):
+    this_client = own_name(session, session.roster)
+    if not {this_client} <= set(peers) <= set(session.roster) or not needed <= len(set(peers)) == len(peers):
         raise CannotReply(
             f"asked for a masked answer among {counted(len(peers), 'client')}; {needed} different ones are needed"
         )
     label = (session.transcript, question)
     masked = numbers + own_mask(thirds(session.private)[2], len(numbers), label)
     for other in peers:
-        if other != me:
-            masked += pair_mask(session.private, session.roster[other], me < other, len(numbers), label)
+        if other != this_client:
+            masked += pair_mask(session.private, session.roster[other], this_client < other, len(numbers), label)
     return masked, replace(session, peers=tuple(peers))
 
 
@@ -154,19 +156,19 @@ def unmask(
     A share that was tampered with is left out. Only one of the two is ever given out for a client: the caller must
     forget the session after this, and never come back with its keys.
     """
-    me = own_name(session, session.roster) if session.roster else ""
+    this_client = own_name(session, session.roster) if session.roster else ""
     if not session.peers or set(survivors) & set(dropped) or set(survivors) | set(dropped) != set(session.peers):
         raise CannotReply("asked to take off masks of others than those its own were made with")
-    if me not in survivors or len(set(survivors)) < needed:
+    if this_client not in survivors or len(set(survivors)) < needed:
         raise CannotReply(
             f"asked to take off the masks of {counted(len(survivors), 'client')}; at least {needed} are needed"
         )
-    opened = {other: open_shares(session, other, me, sealed.get(other, b"")) for other in session.peers}
+    opened = {other: open_shares(session, other, this_client, sealed.get(other, b"")) for other in session.peers}
     return {other: two[other in survivors] for other, two in opened.items() if two is not None}
 
 
-def open_shares(session: Session, sender: str, me: str, sealed: bytes) -> tuple[bytes, bytes] | None:
+def open_shares(session: Session, sender: str, receiver: str, sealed: bytes) -> tuple[bytes, bytes] | None:
     """The shares of the masks by pair and of the own mask that somebody sealed for this client."""
-    sealing, theirs = thirds(session.private)[0], thirds(session.roster[sender])[0]
-    text = unseal(agreed(sealing, theirs, "share", session.transcript, sender, me), sealed)
+    sealing, sender_key = thirds(session.private)[0], thirds(session.roster[sender])[0]
+    text = unseal(agreed(sealing, sender_key, "share", session.transcript, sender, receiver), sealed)
     return None if text is None or len(text) != 2 * SHARE else (text[:SHARE], text[SHARE:])

@@ -43,12 +43,12 @@ def discrete_gaussian(sigma: float, count: int, words: WordSource) -> IntArray:
     """Whole numbers x with probability proportional to exp(-x^2 / (2 sigma^2)), independent of each other."""
     if not 0 < sigma <= LARGEST:
         raise ValueError(f"a standard deviation of {sigma:g} steps is not between 0 and {LARGEST:g}")
-    found: list[IntArray] = []
+    samples: list[IntArray] = []
     missing = count
     while missing > 0:
-        found.append(_accepted(sigma, 2 * missing + 16, words)[:missing])
-        missing -= len(found[-1])
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
+        samples.append(_accepted(sigma, 2 * missing + 16, words)[:missing])
+        missing -= len(samples[-1])
+    return np.concatenate(samples) if samples else np.zeros(0, np.int64)
 
 
 def _accepted(sigma: float, tries: int, words: WordSource) -> IntArray:

@@ -123,9 +123,9 @@ class PrivateReplies:
     def counts(self, counts: NDArray[np.int64], request: Estimate, secrets: Secrets) -> tuple[Estimated, Secrets]:
         """The class counts u_k, as the server gets them."""
         privacy, values = self.config.privacy, counts.astype(np.float64)
-        again = repeated_reply(request, secrets)
-        if again is not None:
-            return Estimated(np.frombuffer(again, np.int64)), secrets
+        repeated = repeated_reply(request, secrets)
+        if repeated is not None:
+            return Estimated(np.frombuffer(repeated, np.int64)), secrets
         if privacy.noise_multiplier:
             values = self._noised(values, privacy.count_clip, COUNT_BITS, request, secrets)
         if not privacy.secure_aggregation:
@@ -136,9 +136,9 @@ class PrivateReplies:
 
     def adaptation(self, sums: Values, request: Adapt, secrets: Secrets) -> tuple[Adapted, Secrets]:
         """The sums for the priors, as the server gets them; with noise the estimation asks for the logit bias only."""
-        privacy, again = self.config.privacy, repeated_reply(request, secrets)
-        if again is not None:
-            return Adapted(np.frombuffer(again, np.float64)), secrets
+        privacy, repeated = self.config.privacy, repeated_reply(request, secrets)
+        if repeated is not None:
+            return Adapted(np.frombuffer(repeated, np.float64)), secrets
         values = (
             self._noised(sums, privacy.count_clip, COUNT_BITS, request, secrets) if privacy.noise_multiplier else sums
         )
@@ -160,17 +160,17 @@ class PrivateReplies:
             return secrets
         first, pinned = request.step - len(request.totals), list(secrets.prior_totals)
         for step, total in enumerate(request.totals, start=first):
-            found = sha256(total.tobytes()).digest()
-            if step < len(pinned) and pinned[step] != found:
+            total_digest = sha256(total.tobytes()).digest()
+            if step < len(pinned) and pinned[step] != total_digest:
                 raise CannotReply(f"the totals of step {step + 1} of the priors differ from those sent before")
-            pinned[step:] = [found, *pinned[step + 1 :]]
+            pinned[step:] = [total_digest, *pinned[step + 1 :]]
         return replace(secrets, prior_totals=tuple(pinned))
 
     def training(self, training: Training, request: Train, secrets: Secrets) -> tuple[Trained, Secrets]:
         """The prompts after training, as the server gets them."""
-        again = repeated_reply(request, secrets)
-        if again is not None:
-            values = np.frombuffer(again, np.float32).astype(np.float64)
+        repeated = repeated_reply(request, secrets)
+        if repeated is not None:
+            values = np.frombuffer(repeated, np.float32).astype(np.float64)
             return Trained(shaped(values, request.shared), 1, math.nan), secrets
         disclosed = (
             self._training_noised(training, request, secrets) if self.config.privacy.noise_multiplier else training

@@ -60,13 +60,13 @@ class MaskedSum:
 
     def _secrets(self, shares: Shares) -> dict[str, bytes]:
         """Of everybody the one that has to be known. CannotUnmask names all whose is not to be had."""
-        wanted = dict.fromkeys(self.masked, OWN) | dict.fromkeys(self.dropped, PAIR)
-        secrets = {client: self._secret(client, which, shares) for client, which in wanted.items()}
-        found = {client: secret for client, secret in secrets.items() if secret is not None}
-        if len(found) < len(wanted):
-            helped = {client: sum(client in given for given in shares.values()) for client in wanted}
-            raise CannotUnmask({client: helped[client] for client in wanted if client not in found})
-        return found
+        kinds = dict.fromkeys(self.masked, OWN) | dict.fromkeys(self.dropped, PAIR)
+        secrets = {client: self._secret(client, which, shares) for client, which in kinds.items()}
+        known_secrets = {client: secret for client, secret in secrets.items() if secret is not None}
+        if len(known_secrets) < len(kinds):
+            helped = {client: sum(client in given for given in shares.values()) for client in kinds}
+            raise CannotUnmask({client: helped[client] for client in kinds if client not in known_secrets})
+        return known_secrets
 
     def _secret(self, client: str, which: int, shares: Shares) -> bytes | None:
         """Return a client's private key, from shares that reproduce its public key; None if no shares do."""

@@ -70,10 +70,10 @@ class Spread:
 
 def spread(values: Sequence[float | None]) -> Spread | None:
     """None where nothing was measured. The deviation is that of a sample, over n - 1."""
-    known = [value for value in values if value is not None]
-    if not known:
+    present = [value for value in values if value is not None]
+    if not present:
         return None
-    return Spread(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None)
+    return Spread(statistics.fmean(present), statistics.stdev(present) if len(present) > 1 else None)
 
 
 @dataclass(frozen=True)
@@ -202,8 +202,8 @@ def _by_settings(run: ComparedRun, differ: Sequence[str]) -> str:
     """Return the differing settings in short, without those that the method's title says already."""
     settings = by_full_name(run.outcome.settings)
     titled = {"method", "labeler"} if run.outcome.method else set()
-    named = [(name.rpartition(".")[2], settings.get(name, words.NOTHING)) for name in differ if name not in titled]
-    return ", ".join(str(value) if name in _SPEAKING else f"{name} {value}" for name, value in named)
+    shown = [(name.rpartition(".")[2], settings.get(name, words.NOTHING)) for name in differ if name not in titled]
+    return ", ".join(str(value) if name in _SPEAKING else f"{name} {value}" for name, value in shown)
 
 
 def _short_folders(folders: Sequence[Path]) -> list[str]:
@@ -274,8 +274,10 @@ def _recall_table(groups: Sequence[_RunGroup]) -> tuple[list[str], list[tuple[st
     """
 
     def means(rows: Sequence[tuple[float | None, ...] | None]) -> list[Spread | None]:
-        known = [row for row in rows if row]
-        return [spread([hundred(value) for value in column]) for column in zip(*known, strict=True)] if known else []
+        present = [row for row in rows if row]
+        return (
+            [spread([hundred(value) for value in column]) for column in zip(*present, strict=True)] if present else []
+        )
 
     def cell(number: Spread | None) -> _RankedCell:
         if number is None:
@@ -320,7 +322,7 @@ def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = Non
         title=f"{' · '.join(titles)} · FedCoPL comparison",
         titles=titles,
         runs=runs,
-        repeats=[(str(again.folder), str(first.folder)) for again, first in repeats],
+        repeats=[(str(duplicate.folder), str(first.folder)) for duplicate, first in repeats],
         groups=groups,
         differ=differ,
         measures=measures,
@@ -423,10 +425,10 @@ def _versions(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
 
 def _common(runs: Sequence[ComparedRun]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return the settings that are the same in all runs, by section."""
-    apart = {*differing(runs), *_APART}
+    excluded = {*differing(runs), *_APART}
     kept: dict[str, Any] = {}
     for name, value in by_full_name(runs[0].outcome.settings).items():
         section, _, leaf = name.partition(".")
-        if name not in apart:
+        if name not in excluded:
             (kept.setdefault(section, {}) if leaf else kept)[leaf or name] = value
     return by_section(kept)

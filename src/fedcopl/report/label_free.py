@@ -53,7 +53,7 @@ def write_review(folder: Path, client: str, estimate: AccuracyEstimate) -> None:
 
 def read_reviews(folder: Path) -> list[ReviewedClient]:
     """Return the estimates of all reviews in the run's folder, by client."""
-    found = []
+    reviews = []
     for file in sorted((folder / "review").glob("*.json")):
         try:
             kept = ReviewedClient(**json.loads(file.read_bytes()))
@@ -63,8 +63,8 @@ def read_reviews(folder: Path) -> list[ReviewedClient]:
             raise RunFolderError(
                 f"{file}: is damaged: {error}; write it again with: fedcopl review {folder} --score"
             ) from error
-        found.append(kept)
-    return found
+        reviews.append(kept)
+    return reviews
 
 
 def label_free_accuracy(confidence: float) -> tuple[float, float, float]:
@@ -217,9 +217,9 @@ def label_free_facts(summary: _LabelFree) -> Iterator[tuple[str, str]]:
     if summary.agreement is not None:
         low = ": the class names may describe the images poorly" if summary.agreement < LOW_AGREEMENT else ""
         yield "text and prototypes", f"agree on {100 * summary.agreement:.0f} % of the images{low}"
-    known = [client for client in summary.clients if client.shares or client.refused]
-    for client in known[:_LISTED]:
-        named = ", ".join(f"{shortened(one.name, _LETTERS)} {one.text}".replace(SPACE, " ") for one in client.shares)
-        yield "class prior", f"{client.name}: {named or 'none, it refused the priors'}"
-    if len(known) > _LISTED:
-        yield "class prior", f"{counted(len(known) - _LISTED, 'more client')}: see the report"
+    labelled = [client for client in summary.clients if client.shares or client.refused]
+    for client in labelled[:_LISTED]:
+        shares = ", ".join(f"{shortened(one.name, _LETTERS)} {one.text}".replace(SPACE, " ") for one in client.shares)
+        yield "class prior", f"{client.name}: {shares or 'none, it refused the priors'}"
+    if len(labelled) > _LISTED:
+        yield "class prior", f"{counted(len(labelled) - _LISTED, 'more client')}: see the report"

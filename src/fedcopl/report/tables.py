@@ -61,19 +61,19 @@ class _HeatTable:
     missing: str = "no reply"  # stands for a row without numbers
 
 
-def heat_tables(outcome: Outcome, numbers: Counted, how: LabelStory) -> list[_HeatTable]:
+def heat_tables(outcome: Outcome, numbers: Counted, story: LabelStory) -> list[_HeatTable]:
     """The counts with one common scale of shades, and the change where the server balanced the classes."""
-    used = "Labels of the data; they were used." if how.supervised else "Labels of the data; never used in training."
+    used = "Labels of the data; they were used." if story.supervised else "Labels of the data; never used in training."
     titled = [
         ("True", used, numbers.true),
-        ("Estimated", how.estimated, numbers.estimated),
-        ("Allocated", how.allocated, numbers.allocated),
-        ("Selected", how.selected, numbers.selected),
+        ("Estimated", story.estimated, numbers.estimated),
+        ("Allocated", story.allocated, numbers.allocated),
+        ("Selected", story.selected, numbers.selected),
     ]
-    known = [(title, note, one) for title, note, one in titled if one is not None]
-    largest = max(int(counts.max(initial=0)) for _, _, (counts, _) in known)
-    tables = [_heat_table(outcome, title, note, one, largest) for title, note, one in known]
-    if not how.cooperative:
+    available = [(title, note, one) for title, note, one in titled if one is not None]
+    largest = max(int(counts.max(initial=0)) for _, _, (counts, _) in available)
+    tables = [_heat_table(outcome, title, note, one, largest) for title, note, one in available]
+    if not story.cooperative:
         return tables
     both = numbers.estimated[1] & numbers.allocated[1]
     change = np.where(both[:, None], numbers.allocated[0] - numbers.estimated[0], 0)
@@ -133,9 +133,9 @@ def class_priors(outcome: Outcome) -> dict[str, Any]:
     tables = [_prior_table(outcome, "Estimated class prior", note, estimated)]
     if true.any():
         tables.append(_prior_table(outcome, "True class prior", "In per cent; from labels that were never used.", true))
-    known, both = estimated[estimated.any(axis=1)], estimated.any(axis=1) & true.any(axis=1)
+    nonzero, both = estimated[estimated.any(axis=1)], estimated.any(axis=1) & true.any(axis=1)
     overlap = float(min(np.minimum(estimated, true)[both].sum(axis=1).mean(), 1.0)) if both.any() else None
-    return {"priors": tables, "common": bool(len(known) and np.ptp(known, axis=0).max() < 1e-9), "overlap": overlap}
+    return {"priors": tables, "common": bool(len(nonzero) and np.ptp(nonzero, axis=0).max() < 1e-9), "overlap": overlap}
 
 
 def _prior_table(outcome: Outcome, title: str, note: str, shares: NDArray[np.float64]) -> _HeatTable:
@@ -209,11 +209,13 @@ def reported_clients(outcome: Outcome, numbers: Counted | None) -> list[_Reporte
     untrained = outcome.untrained.clients if outcome.untrained else ()
     priors = untrained if len(untrained) == len(clients) else (None,) * len(clients)
     listed = any(record.sites is not None for record in rounds)
-    taken = [sum(client.name in (record.sites or ()) for record in rounds) if listed else None for client in clients]
+    trained_rounds = [
+        sum(client.name in (record.sites or ()) for record in rounds) if listed else None for client in clients
+    ]
     last = [_last_part(client.name, rounds[-1]) for client in clients]
     tables = (numbers.estimated, numbers.allocated, numbers.selected) if numbers else ()
     sums = [table[0].sum(axis=1).tolist() for table in tables]
-    rows = [_ReportedClient(*row) for row in zip(clients, priors, taken, last, *sums, strict=True)]
+    rows = [_ReportedClient(*row) for row in zip(clients, priors, trained_rounds, last, *sums, strict=True)]
     return [rows[k] for k in largest_clients(outcome, len(rows))]
 
 

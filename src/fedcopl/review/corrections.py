@@ -85,9 +85,9 @@ def merge_answers(survey: SampleSurvey, file: Path) -> _Merged:
         image, text = row["file"], row["label"]
         kind = _KIND_OF.get(text, "class")
         label = text if kind == "class" else None
-        why = _why_not(survey, image, label, row.get("digest") or "")
-        if why:
-            merged.passed_over.append((image, why))
+        reason = _why_not(survey, image, label, row.get("digest") or "")
+        if reason:
+            merged.passed_over.append((image, reason))
         elif image not in current:
             digest = survey.gallery.digest(survey.number_of[image])
             survey.answers.add(

@@ -103,12 +103,12 @@ class Answers:
     def undo(self, tab: str) -> tuple[str, str] | None:
         """Take back the last answer given in this tab: its image and its page; None if there is none."""
         with self._open(create=True) as database, database:
-            taken = database.execute(
+            removed = database.execute(
                 "UPDATE answer SET undone = ? WHERE id = (SELECT MAX(id) FROM answer WHERE tab = ? AND undone IS NULL) "
                 "RETURNING image, place",
                 (_now(), tab),
             ).fetchall()
-        return (str(taken[0][0]), str(taken[0][1])) if taken else None
+        return (str(removed[0][0]), str(removed[0][1])) if removed else None
 
     def can_undo(self, tab: str) -> bool:
         return bool(self._rows("SELECT 1 FROM answer WHERE tab = ? AND undone IS NULL LIMIT 1", tab))

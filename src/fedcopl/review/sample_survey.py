@@ -114,11 +114,11 @@ class SampleSurvey:
     def outcome(self, current: Mapping[str, ExpertAnswer]) -> SampleOutcome:
         sampled = list(self.sample(current))
         judged = [(number, self.is_right(number, answer)) for number, answer in sampled if answer.kind != "unclear"]
-        looked_at = np.array([number for number, _ in judged], np.int64)
+        reviewed = np.array([number for number, _ in judged], np.int64)
         right = np.array([is_right for _, is_right in judged], np.bool_)
         return SampleOutcome(
-            estimate=estimate_share(self.views.strata, looked_at, right),
-            classes=list(self._by_class(looked_at, right)),
+            estimate=estimate_share(self.views.strata, reviewed, right),
+            classes=list(self._by_class(reviewed, right)),
             unclear=len(sampled) - len(judged),
             answered=len(current),
             corrected=sum(
@@ -135,14 +135,14 @@ class SampleSurvey:
         write_review(self.answers.folder, self.gallery.client, outcome.estimate)
         return outcome
 
-    def _by_class(self, looked_at: NDArray[np.int64], right: NDArray[np.bool_]) -> Iterator[_ClassShare]:
+    def _by_class(self, reviewed: NDArray[np.int64], right: NDArray[np.bool_]) -> Iterator[_ClassShare]:
         label = self.gallery.predictions.label
-        held = self.class_sizes
-        for number in np.unique(label[looked_at]):
-            mine = label[looked_at] == number
-            images = int(held[number])
+        sizes = self.class_sizes
+        for number in np.unique(label[reviewed]):
+            in_class = label[reviewed] == number
+            images = int(sizes[number])
             one_stratum = np.zeros(images, np.int64)
-            share = estimate_share(one_stratum, np.arange(int(mine.sum())), right[mine])
+            share = estimate_share(one_stratum, np.arange(int(in_class.sum())), right[in_class])
             yield _ClassShare(self.gallery.classes[number], images, share)
 
     @cached_property

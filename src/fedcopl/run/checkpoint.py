@@ -46,9 +46,9 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         tensors |= {f"client/{number}/{name}": value for name, value in state_tensors(state).items()}
     for number, upload in enumerate(server.uploads.values()):
         tensors |= {f"upload/{number}/{name}": value for name, value in upload.items()}
-    tensors, again = _each_once(tensors)
+    tensors, duplicates = _each_once(tensors)
     about = {
-        "again": again,
+        "again": duplicates,
         "round": server.round,
         "classes": server.classes,
         "members": server.members,

@@ -101,9 +101,9 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
 
 def _read_shards(index: Path) -> dict[str, Tensor]:
     """Read the files of an index, which are in its folder."""
-    where: dict[str, str] = read_json(index)["weight_map"]
-    shards = {name: read_weights(index.parent / Path(name).name) for name in sorted(set(where.values()))}
-    return {tensor: shards[shard].get(tensor) for tensor, shard in where.items()}
+    shard_of: dict[str, str] = read_json(index)["weight_map"]
+    shards = {name: read_weights(index.parent / Path(name).name) for name in sorted(set(shard_of.values()))}
+    return {tensor: shards[shard].get(tensor) for tensor, shard in shard_of.items()}
 
 
 def _read_pickle(file: Path) -> dict[str, Tensor]:
@@ -121,8 +121,8 @@ def _load_pickle(file: Path) -> Any:
     try:  # only torch's newer format, a zip archive, can be mapped
         return torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except pickle.UnpicklingError as error:  # torch's message explains how to run the file anyway
-        named = re.search(r"GLOBAL ([\w.]+)", str(error))
-        content = f"calls {named[1]}" if named else "is no pickle of tensors"
+        match = re.search(r"GLOBAL ([\w.]+)", str(error))
+        content = f"calls {match[1]}" if match else "is no pickle of tensors"
         raise ModelError(
             f"{file}: holds more than weights ({content}): it is not opened, because it could run code"
         ) from error

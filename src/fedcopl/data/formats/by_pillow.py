@@ -117,13 +117,13 @@ def _deep_colours(image: ImageFile.ImageFile, content: bytes, page: int, window:
     The file is decoded twice: for the high bytes, and with swapped byte order for the low bytes. Alpha is scaled by its
     full range.
     """
-    with Image.open(io.BytesIO(content), formats=_FORMATS) as again:
+    with Image.open(io.BytesIO(content), formats=_FORMATS) as reopened:
         if page:
-            again.seek(page)
-        again.tile = [_swap_bytes(tile) for tile in again.tile]
+            reopened.seek(page)
+        reopened.tile = [_swap_bytes(tile) for tile in reopened.tile]
         image.load()
-        again.load()
-        high, low = (np.asarray(_upright(half), np.uint16) for half in (image, again))
+        reopened.load()
+        high, low = (np.asarray(_upright(half), np.uint16) for half in (image, reopened))
     numbers = high * np.uint16(256) + low
     colours, span = eight_bits(numbers[..., :3], window)
     if image.mode == "RGBA":
@@ -134,10 +134,10 @@ def _deep_colours(image: ImageFile.ImageFile, content: bytes, page: int, window:
 
 def _swap_bytes(tile: Any) -> Any:
     """Swap the byte order of a tile, which is a plain tuple in older versions of Pillow."""
-    *where, given = tile
+    *location, given = tile
     mode, *others = given if isinstance(given, tuple) else (given,)
     turned = mode[:-1] + _OTHER_HALF[mode[-1]]
-    parts = (*where, (turned, *others) if isinstance(given, tuple) else turned)
+    parts = (*location, (turned, *others) if isinstance(given, tuple) else turned)
     return tile._make(parts) if hasattr(tile, "_make") else parts
 
 

@@ -105,11 +105,11 @@ class GridTransport:
 
     def take_drops(self) -> Reasons:
         """Return which replies were not used, and why, since the last call."""
-        taken, self._drops = self._drops, Reasons()
-        for site, why in self.connected.notes.items():
-            taken.add(site, "connect", why)
+        drops, self._drops = self._drops, Reasons()
+        for site, reason in self.connected.notes.items():
+            drops.add(site, "connect", reason)
         self.connected.notes = {}
-        return taken
+        return drops
 
     def _collect(self, pending: dict[str, _Pending], replies: dict[str, Reply], needed: int) -> None:
         """Send requests, again where a site was lost, until all have replied or the timeout has passed."""
@@ -143,9 +143,9 @@ class GridTransport:
                 message = Message(records, node.id, route(type(one.request)), ttl=ttl, group_id=round_number)
                 self.audit(audit_message(message, OUT, site, "sent"))
                 one.node, one.sent, messages[site] = node, message, message
-        taken = set(self.grid.push_messages(list(messages.values()))) if messages else set()
+        message_ids = set(self.grid.push_messages(list(messages.values()))) if messages else set()
         for site, message in messages.items():
-            pending[site].message = message.metadata.message_id if message.metadata.message_id in taken else ""
+            pending[site].message = message.metadata.message_id if message.metadata.message_id in message_ids else ""
 
     def _note_connections(self, pending: Iterable[str], present: Iterable[str]) -> None:
         """Report once that an awaited site is not connected, and once that it is connected again."""
@@ -194,10 +194,10 @@ class GridTransport:
             raise Unreadable("the reply came from another folder than before: two sites use this key, or it was moved")
         return reply
 
-    def _drop(self, site: str, request: Request, why: str) -> None:
+    def _drop(self, site: str, request: Request, reason: str) -> None:
         """Count an unusable reply, and report it unless the last one of this site had the same reason."""
-        self._drops.add(site, type(request).__name__, why)
-        note = f"round {request.round + 1}, {type(request).__name__}: {site} is left out: {why}"
+        self._drops.add(site, type(request).__name__, reason)
+        note = f"round {request.round + 1}, {type(request).__name__}: {site} is left out: {reason}"
         if self._last_drop.get(site) != note:
             self._last_drop[site] = note
             self.watcher.noticed(note)
