@@ -197,7 +197,7 @@ class Evaluation(Section):
 
 
 class Privacy(Section):
-    """What others can learn from a site. What each setting protects against, and its cost: `docs/privacy.md`."""
+    """Privacy settings. `docs/privacy.md` has the protection and cost of each."""
 
     secure_aggregation: bool = False
     """the server learns only the sums over the sites: class counts, prompts, loss"""
@@ -270,7 +270,7 @@ class RunConfig(Section):
 
     @property
     def adapts(self) -> bool:
-        """Whether priors are estimated and used; never for zero-shot CLIP and for training on true labels."""
+        """Whether priors are estimated; never for zero-shot CLIP and for training on true labels."""
         on = self.priors.logit_bias or self.priors.label_shift or self.priors.prototypes
         return on and self.method != "zeroshot" and self.options.get("labels") != "truth"
 

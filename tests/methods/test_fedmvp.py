@@ -84,5 +84,5 @@ def test_everything_is_shared():
 
 
 def test_heads_must_divide_the_width():
-    with pytest.raises(ConfigError, match=r"options\.heads: must divide the 128 coordinates of a visual prompt"):
+    with pytest.raises(ConfigError, match=r"options\.heads: must divide the 128 dimensions of a visual prompt"):
         learner_of("fedmvp", "options.heads=3")

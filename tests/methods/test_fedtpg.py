@@ -66,5 +66,5 @@ def test_everything_is_shared():
 
 
 def test_heads_must_divide_the_width():
-    with pytest.raises(ConfigError, match=r"options\.heads: must divide the 128 coordinates"):
+    with pytest.raises(ConfigError, match=r"options\.heads: must divide the 128 dimensions"):
         learner_of("fedtpg", "options.heads=3")

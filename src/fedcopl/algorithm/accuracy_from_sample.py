@@ -63,7 +63,7 @@ def estimate_share(strata: IntArray, looked_at: IntArray, right: BoolArray) -> A
     """
     if len(looked_at) == 0:
         return AccuracyEstimate(math.nan, 0.0, 1.0, 0, 0)
-    sizes, reviewed, correct = _joined(strata, looked_at, right)
+    sizes, reviewed, correct = _merge_strata(strata, looked_at, right)
     weight = sizes / sizes.sum()
     share = float((weight * correct / reviewed).sum())
     spread = float((weight**2 * (sizes - reviewed) / np.maximum(sizes - 1, 1) / reviewed).sum())
@@ -87,17 +87,17 @@ def images_needed(share: float, images: int, half_width: float) -> int:
     low, high = 1, images
     while low < high:
         middle = (low + high) // 2
-        bottom, top = _wilson(share, _worth(middle, images))
+        bottom, top = _wilson(share, _effective_size(middle, images))
         low, high = (low, middle) if top - bottom <= 2 * half_width else (middle + 1, high)
     return low
 
 
-def _worth(looked_at: int, images: int) -> float:
+def _effective_size(looked_at: int, images: int) -> float:
     """Return n* of one stratum with all images."""
     return math.inf if looked_at >= images else looked_at * (images - 1) / (images - looked_at)
 
 
-def _joined(strata: IntArray, looked_at: IntArray, right: BoolArray) -> tuple[IntArray, IntArray, IntArray]:
+def _merge_strata(strata: IntArray, looked_at: IntArray, right: BoolArray) -> tuple[IntArray, IntArray, IntArray]:
     """Return N_h, n_h and k_h of strata joined with their neighbours until each has _MIN_STRATUM reviewed images."""
     strata_count = int(strata.max()) + 1
     sizes = np.bincount(strata, minlength=strata_count)

@@ -30,7 +30,7 @@ _LR_DECAY, _LR_RECOVERY = 0.5, 2**0.25  # of a client's learning rate, after a r
 
 
 class Evidence(NamedTuple):
-    """How well a model fits the holdout: sums over images, which can be added up over clients."""
+    """Fit of a model to the holdout, as sums over images that can be added over clients."""
 
     images: float = 0.0
     loss: float = 0.0  # sum of -log p of the reference labels
@@ -49,7 +49,7 @@ class HoldoutVerdict:
 
 @dataclass(frozen=True)
 class HoldoutState:
-    """What a client's hold-out check keeps between rounds. Never sent."""
+    """State of a client's hold-out check between rounds. It is never sent."""
 
     accepted: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # the last good model; none: the first one
     log_probs: FloatArray | None = None  # of the holdout by that model, (n, C), until the holdout changes

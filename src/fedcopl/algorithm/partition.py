@@ -61,8 +61,8 @@ def dirichlet(
         train, shares = _draw_dirichlet(train_sizes, clients, beta, rng)
         if _smallest(train) >= min_train and _smallest(_apportion(shares, test_sizes)) >= min_test:
             break
-    train = _mend(train, min_train, preferred=train > 0)
-    test = _mend(_apportion(shares, test_sizes), min_test, preferred=train > 0)
+    train = _move_to_small_clients(train, min_train, preferred=train > 0)
+    test = _move_to_small_clients(_apportion(shares, test_sizes), min_test, preferred=train > 0)
     return Partition(_hand_out(train_labels, train, rng), _hand_out(test_labels, test, rng))
 
 
@@ -163,7 +163,7 @@ def _smallest(counts: IntArray) -> int:
     return int(counts.sum(axis=0).min())
 
 
-def _mend(counts: IntArray, minimum: int, preferred: BoolArray) -> IntArray:
+def _move_to_small_clients(counts: IntArray, minimum: int, preferred: BoolArray) -> IntArray:
     """Move the fewest images so that each client holds `minimum`, of its preferred classes if possible.
 
     Possible whenever there are minimum * K images in all. Moving exactly what is short is the fewest.
@@ -224,7 +224,7 @@ def _shards(shares: FloatArray, holders: BoolArray, sizes: IntArray) -> IntArray
     enough = sizes >= holders.sum(axis=1)
     first = (holders & enough[:, None]).astype(np.int64)
     counts = first + _apportion(shares, sizes - first.sum(axis=1))
-    return _mend(counts, min(1, int(sizes.sum()) // holders.shape[1]), preferred=holders)
+    return _move_to_small_clients(counts, min(1, int(sizes.sum()) // holders.shape[1]), preferred=holders)
 
 
 def _hand_out(labels: IntArray, counts: IntArray, rng: np.random.Generator) -> tuple[IntArray, ...]:

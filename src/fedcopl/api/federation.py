@@ -48,14 +48,14 @@ def _settings_of(
     """
     begin = {} if config is None else config.model_dump()
     overridden = override(
-        begin, [f"{name.replace('__', '.')}={_written(name, value)}" for name, value in given.items()]
+        begin, [f"{name.replace('__', '.')}={_format_value(name, value)}" for name, value in given.items()]
     )
     for key, value in (fixed or {}).items():
         overridden.setdefault("data", {})[key] = value
     return RunConfig.from_mapping(overridden, "settings")
 
 
-def _written(name: str, value: Any) -> str:
+def _format_value(name: str, value: Any) -> str:
     """Return a value as a settings file has it; scalars of JSON are scalars of TOML."""
     plain = value.item() if hasattr(value, "item") else str(value) if isinstance(value, Path) else value
     if not isinstance(plain, str | int | float | bool):
@@ -269,7 +269,7 @@ def _read_names(classes: Sequence[str] | str | Path) -> tuple[str, ...]:
         file = Path(classes).expanduser()
         if others := read_other_names(file):
             raise DataError(
-                f"{classes}: other names stand in the sentences here: model.template='a photo of a {{}}{others}'"
+                f"{classes}: put other names into the template instead: model.template='a photo of a {{}}{others}'"
             )
         return clean_all(read_classes(file), classes)
     if not len(classes):
@@ -282,4 +282,4 @@ def _refuse_names(sites: Sequence[Site]) -> None:
         raise DataError("sites: is empty; a federation needs at least one")
     twice = [name for name, count in Counter(site.name for site in sites).items() if count > 1]
     if twice:
-        raise DataError(f"sites: two of them are called {twice[0]!r}; give each a name of its own")
+        raise DataError(f"sites: two of them are called {twice[0]!r}; give each a unique name")

@@ -28,7 +28,7 @@ class DriftReport:
 
     @property
     def advice(self) -> str:
-        """One line on what to do.
+        """The recommended action, in one line.
 
         >>> DriftReport(99, 99, [StreamChange("mix", 0.3, 0.001)], []).advice
         'the class prior has changed: label with --prior images; no new run is needed for that'

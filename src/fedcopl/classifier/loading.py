@@ -81,7 +81,7 @@ def zero_shot(classes_file: Path, backbone: str | Path, device: str = "auto") ->
 
 def _load_exported(folder: Path, backbone: str | Path | None, device: str, precision: str) -> Classifier:
     recipe, numbers = Recipe.read(folder / CONFIG)
-    backbone_path = backbone or _where(folder, recipe.backbone)
+    backbone_path = backbone or _backbone_path(folder, recipe.backbone)
     model = _build(recipe.config, recipe.classes, recipe.template, backbone_path, device, precision).model
     _check_fingerprint(model.encoder.clip, recipe.backbone, backbone_path, str(folder))
     arrays = _read_arrays(folder / ARRAYS)
@@ -98,7 +98,7 @@ def _load_exported(folder: Path, backbone: str | Path | None, device: str, preci
 
 
 def restored(written: str, prompts: _PromptArrays, prior: Prior | None, backbone: str, precision: str) -> Classifier:
-    """Restore a pickled classifier; its CLIP model is loaded once for all classifiers that use it."""
+    """Restore a pickled classifier; classifiers that use the same CLIP model share it."""
     recipe = Recipe.parse(written, "the pickled classifier")
     clip = _CLIPS.get(recipe.backbone.fingerprint)
     try:
@@ -122,7 +122,7 @@ def _check_fingerprint(clip: Clip, trained_on: TrainedOn, path: str | Path, arti
         )
 
 
-def _where(folder: Path, backbone: TrainedOn) -> str | Path:
+def _backbone_path(folder: Path, backbone: TrainedOn) -> str | Path:
     """Return the model's path in the folder, or its public name; a name from a file is never used as a path."""
     if backbone.included:
         files = [file for file in (folder / BACKBONE).glob("*") if file.is_file()]
@@ -170,12 +170,12 @@ class FinishedRun:
         self.outcome = read_finished(folder)
         self.classes = self.outcome.classes
         self.template = self.outcome.template or self.config.model.template or TEMPLATE
-        self._where = (backbone or self.config.model.backbone, device, precision)
+        self._build_options = (backbone or self.config.model.backbone, device, precision)
 
     @cached_property
     def _built(self) -> BuiltModel:
         """The model, loaded at first use: a wrong client name is reported before."""
-        return _build(self.config, self.classes, self.template, *self._where)
+        return _build(self.config, self.classes, self.template, *self._build_options)
 
     @cached_property
     def _fingerprint(self) -> str:

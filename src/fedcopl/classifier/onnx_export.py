@@ -44,7 +44,7 @@ class _Baked(nn.Module):
     def __init__(self, predictor: Predictor):
         super().__init__()
         self.model = predictor.model
-        prompts = self.model.method.at_home(predictor.prompts)
+        prompts = self.model.method.inference_prompts(predictor.prompts)
         self.params = self.model.params(prompts)
         self.classes = self.model.classes(prompts).clone()
         self.vision = self.model.encoder.clip.vision

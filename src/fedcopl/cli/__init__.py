@@ -68,7 +68,7 @@ def _add_missing(name: str) -> None:
     @app.command(name, help=_OTHER_PACKAGE[name], context_settings=anything)
     def missing() -> None:
         raise ConfigError(
-            f"{name}: is in a package of its own: pip install 'fedcopl[experiments]', or pip install -e experiments "
+            f"{name}: is in a separate package: pip install 'fedcopl[experiments]', or pip install -e experiments "
             "in a checkout"
         )
 

@@ -139,8 +139,8 @@ def _help_page(command: Any, context: Any) -> str:
     console = Console(highlight=False, markup=False)
     with console.capture() as page:
         console.print(f"Usage: {' '.join(usage)}\n\n{_paragraphs(command)}")
-        _print_rows(console, "Arguments", [(one.shown, _explained(one)) for one in arguments])
-        _print_rows(console, "Options", [(one.shown, _explained(one)) for one in options])
+        _print_rows(console, "Arguments", [(one.shown, _help_text(one)) for one in arguments])
+        _print_rows(console, "Options", [(one.shown, _help_text(one)) for one in options])
         rows = [(name, _paragraphs(one).split("\n")[0]) for name, one in commands.items()]
         _print_rows(console, "Commands", rows)
     return "\n".join(line.rstrip() for line in page.get().splitlines())
@@ -151,7 +151,7 @@ def _paragraphs(command: Any) -> str:
     return "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
 
 
-def _explained(one: Parameter) -> str:
+def _help_text(one: Parameter) -> str:
     default = f"default: {one.default}" if one.default else ""
     notes = [note for note in ("required" if one.is_option and one.required else "", default, one.limits) if note]
     return " ".join([one.help, *([f"[{'; '.join(notes)}]"] if notes else [])])

@@ -52,7 +52,7 @@ def _check(
     from ..clip.known_models import locate
 
     file = locate(path)
-    print(f"{'is':<12}{kind_of(file)}")
+    print(f"{'format':<12}{kind_of(file)}")
     try:
         clip = load_clip(file, activation=activation)
     except ModelError:

@@ -53,7 +53,7 @@ def report(
 
 
 def _read(folders: list[Path]) -> "list[ComparedRun]":
-    """Read all runs, each once; runs without a finished round are skipped unless they were named themselves."""
+    """Read each run once; runs without a finished round are skipped unless requested by name."""
     from ..report.comparison import ComparedRun
     from ..run.folder import NothingYet, find_runs, read_so_far
 

@@ -54,7 +54,7 @@ def print_estimate(run: "TimeEstimate", *, as_json: bool) -> None:
         return
     console = _console()
     console.print(f"{'takes':<22}{run}", soft_wrap=True)
-    console.print(f"{'computes':<22}{run.work.encoded:,} image encodings, {run.work.steps:,} training steps")
+    console.print(f"{'compute':<22}{run.work.encoded:,} image encodings, {run.work.steps:,} training steps")
 
 
 def _accuracy_table(outcome: Outcome) -> Table:

@@ -278,7 +278,7 @@ def refuse_unknown(name: str) -> None:
     known = [*BUILT_IN, *RELEASES]
     close_matches = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"; did you mean {close_matches[0]}?" if close_matches else ""
-    raise ModelError(f"{name}: no such file or folder, and none of the known models {', '.join(known)}{hint}")
+    raise ModelError(f"{name}: no such file or folder, and not one of the known models {', '.join(known)}{hint}")
 
 
 def find_cached(name: str, *, verify: bool = False) -> Path | None:

@@ -102,11 +102,11 @@ def read_by_settings(dataset: Dataset, data: Data) -> Dataset:
         stored = images.images
         if isinstance(stored, StoredImages):
             images = replace(images, images=stored.with_options(options))
-        splits.append(_every_page(images) if options.pages == "all" else images)
+        splits.append(_split_pages(images) if options.pages == "all" else images)
     return replace(dataset, train=splits[0], test=splits[1])
 
 
-def _every_page(images: ImageSet) -> ImageSet:
+def _split_pages(images: ImageSet) -> ImageSet:
     """Make an image of each page of a file, named file#1, file#2 and so on; a file of one page keeps its name."""
     files = images.images
     if not isinstance(files, ImageFiles):
@@ -233,7 +233,7 @@ def _fetch_file(download: _Download, archive: Path, progress: _BytesProgress) ->
         file.flush()
         os.fsync(file.fileno())
     if total is not None and have < total:
-        raise ConnectionError(f"{have:,} of {total:,} bytes came")
+        raise ConnectionError(f"{have:,} of {total:,} bytes received")
     part.rename(archive)
 
 

@@ -100,7 +100,7 @@ def clean_all(names: Sequence[str], origin: object) -> tuple[str, ...]:
         if len(set(same)) == 1:
             raise DataError(f"{origin}: lists the class {same[0]!r} {len(same)} times; keep one of them")
         listed = ", ".join(map(repr, same))
-        raise DataError(f"{origin}: the classes {listed} are all called {twice[0]!r}; give each a name of its own")
+        raise DataError(f"{origin}: the classes {listed} are all called {twice[0]!r}; give each a unique name")
     if "" in cleaned:
         raise DataError(f"{origin}: a class has an empty name ({names[cleaned.index('')]!r}); name it or remove it")
     return tuple(cleaned)
@@ -126,7 +126,7 @@ def _names_by_line(file: Path) -> list[list[str]]:
         raise DataError(f"{file}: cannot be read as a list of class names: {error}") from error
     synonyms = [[name.strip() for name in line.split("|")] for line in lines if line.strip()]
     if not synonyms:
-        raise DataError(f"{file}: names no class; write one name a line")
+        raise DataError(f"{file}: names no class; write one name per line")
     empty = next((names for names in synonyms if "" in names), None)
     if empty is not None:
         raise DataError(f"{file}: the line {' | '.join(empty)!r} has an empty name; write name | other name")
@@ -213,7 +213,7 @@ def _classes(records: Sequence[FileRecord], origin: Path, listed: ListedClasses 
     if listed is None:
         if not labels:
             raise DataError(
-                f"{origin}: has neither labels nor a list of classes; write classes.txt, one name a line, "
+                f"{origin}: has neither labels nor a list of classes; write classes.txt, one name per line, "
                 "or name another list with data.classes_file"
             )
         return clean_all(labels, origin)

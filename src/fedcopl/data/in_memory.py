@@ -170,7 +170,7 @@ def class_numbers(labels: LabelsOfImages, classes: Sequence[str], argument: str)
         wrong = numbers[(numbers < 0) | (numbers >= len(classes))]
         if len(wrong):
             raise DataError(
-                f"{argument}: the label {wrong[0]} is none of the {counted(len(classes), 'class')}, counted from 0"
+                f"{argument}: the label {wrong[0]} is not one of the {counted(len(classes), 'class')}, counted from 0"
             )
         return numbers
     number_of = {name: number for number, name in enumerate(classes)}

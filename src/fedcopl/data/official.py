@@ -65,7 +65,7 @@ def _unpickle(content: bytes) -> dict[str, Any]:
 
 
 def _array(value: Any) -> Any:
-    """Build the array of bytes that a stand-in recorded; other values are returned as they are."""
+    """Build the array of bytes that a placeholder recorded; other values are returned unchanged."""
     if not isinstance(value, _NumpyStandIn):
         return value
     _, shape, dtype, is_fortran, data = value.state
@@ -297,9 +297,9 @@ def _checked(
     train = sum(record.split == "train" for record in records)
     actual = (len(names), train, len(records) - train)
     if actual != sizes:
-        official, here = (
+        official, counts = (
             f"{train:,} train and {counted(test, 'test image')} in {count} classes"
             for count, train, test in (sizes, actual)
         )
-        raise DataError(f"{root}: {name} has {official}; found {here}. For a part of it use source=folder")
+        raise DataError(f"{root}: {name} has {official}; found {counts}. For a part of it use source=folder")
     return build(name, root, records, listed=ListedClasses(names, root))

@@ -52,7 +52,7 @@ def issue_certificates(folder: Path, addresses: set[str]) -> Certificates:
         write_private(ca_key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         publish_bytes(files.ca, _authority_certificate(key))
     if not files.key.exists() or not _covers(files.certificate, addresses):
-        _write_server(files, ca_key, addresses)
+        _write_server_certificate(files, ca_key, addresses)
     return files
 
 
@@ -137,7 +137,7 @@ def _authority_key(file: Path) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _write_server(files: Certificates, ca_key: Path, addresses: set[str]) -> None:
+def _write_server_certificate(files: Certificates, ca_key: Path, addresses: set[str]) -> None:
     authority = x509.load_pem_x509_certificate(files.ca.read_bytes())
     authority_key = _authority_key(ca_key)
     key = ec.generate_private_key(CURVE)

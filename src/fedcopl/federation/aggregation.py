@@ -14,11 +14,11 @@ from ..algorithm.robust import (
     bounded_counts,
     bounded_evidence,
     bounded_weights,
+    clip_update,
     impossible_responses,
-    overreach,
     robust_mean,
     swapped_classes,
-    within_reach,
+    update_excess,
 )
 from ..config import RunConfig
 from ..errors import NoClientReplied
@@ -50,8 +50,8 @@ from ..privacy.masked_layout import (
     Values,
     Words,
     adapted_sums,
-    added_up,
     batches_of,
+    sum_holdouts,
     totals_of,
     training_sum,
 )
@@ -115,7 +115,7 @@ class PlainAggregator:
         reporting = tuple(one for one in checks.values() if one.images)
         holdouts = reporting if self.config.sharing.bounded and len(reporting) >= FEWEST else ()
         return TrainingSum(
-            tuple(trained), sum(weights), batches, loss, mean, added_up(checks.values()), updates, holdouts
+            tuple(trained), sum(weights), batches, loss, mean, sum_holdouts(checks.values()), updates, holdouts
         )
 
 
@@ -202,7 +202,7 @@ def _clip_updates(server: RoundExchange, trained: Mapping[str, Trained], sent: S
     """Bound each client's weight, and how far it moves the prompts, by those of the others."""
     worked = [client for client, reply in trained.items() if reply.examples]
     weights = bounded_weights([trained[client].examples for client in worked])
-    too_far = overreach([trained[client].shared for client in worked], sent)
+    too_far = update_excess([trained[client].shared for client in worked], sent)
     clipped = {}
     for client, weight, times in zip(worked, weights, too_far, strict=True):
         reply = trained[client]
@@ -211,12 +211,12 @@ def _clip_updates(server: RoundExchange, trained: Mapping[str, Trained], sent: S
             server.report.bounds.add(client, "Train", clip)
         for name in (name for name in times if times[name] > 1):
             server.report.bounds.add(client, "Train", f"update of {name} clipped to 1/{times[name]:.1f} of its length")
-        clipped[client] = replace(reply, examples=weight, shared=within_reach(reply.shared, sent, times))
+        clipped[client] = replace(reply, examples=weight, shared=clip_update(reply.shared, sent, times))
     return {**trained, **clipped}
 
 
 NAME = 16  # bytes of a session's name
-Question = Callable[[tuple[str, ...]], Adapt | Estimate | Train]
+_RequestFactory = Callable[[tuple[str, ...]], Adapt | Estimate | Train]
 """What to ask, given whose answers are summed."""
 
 
@@ -261,16 +261,16 @@ class SecureAggregator:
         server.account("counts", bare.clients, bare.share)
         return bare.clients, totals_of(bare.total)
 
-    def _counts(self, server: RoundExchange, clients: tuple[str, ...], question: Question) -> Bare:
+    def _counts(self, server: RoundExchange, clients: tuple[str, ...], make_request: _RequestFactory) -> Bare:
         """If masks do not come off, once more without whose they are: nothing was learnt, and counting changes nothing.
 
         Each time somebody is left out, so this ends.
         """
         try:
-            return _Session(server, self.config).sum(clients, question)
+            return _Session(server, self.config).sum(clients, make_request)
         except Spoilt as spoilt:
             self._leave_out(server, clients, spoilt)
-        return self._counts(server, server.still_in(clients), question)
+        return self._counts(server, server.still_in(clients), make_request)
 
     def adaptation(
         self, server: RoundExchange, clients: Iterable[str], request: Adapt
@@ -345,12 +345,12 @@ class _Session:
         self.round, self.name = server.report.round, os.urandom(NAME)
         self.vouchers: Mapping[str, bytes] = {}
 
-    def sum(self, clients: Collection[str], question: Question) -> Bare:
+    def sum(self, clients: Collection[str], make_request: _RequestFactory) -> Bare:
         """Run the four stages of SecAgg: set up keys, share keys, collect masked vectors, unmask."""
         keys = self._setup_keys(clients)
         enough = max(needed(len(keys), self.privacy.threshold), self.privacy.min_sites)
         sealed = self._share_keys(keys, enough)
-        request = question(tuple(sealed))
+        request = make_request(tuple(sealed))
         if isinstance(request, Adapt) and request.step and len(sealed) < len(clients):
             raise LostMembers(tuple(sealed))
         masked = self._collect_masked_vectors(request, enough)
@@ -395,7 +395,7 @@ class _Session:
         keys: Mapping[str, bytes],
         sealed: Mapping[str, Mapping[str, bytes]],
         masked: Mapping[str, Words],
-        question: str,
+        request_digest: str,
     ) -> Words:
         from ..privacy.unmasking import CannotUnmask, MaskedSum  # brings cryptography, which is an extra
 
@@ -405,7 +405,7 @@ class _Session:
             masked, lambda client: self._unmask_request(client, tuple(masked), lost, sealed), Unmasked
         )
         self._refuse_few(helped, enough, "Unmask")
-        total = MaskedSum(self.name, keys, masked, lost, question, enough)
+        total = MaskedSum(self.name, keys, masked, lost, request_digest, enough)
         try:
             return total.unmasked({client: reply.shares for client, reply in helped.items()})
         except CannotUnmask as error:

@@ -123,7 +123,7 @@ def reply_to(
     before = request.step - len(request.totals)
     if prior.scores is None or before != len(prior.totals) or prior.model is not None:
         if before:
-            raise CannotReply(f"asked for step {request.step + 1} of the priors without the steps before it")
+            raise CannotReply(f"request for step {request.step + 1} of the priors without the steps before it")
         prior = PriorState(ClientScores(log_probs()))
     scores = prior.scores
     assert scores is not None
@@ -148,7 +148,9 @@ def _with_weight(prior: PriorState, request: Adapt, config: RunConfig) -> PriorS
     """Take the client's weight in the totals from the first ones; it is the same in all others."""
     weight = request.weight
     if not 0 < weight <= 1 or (weight < 1 and config.privacy.secure_aggregation):
-        raise CannotReply(f"its weight in the totals of the priors is {weight:g}, not a share of its own sums")
+        raise CannotReply(
+            f"the client's weight in the totals of the priors is {weight:g}; it must be 1, or above 0 without masks"
+        )
     if prior.totals and weight != prior.weight:
         raise CannotReply(f"its weight in the totals of the priors changed from {prior.weight:g} to {weight:g}")
     return replace(prior, weight=weight)

@@ -172,7 +172,7 @@ class RoundExchange:
     >>> list(exchange.request(("north", "south"), lambda client: Evaluate(0, None), Evaluated))
     ['north']
     >>> exchange.report.dropped
-    {'south': 'Evaluate: more right than there are'}
+    {'south': 'Evaluate: more correct predictions than examples'}
     """
 
     transport: Transport

@@ -50,7 +50,7 @@ def serve(make: Callable[[Keys], ASGIApp], *, port: int, token: str, open_it: bo
 def _listen(port: int) -> socket.socket:
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        if os.name == "posix":  # elsewhere it would let two programs have one port
+        if os.name == "posix":  # on Windows it would let two programs share a port
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((HOST, port))
         listening.listen(128)
@@ -65,10 +65,10 @@ def new_token() -> str:
     return secrets.token_urlsafe(24)
 
 
-def lasting_token(key_file: Path, purpose: str) -> str:
-    """The same token for the same purpose at each start, so that an open page finds its way back.
+def persistent_token(key_file: Path, purpose: str) -> str:
+    """Return the same token for the same purpose at each start, so that an open page keeps working.
 
-    A secret key of this user makes it. Where none can be kept, the token is a new one.
+    It is derived from a secret key of this user. If the key cannot be stored, the token is new.
     """
     with suppress(OSError):
         key_file.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ def page(name: str, status: int = 200, **values: Any) -> HTMLResponse:
 
 
 def file_routes(*names: str) -> list[Route]:
-    """One route for each file; there is no other way to a file."""
+    """Return one route for each static file; no other file is served."""
     return [_file_route(name) for name in names]
 
 

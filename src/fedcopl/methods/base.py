@@ -16,7 +16,7 @@ from .prompts import Shape, first_prompts, text_shape, visual_shape
 
 NamedTensors = Mapping[str, Tensor]
 """The arrays of a client's model by name, on the device."""
-Fit = Callable[[Tensor], Tensor]
+Criterion = Callable[[Tensor], Tensor]
 """The loss of a batch's logits on its pseudo labels."""
 
 
@@ -124,7 +124,7 @@ class Method:
         """Return the logits z, (B, C), used in training."""
         return encoder.logits(images, classes)
 
-    def at_home(self, prompts: Mapping[str, Array]) -> Mapping[str, Array]:
+    def inference_prompts(self, prompts: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return the arrays for labelling and evaluation; training starts from those the server sent."""
         return prompts
 
@@ -141,7 +141,13 @@ class Method:
         return self.config.train.lr
 
     def loss(
-        self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors, batch: Batch, fit: Fit
+        self,
+        encoder: Encoder,
+        images: Tensor,
+        classes: Tensor,
+        params: NamedTensors,
+        batch: Batch,
+        criterion: Criterion,
     ) -> Tensor:
         """Return the loss of a batch.
 
@@ -151,10 +157,10 @@ class Method:
             classes: The class features, (C, d).
             params: All arrays of the client's model.
             batch: Which images these are, and their pseudo labels.
-            fit: Computes the loss on the pseudo labels from logits, (B, C). A loss that calls it several times calls it
-                last with the logits of the prediction: losses on candidate sets keep the last probabilities.
+            criterion: Computes the loss on the pseudo labels from logits, (B, C). A loss that calls it several times
+                calls it last with the logits of the prediction: losses on candidate sets keep the last probabilities.
         """
-        return fit(self.logits(encoder, images, classes, params))
+        return criterion(self.logits(encoder, images, classes, params))
 
     def after_training(self, trained: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return further arrays to keep after training; they are never sent."""

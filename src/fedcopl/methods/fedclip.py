@@ -19,7 +19,7 @@ from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
 from ..rng import stream
-from .base import Batch, Fit, Method, NamedTensors
+from .base import Batch, Criterion, Method, NamedTensors
 from .prompts import Shape
 
 
@@ -71,11 +71,17 @@ class FedCLIP(Method):
         return encoder.class_features(None)
 
     def loss(
-        self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors, batch: Batch, fit: Fit
+        self,
+        encoder: Encoder,
+        images: Tensor,
+        classes: Tensor,
+        params: NamedTensors,
+        batch: Batch,
+        criterion: Criterion,
     ) -> Tensor:
         """Return the loss of `options.loss`; candidate sets always have their own loss."""
         if self.options.loss == "ce" or batch.candidates is not None:
-            return super().loss(encoder, images, classes, params, batch, fit)
+            return super().loss(encoder, images, classes, params, batch, criterion)
         return contrast(encoder.logits(images, classes[torch.from_numpy(batch.label).to(classes.device)]))
 
 

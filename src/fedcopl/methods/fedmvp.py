@@ -31,7 +31,7 @@ from ..clip.frozen_clip import Clip
 from ..clip.vision_towers import VisionTower
 from ..config import Section
 from ..errors import ConfigError
-from .base import Batch, Fit, Method, NamedTensors
+from .base import Batch, Criterion, Method, NamedTensors
 from .cross_attention import LAYERS, cross_attention, layer_shapes, standardised
 from .prompts import Shape, initial_layers
 
@@ -60,7 +60,7 @@ class FedMVP(Method):
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         width = clip.vision.prompt_width
         if width % self.options.heads:
-            raise ConfigError(f"options.heads: must divide the {width} coordinates of a visual prompt")
+            raise ConfigError(f"options.heads: must divide the {width} dimensions of a visual prompt")
         texts: dict[str, Shape] = {"text map": (width, clip.feature_size), "text map bias": (width,)}
         return texts | layer_shapes(width, width)
 
@@ -86,9 +86,15 @@ class FedMVP(Method):
         return encoder.class_features(None)
 
     def loss(
-        self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors, batch: Batch, fit: Fit
+        self,
+        encoder: Encoder,
+        images: Tensor,
+        classes: Tensor,
+        params: NamedTensors,
+        batch: Batch,
+        criterion: Criterion,
     ) -> Tensor:
         """Return the loss on the pseudo labels plus the distance to the features of zero-shot CLIP."""
-        mean = super().loss(encoder, images, classes, params, batch, fit)
+        mean = super().loss(encoder, images, classes, params, batch, criterion)
         weight: float = self.options.consistency
         return mean if weight == 0 else mean + weight * (1 - F.cosine_similarity(images, batch.plain()).mean())

@@ -21,7 +21,7 @@ from torch import Tensor
 from ..clip.encoder import Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
-from .base import Batch, Fit, NamedTensors
+from .base import Batch, Criterion, NamedTensors
 from .promptfl import FrozenImages
 from .prompts import Shape, text_shape
 
@@ -57,10 +57,16 @@ class FedPGP(FrozenImages):
         return encoder.class_features(params["global text"] + params["low rank left"] @ params["low rank right"])
 
     def loss(
-        self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors, batch: Batch, fit: Fit
+        self,
+        encoder: Encoder,
+        images: Tensor,
+        classes: Tensor,
+        params: NamedTensors,
+        batch: Batch,
+        criterion: Criterion,
     ) -> Tensor:
         """Return the loss on the pseudo labels plus mu times the contrastive loss."""
-        mean = super().loss(encoder, images, classes, params, batch, fit)
+        mean = super().loss(encoder, images, classes, params, batch, criterion)
         mu: float = self.options.mu
         if mu == 0:
             return mean

@@ -47,7 +47,7 @@ class FedTPG(FrozenImages):
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         vectors, width = text_shape(clip, self.config.model)
         if width % self.options.heads:
-            raise ConfigError(f"options.heads: must divide the {width} coordinates of a text prompt")
+            raise ConfigError(f"options.heads: must divide the {width} dimensions of a text prompt")
         return {"queries": (vectors, width)} | layer_shapes(width, clip.feature_size)
 
     def shared(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
 from ..rng import stream
-from .base import Batch, Fit, NamedTensors
+from .base import Batch, Criterion, NamedTensors
 from .promptfl import FrozenImages
 from .prompts import Shape
 
@@ -71,10 +71,16 @@ class FST(FrozenImages):
         return {**constants, SYNTHETIC: F.normalize(texts + self.options.spread * scaled, dim=-1)}
 
     def loss(
-        self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors, batch: Batch, fit: Fit
+        self,
+        encoder: Encoder,
+        images: Tensor,
+        classes: Tensor,
+        params: NamedTensors,
+        batch: Batch,
+        criterion: Criterion,
     ) -> Tensor:
         """Return the mean loss over the batch and the synthetic features that balance it."""
-        mean = super().loss(encoder, images, classes, params, batch, fit)
+        mean = super().loss(encoder, images, classes, params, batch, criterion)
         if SYNTHETIC not in params:
             return mean
         missing = missing_images(batch.label, len(classes)).to(mean)

@@ -138,7 +138,7 @@ def score_everywhere(
     once. Each test set is encoded by itself, so that the result does not depend on the others.
     """
     scores: dict[Key, tuple[int, int]] = {}
-    keys = [key_of(prompts, tuple(prompts)) for prompts in map(test_sets[0].model.method.at_home, models)]
+    keys = [key_of(prompts, tuple(prompts)) for prompts in map(test_sets[0].model.method.inference_prompts, models)]
     for key, prompts in zip(keys, models, strict=True):
         if key not in scores:
             right, examples = zip(*(test_set.score(prompts, prior) for test_set in test_sets), strict=True)

@@ -62,7 +62,7 @@ class PFedMoAP(FrozenImages):
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         size = len(range(0, clip.feature_size, stride(clip.feature_size)))
         if size % self.options.heads:
-            raise ConfigError(f"options.heads: must divide the {size} coordinates that the gate receives")
+            raise ConfigError(f"options.heads: must divide the {size} dimensions of the gate's input")
         gate = {gate_name(part): (size, size) for part in GATE} | {f"{gate_name(part)} bias": (size,) for part in GATE}
         return {"text": text_shape(clip, self.config.model)} | gate
 
@@ -87,7 +87,7 @@ class PFedMoAP(FrozenImages):
         highest: float = self.config.train.lr if name == "text" else self.options.gate_lr
         return highest
 
-    def at_home(self, prompts: Mapping[str, Array]) -> Mapping[str, Array]:
+    def inference_prompts(self, prompts: Mapping[str, Array]) -> Mapping[str, Array]:
         return {**prompts, "text": prompts.get("own text", prompts["text"])}
 
     def after_training(self, trained: Mapping[str, Array]) -> Mapping[str, Array]:

@@ -17,7 +17,7 @@ from ..algorithm.image_memory import Memory, build_memory, memory_logits, spatia
 from ..algorithm.select import Selection
 from ..clip.encoder import Array, Encoder
 from ..config import RunConfig, Section
-from .base import Batch, Fit, Method, NamedTensors, in_double
+from .base import Batch, Criterion, Method, NamedTensors, in_double
 from .promptfl import FrozenImages
 
 KEYS, VALUES, IMAGES = "memory keys", "memory values", "memory images"
@@ -63,10 +63,16 @@ class PFedPrompt(FrozenImages):
         return self._with_memory(self.logits(encoder, images, classes, params), images, params, None)
 
     def loss(
-        self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors, batch: Batch, fit: Fit
+        self,
+        encoder: Encoder,
+        images: Tensor,
+        classes: Tensor,
+        params: NamedTensors,
+        batch: Batch,
+        criterion: Criterion,
     ) -> Tensor:
         logits = self.logits(encoder, images, classes, params)
-        return fit(
+        return criterion(
             self._with_memory(logits, images, params, batch.index) if self.options.memory_in_training else logits
         )
 

@@ -107,9 +107,9 @@ class ImageSide:
         """Return the features of some of these images, with caches of their own."""
         return ImageSide(self._model, self._images.part(rows))
 
-    def at_home(self, prompts: Prompts) -> Prompts:
+    def inference_prompts(self, prompts: Prompts) -> Prompts:
         """Return the arrays for labelling and evaluation."""
-        return self._model.method.at_home(prompts)
+        return self._model.method.inference_prompts(prompts)
 
     def frozen(self, index: NDArray[np.int64]) -> Tensor:
         """Return the frozen part of some images, on the device."""
@@ -165,7 +165,7 @@ class ImageSide:
         method, encoder = self._model.method, self._model.encoder
         if not len(self):
             return torch.empty(0, encoder.classes)
-        prompts = method.at_home(prompts)
+        prompts = method.inference_prompts(prompts)
         classes, params = self._model.classes(prompts), self._model.params(prompts)
         return torch.cat([method.personal(encoder, images, classes, params) for images in self.features(prompts)]).cpu()
 

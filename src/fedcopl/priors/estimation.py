@@ -33,7 +33,7 @@ Steps = Generator[Step, list[FloatArray], PosteriorModel]
 
 @dataclass(frozen=True)
 class Settings:
-    """What the estimation depends on besides the totals; the same at every party, but for the text."""
+    """Inputs of the estimation other than the totals; equal at all parties, except for the text."""
 
     classes: int  # C
     width: int  # d
@@ -62,7 +62,7 @@ class Settings:
 
 
 class Estimation:
-    """An estimation as far as the totals known so far determine it.
+    """A prior estimation, advanced by the totals received so far.
 
     Args:
         settings: The same at every party.
@@ -85,12 +85,12 @@ class Estimation:
         self._advance([part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)])
 
     def size(self, step: int) -> int:
-        """Return how many numbers a step asks for."""
+        """Return the number of values in a step."""
         return sum(math.prod(one.shape(self.settings.classes, self.settings.width)) for one in self.steps[step])
 
     @property
     def images(self) -> float | None:
-        """The number of images of all clients, as the first step told it; None before, and with noise."""
+        """Number of images of all clients, from the first step; None before it, and with noise."""
         if not self.totals or self.settings.noisy_steps:
             return None
         return float(self.totals[0][0] if self.settings.prototypes else self.totals[0][: self.settings.classes].sum())
@@ -222,7 +222,7 @@ def _choose_parts(
 
 
 def _choose_scale(model: PosteriorModel, images: float) -> Generator[Step, list[FloatArray], PosteriorModel]:
-    """Choose how far likelihoods count beside a client's class prior, and how strong that is, by its evidence."""
+    """Choose the scale of the likelihoods relative to a client's class prior, and the prior's strength, by evidence."""
     scaled = [
         replace(
             model,

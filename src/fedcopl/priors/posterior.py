@@ -64,7 +64,7 @@ class Prototypes:
 
 @dataclass(frozen=True)
 class LogitAdjustment:
-    """What the priors add to the logits of some images: log posterior = log softmax(weight z + offset)."""
+    """Logit adjustment by the priors: log posterior = log softmax(weight z + offset)."""
 
     weight: float
     offset: FloatArray  # (n, C)
@@ -92,7 +92,7 @@ class PosteriorModel:
         Args:
             log_probs: log p_c(x) by the model, (n, C).
             features: Image features of the frozen CLIP, (n, d), of unit length.
-            class_prior: The class prior of where the images come from, (C,).
+            class_prior: The class prior of the images' site, (C,).
         """
         distances = 0.0 if self.prototypes is None else self.prototypes.distances(features)
         return log_softmax(self.scores(log_probs, distances) + np.log(class_prior))

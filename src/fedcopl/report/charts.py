@@ -15,7 +15,7 @@ _Bounds = tuple[float, float]
 
 @dataclass(frozen=True)
 class Unit:
-    """How the numbers of a chart are written, and how far its axis reaches.
+    """Number format of a chart, and the limits of its axis.
 
     The axis covers all values and those to `include`, within `bounds`, and spans at least `least`, so that noise does
     not look like a trend. It is linear in `bend(value)`; `ticked` writes its marks.
@@ -208,7 +208,7 @@ def _strips(
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round numbers that reach from at or below `low` to at or above `high`, in at most so many steps."""
+    """Return at most `most` + 1 round tick values that cover `low` to `high`."""
     step = _step((high - low) / most)
     while math.ceil(high / step - 1e-9) - math.floor(low / step + 1e-9) > most:
         step = _step(step * 1.01)
@@ -280,7 +280,7 @@ def bar_chart(
     *,
     level: tuple[str, float] | None = None,
 ) -> BarChart:
-    """For each name one bar of each series, and a line with a name at `level`."""
+    """Draw one bar per name and series, and a line at `level` with its name."""
     slot = min(max(900 / len(names), 36.0), 104.0)
     upright = max(map(len, names)) * 8 > slot
     bottom = _HEIGHT - _BOTTOM

@@ -81,7 +81,7 @@ def examples_from(content: bytes, classes: int) -> list[Example]:
         raise ValueError(": ".join(line for line in lines if not line.startswith("For further"))) from error
     for number, example in enumerate(examples):
         if not example.image.startswith("data:image/") or not 0 <= example.label < classes:
-            raise ValueError(f"example {number} is no image of one of the {classes} classes")
+            raise ValueError(f"example {number} is not an image of one of the {classes} classes")
     return examples
 
 

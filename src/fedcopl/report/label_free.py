@@ -58,7 +58,7 @@ def read_reviews(folder: Path) -> list[ReviewedClient]:
         try:
             kept = ReviewedClient(**json.loads(file.read_bytes()))
             if not 0 <= kept.low <= kept.share <= kept.high <= 1:
-                raise ValueError("it is no share with its interval")
+                raise ValueError("it is not a share with its confidence interval")
         except (OSError, ValueError, TypeError) as error:
             raise RunFolderError(
                 f"{file}: is damaged: {error}; write it again with: fedcopl review {folder} --score"
@@ -98,14 +98,14 @@ class _EstimatedShare:
 
     @property
     def text(self) -> str:
-        """In whole per cent: decimals mean nothing here."""
+        """Format as whole per cent."""
         share, low, high = (f"{100 * value:.0f}" for value in (self.share, self.low, self.high))
         return f"{share}{SPACE}% ({low} to {high})"
 
 
 @dataclass(frozen=True)
 class _LabelFreeClient:
-    """What a client estimates about its own images."""
+    """Estimates of a client about its own images."""
 
     name: str
     images: int | None

@@ -10,7 +10,7 @@ from . import numbers as words
 
 @dataclass(frozen=True)
 class LabelStory:
-    """Where the labels came from, and what the three counts of a refresh mean."""
+    """Description of the labels: their origin, and the meaning of the three counts of a refresh."""
 
     account: str  # how the images of each class were chosen
     labelled: str  # what happens at a refresh
@@ -49,7 +49,7 @@ _CPL = LabelStory(
 
 
 def label_story(outcome: Outcome) -> LabelStory:
-    """The story of the run's labeler, with a sentence about priors where the run has them."""
+    """Return the description of the run's labels, with a sentence about priors if the run has them."""
     story = _story(outcome)
     if story.supervised or not has_priors(outcome):
         return story
@@ -120,13 +120,13 @@ def _client_part(outcome: Outcome) -> str:
 
 
 def _summary(labeler: object) -> str:
-    """What each client does, in the labeler's words; a plug-in may be missing where a report is made again."""
+    """Return what each client does, as summarised by the labeler; the plug-in of the labeler may be missing."""
     labeler_class = LABELERS.get(str(labeler))
     return labeler_class.summary if labeler_class else f"each client selects images by the labeler {labeler}"
 
 
 def averages(outcome: Outcome) -> str:
-    """What the server averages, as a predicate."""
+    """Return what the server averages, as a predicate."""
     if outcome.averaged is None:
         return f"averages the arrays that {outcome.method or outcome.setting('method') or 'the method'} shares"
     return f"averages their {' and '.join(outcome.averaged)}" if outcome.averaged else "averages nothing"

@@ -71,7 +71,7 @@ def render_folder(folder: Path, outcome: Outcome, live: LiveStatus | None = None
 
 
 def render_waiting(title: str, live: LiveStatus) -> str:
-    """A page that says what is going on before there is anything to report."""
+    """Render the page of a run without a finished round."""
     return template("base.html.jinja").render(title=title, live=live, sections=[])
 
 
@@ -88,7 +88,7 @@ def render(
     shown_if = {"Class priors": priors["priors"], "Classes": recall}
     result = {
         "labelled": outcome.final.macro is not None,
-        "moments": _moments(outcome),
+        "moments": _accuracies(outcome),
         "label_free": label_free(outcome, labels or {}, reviews),
         "problems": _problems(outcome),
         "clients": clients,
@@ -123,7 +123,7 @@ def render(
 
 
 def _for_researchers(outcome: Outcome, numbers: Counted | None, story: LabelStory) -> dict[str, Any]:
-    """What the folded section of the page shows."""
+    """Return the variables of the page's collapsed section."""
     classes = [] if numbers is None else class_rows(outcome, numbers)
     return {
         "tiles": list(_tiles(outcome)),
@@ -149,8 +149,8 @@ def template(name: str) -> Template:
     return environment.get_template(name)
 
 
-def _moments(outcome: Outcome) -> list[tuple[str, Measured]]:
-    """The bars of the result: zero-shot, priors without training, and the last measured round, as far as they exist."""
+def _accuracies(outcome: Outcome) -> list[tuple[str, Measured]]:
+    """Return the results of zero-shot, the priors without training, and the last evaluated round, if they exist."""
     results: list[tuple[str, Measured]] = [("zero-shot", outcome.zero_shot)]
     if outcome.untrained is not None:
         results.append(("priors", outcome.untrained))

@@ -20,7 +20,7 @@ Table = tuple[NDArray[np.int64], NDArray[np.bool_]]
 
 
 def _count_table(rows: Sequence[Counts | None], classes: int) -> Table:
-    """From one row per client; a client without a reply has None or an empty one."""
+    """Build a table from one row per client; a client without a reply has None or an empty row."""
     full = [row or (0,) * classes for row in rows]
     return np.array(full, np.int64).reshape(len(rows), classes), np.array([bool(row) for row in rows], np.bool_)
 
@@ -36,7 +36,7 @@ class Counted:
 
 
 def counted(outcome: Outcome) -> Counted | None:
-    """None for a run that never labelled anything."""
+    """Return the label counts of a run; None if nothing was labelled."""
     if not outcome.refreshes:
         return None
     classes, last = len(outcome.classes), outcome.refreshes[-1]
@@ -116,7 +116,7 @@ def _shares(rows: Sequence[Sequence[float] | None], classes: int) -> NDArray[np.
 
 
 def class_priors(outcome: Outcome) -> dict[str, Any]:
-    """What the page shows of the class priors of the last refresh.
+    """Return the page's table of class priors of the last refresh.
 
     Returns:
         priors: The estimated ones, and the true ones where labels exist; nothing without priors.
@@ -142,23 +142,23 @@ def _prior_table(outcome: Outcome, title: str, note: str, shares: NDArray[np.flo
     present = np.asarray(shares.any(axis=1))
     images = np.array([client.train or 0 for client in outcome.clients], np.int64)
 
-    def together(clients: NDArray[np.int64]) -> list[int]:
-        """The prior of all their images; every client counts alike where their number is not known."""
-        known = clients[present[clients]]
-        weights = images[known] if images[known].any() else np.ones(len(known))
-        return [int(share) for share in np.rint(100 * weights @ shares[known] / max(weights.sum(), 1))]
+    def pooled_prior(clients: NDArray[np.int64]) -> list[int]:
+        """Average the class priors, weighted by images; unweighted if their numbers are unknown."""
+        estimated = clients[present[clients]]
+        weights = images[estimated] if images[estimated].any() else np.ones(len(estimated))
+        return [int(share) for share in np.rint(100 * weights @ shares[estimated] / max(weights.sum(), 1))]
 
     percents = np.rint(100 * shares).astype(np.int64), present
-    return _heat_table(outcome, title, note, percents, 100, together, unit="per cent", missing="not estimated")
+    return _heat_table(outcome, title, note, percents, 100, pooled_prior, unit="per cent", missing="not estimated")
 
 
 def _shade(number: int, largest: int, levels: int) -> int:
-    """From 0 for none to `levels` for the largest, by the square root: small counts stay visible."""
+    """Map a count to a shade from 0 to `levels`, by the square root, so that small counts stay visible."""
     return math.ceil(levels * math.sqrt(number / largest)) if number else 0
 
 
 def largest_clients(outcome: Outcome, most: int = SHOWN) -> list[int]:
-    """All clients in their order, or of many those with the most training images, the largest first."""
+    """Return all clients in order; if there are many, those with the most training images, largest first."""
     sizes = np.array([client.train or 0 for client in outcome.clients])
     if len(sizes) <= SHOWN:
         return list(range(len(sizes)))
@@ -204,7 +204,7 @@ class _ReportedClient:
 
 
 def reported_clients(outcome: Outcome, numbers: Counted | None) -> list[_ReportedClient]:
-    """Every client; of many, the largest first."""
+    """Return the rows of all clients; if there are many, largest first."""
     clients, rounds = outcome.clients, outcome.rounds
     untrained = outcome.untrained.clients if outcome.untrained else ()
     priors = untrained if len(untrained) == len(clients) else (None,) * len(clients)
@@ -228,7 +228,7 @@ def _last_part(name: str, record: RoundRecord) -> str:
 
 
 def changed_clients(rows: Sequence[_ReportedClient]) -> tuple[int, int, int] | None:
-    """How many clients are better than zero-shot, worse, and equal; None where nothing was measured."""
+    """Count the clients that are better than zero-shot, worse, and equal; None without an evaluation."""
     measured = [row.points for row in rows if row.points is not None]
     better, worse = sum(points > 0 for points in measured), sum(points < 0 for points in measured)
     return (better, worse, len(measured) - better - worse) if measured else None
@@ -248,7 +248,7 @@ class RecallRow:
 
 
 def recall_rows(outcome: Outcome) -> list[RecallRow]:
-    """One row per class; none at all without labelled test images."""
+    """Return one row per class; empty without labelled test images."""
     last = last_recall(outcome)
     zero_shot = outcome.zero_shot.recall or (None,) * len(outcome.classes)
     return [RecallRow(*row) for row in zip(outcome.classes, zero_shot, last, strict=True)] if last else []

@@ -62,7 +62,7 @@ class LabelHistory:
 
     @cached_property
     def changes(self) -> NDArray[np.int64]:
-        """How often the label of each image changed from one refresh to the next."""
+        """Return how often the label of each image changed between refreshes."""
         changed: NDArray[np.int64] = (np.diff(self.labels, axis=0) != 0).sum(axis=0)
         return changed
 
@@ -159,7 +159,7 @@ def _images(folder: Path, held: HeldImages) -> Sequence[Image.Image]:
         return ImageFiles([Path(file) for file in held.files], held.pages).with_options(reading)
     data = load_settings(folder / "settings.toml").data
     if data.source not in SOURCES:
-        raise DataError(f"{folder}: its images were handed over in memory and cannot be opened again")
+        raise DataError(f"{folder}: its images were passed in memory and cannot be opened again")
     train = load_dataset(data).train
     index_of = {name: number for number, name in enumerate(train.names)}
     missing = [name for name in held.names if name not in index_of]
@@ -270,7 +270,7 @@ def encoded(image: Image.Image, side: int) -> _ShownPicture:
 
 
 def _crossed_out() -> Image.Image:
-    """Draw the picture that stands for an image that cannot be opened."""
+    """Draw the placeholder of an image that cannot be opened."""
     blank = Image.new("L", (48, 48), 200)
     for x in range(12, 36):
         for thick in range(3):

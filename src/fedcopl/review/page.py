@@ -43,7 +43,7 @@ class _Position:
 
     @classmethod
     def read(cls, fields: Mapping[str, str], classes: int) -> "_Position":
-        """From an address or a form; what makes no sense is left out."""
+        """Parse an address or a form; invalid values are ignored."""
         order = fields.get("order", SAMPLE)
         order = order if order in ORDERS else SAMPLE
         label = _whole_number(fields.get("class"))
@@ -154,7 +154,7 @@ class ReviewPage:
         position, number = _Position.read(fields, len(gallery.classes)), _whole_number(fields.get("number"))
         if number is None or number >= len(gallery.names):
             return self._page(position, error_message="There is no such image.", status=422)
-        meant = _meaning(fields, gallery.classes)
+        meant = _parse_answer(fields, gallery.classes)
         if isinstance(meant, str):
             return self._page(position, error_message=meant, status=422)
         kind, label = meant
@@ -180,8 +180,8 @@ class ReviewPage:
         return RedirectResponse(f"/?{removed[1]}" if removed else position.link(), 303)
 
 
-def _meaning(fields: Mapping[str, str], classes: Sequence[str]) -> tuple[AnswerKind, str | None] | str:
-    """Parse a form: a class by its number or its name, none of them, cannot tell; or an error message."""
+def _parse_answer(fields: Mapping[str, str], classes: Sequence[str]) -> tuple[AnswerKind, str | None] | str:
+    """Parse a form: a class by number or name, none of the classes, or unclear; or return an error message."""
     word = fields.get("answer", "")
     if word in _WITHOUT_CLASS:
         return _WITHOUT_CLASS[word], None
@@ -192,7 +192,7 @@ def _meaning(fields: Mapping[str, str], classes: Sequence[str]) -> tuple[AnswerK
 
 
 def find_class(text: str, classes: Sequence[str]) -> int | str:
-    """The number of the class that matches the text, or an error message."""
+    """Return the number of the class that matches the text, or an error message."""
     typed = clean(text).casefold()
     if not typed:
         return "Type the name of a class, or a part of it."
@@ -231,7 +231,7 @@ class _Card:
 
 @dataclass(frozen=True)
 class _Detail:
-    """The image in question, with its likeliest classes and the history of its label."""
+    """The selected image with its most probable classes and the history of its label."""
 
     card: _Card
     guesses: Sequence[Mapping[str, Any]]  # number, name and probability of a class

@@ -202,7 +202,7 @@ def _death(process: BaseProcess) -> FedCoPLError:
     process.join()
     code = process.exitcode or 0
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    return FedCoPLError(f"its process {how}, twice; is there enough memory? --workers 1 needs least")
+    return FedCoPLError(f"its process {how}, twice; is there enough memory? --workers 1 needs the least")
 
 
 def _picklable(error: Exception) -> Exception:

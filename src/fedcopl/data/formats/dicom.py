@@ -95,7 +95,7 @@ def _picture(header: Any, number: int, window: Window) -> Picture:
     if "PixelData" not in header or "Rows" not in header:
         raise BadImage("a DICOM without an image")
     refuse_giants((int(header.Columns), int(header.Rows)))
-    kind, stored = str(header.PhotometricInterpretation), _stored(header, number)
+    kind, stored = str(header.PhotometricInterpretation), _decode_frame(header, number)
     if kind in _GREY:
         return _grey(header, number, stored, window)
     if kind == "PALETTE COLOR":
@@ -106,7 +106,7 @@ def _picture(header: Any, number: int, window: Window) -> Picture:
     return Picture(Image.fromarray(colours), ("DICOM in colour",))
 
 
-def _stored(header: Any, number: int) -> NDArray[Any]:
+def _decode_frame(header: Any, number: int) -> NDArray[Any]:
     """Return the stored values of one frame; colours as RGB."""
     syntax = header.file_meta.TransferSyntaxUID
     try:

@@ -77,7 +77,7 @@ class Package:
 
     @property
     def digest(self) -> str:
-        """Digest to compare over another channel than the one that the package came by."""
+        """Digest to compare over a second channel."""
         whole = sha256(self.to_bytes()).hexdigest()[:24]
         return " ".join(whole[start : start + 4] for start in range(0, 24, 4))
 
@@ -117,7 +117,7 @@ def _files(infos: Sequence[zipfile.ZipInfo], archive: zipfile.ZipFile) -> dict[s
         limit = _MAX_KEY if info.filename.endswith(_PUBLIC) else _MAX_FILE
         # With other methods than deflate, Python unpacks a whole block first, however large.
         if not _is_known(info.filename) or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise ValueError(f"{info.filename!r} does not belong in it")
+            raise ValueError(f"{info.filename!r} does not belong in a package")
         if info.file_size > limit:
             raise ValueError(f"{info.filename!r} would unpack to {info.file_size:,} bytes, more than {limit:,}")
     total = sum(info.file_size for info in infos)

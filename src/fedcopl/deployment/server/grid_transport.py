@@ -24,7 +24,7 @@ _CHECK_CONNECTED = 1.0  # seconds between two checks of which sites are connecte
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long the server waits, and for how many sites."""
+    """Timeouts of the server, and the minimum number of sites."""
 
     timeout: float = 600.0  # seconds for a reply; a site that takes longer is left out of this step
     min_sites: int = 1  # with fewer the server waits, whatever the timeout
@@ -179,7 +179,7 @@ class GridTransport:
             yield site, reply
 
     def _read(self, site: str, message: Message, one: _Pending) -> Reply:
-        """Return the reply in a message, or raise `Unreadable` whatever reading it causes."""
+        """Return the reply in a message; raise `Unreadable` for any error in it."""
         if message.has_error():
             raise Unreadable(f"failed: {one_line(message.error.reason)}")
         if one.node is None or message.metadata.src_node_id != one.node.id:

@@ -63,12 +63,12 @@ def keep_admitted(folder: Path, control: Control, watcher: ProgressReporter) -> 
     folder.mkdir(parents=True, exist_ok=True)
     previous = admitted_keys(folder, today_utc())
     _AdmissionChange(refused=_admit(control, previous.values()).refused).announce(watcher)
-    over = threading.Event()
+    stopped = threading.Event()
 
     def watch() -> None:
         nonlocal previous
         last_error = ""
-        while not over.wait(1.0):
+        while not stopped.wait(1.0):
             try:
                 current = admitted_keys(folder, today_utc())
                 if current != previous:
@@ -84,7 +84,7 @@ def keep_admitted(folder: Path, control: Control, watcher: ProgressReporter) -> 
     try:
         yield
     finally:
-        over.set()
+        stopped.set()
         thread.join()
 
 

@@ -47,7 +47,7 @@ class _RoundStage(IntEnum):
 
 
 class HandledRequest(NamedTuple):
-    """What the order of requests depends on of a request that was handled."""
+    """The part of a handled request that the order of requests depends on."""
 
     kind: str
     stage: int

@@ -130,7 +130,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Consent:
-    """What may leave a site, and the privacy that it requires of a run."""
+    """The data that may leave a site, and the privacy that it requires of a run."""
 
     share: tuple[str, ...] = DEFAULT_SHARE  # prompts that may leave, and `features`
     min_sites: int = 0  # above 0: secure aggregation over at least this many sites is required
@@ -150,7 +150,7 @@ class Consent:
             raise ConfigError("min-sites, min-noise, min-images: must be numbers >= 0")
         if self.min_sites and not self.secure_aggregation:
             raise ConfigError(
-                "min-sites: needs secure aggregation, and no-secure-aggregation refuses it; use one of both"
+                "min-sites: needs secure aggregation, which no-secure-aggregation disables; use only one of them"
             )
 
     @property
@@ -181,9 +181,9 @@ class Consent:
     def objections(self, request: Request, config: RunConfig) -> Iterator[str]:
         """Yield the conditions that a request in a run with these settings does not meet."""
         sent = request.shared if isinstance(request, Estimate | Train) else ()
-        foreign = sorted({*sent, *choose_method(config).shared()} - set(self.share))
-        if foreign:
-            yield f"the run averages the prompt {foreign[0]!r:.60}, and this site shares only {', '.join(self.share)}"
+        missing = sorted({*sent, *choose_method(config).shared()} - set(self.share))
+        if missing:
+            yield f"the run averages the prompt {missing[0]!r:.60}, and this site shares only {', '.join(self.share)}"
         privacy = config.privacy
         sites = self.min_sites or FEATURE_SITES
         if FEATURES not in self.share and sends_features(config):
@@ -194,7 +194,7 @@ class Consent:
                 f": set privacy.secure_aggregation=true and privacy.min_sites={sites}, or priors.prototypes=false"
             )
         if not self.secure_aggregation and (privacy.secure_aggregation or isinstance(request, KeyRequest)):
-            yield "this site takes part in no secure aggregation, and the run has it"
+            yield "this site does not allow secure aggregation, which the run uses"
         if self.min_sites and not privacy.secure_aggregation:
             yield "this site requires privacy.secure_aggregation, and the run has none"
         elif self.min_sites > privacy.min_sites:
