@@ -46,9 +46,9 @@ class Mixture(NamedTuple):
 def transduce(
     features: FloatArray, text_log_probs: FloatArray, weights: MixtureWeights, *, turns: int, passes: int
 ) -> Mixture:
-    """Fit the mixture to images, (n, d) and (n, C): `turns` of all three, each with `passes` over the z.
+    """Fit the mixture to images, (n, d) and (n, C): `turns` outer iterations, each with `passes` updates of z.
 
-    It starts with z = y, mu as the mean of the most confident images of each class, and sigma = 1 / d.
+    The initial values are z = y, mu as the mean of the most confident images of each class, and sigma = 1 / d.
     """
     assignments, spread = np.exp(text_log_probs), np.full(features.shape[1], 1 / features.shape[1])
     mixture = Mixture(_first_centres(features, assignments), spread, features, assignments)
@@ -56,8 +56,8 @@ def transduce(
     for _ in range(turns):
         scores = weights.text * text_log_probs + weights.mixture * _log_likelihood(features, mixture)
         for _ in range(passes):
-            pulled = neighbour_terms(neighbour_index, affinity, mixture.assignments)
-            mixture = mixture._replace(assignments=_softmax(scores + pulled))
+            neighbours = neighbour_terms(neighbour_index, affinity, mixture.assignments)
+            mixture = mixture._replace(assignments=_softmax(scores + neighbours))
         mixture = _refit(mixture)
     return mixture
 

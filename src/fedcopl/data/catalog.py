@@ -200,7 +200,7 @@ def download_dataset(name: str, folder: Path, progress: _BytesProgress = lambda 
         ) from error
     except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
         raise DataError(
-            f"{download.url}: the connection broke: {error!r}; run the same command again to resume"
+            f"{download.url}: the connection was interrupted: {error!r}; run the same command again to resume"
         ) from error
     except OSError as error:
         raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from error

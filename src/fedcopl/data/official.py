@@ -260,9 +260,7 @@ def _locate(path: str, source: str, token: str, below: Sequence[str]) -> Path:
     for folder in (root, *(root / name for name in below)):
         if (folder / token).exists():
             return folder
-    raise DataError(
-        f"{root}: this is not the folder of {source}: it has no {token}, nor has {' or '.join(below)} in it"
-    )
+    raise DataError(f"{root}: this is not the folder of {source}: there is no {token} in it or in {' or '.join(below)}")
 
 
 def _lines(file: Path) -> list[str]:

@@ -149,10 +149,12 @@ def _with_weight(prior: PriorState, request: Adapt, config: RunConfig) -> PriorS
     weight = request.weight
     if not 0 < weight <= 1 or (weight < 1 and config.privacy.secure_aggregation):
         raise CannotReply(
-            f"the client's weight in the totals of the priors is {weight:g}; it must be 1, or above 0 without masks"
+            f"the client's weight in the totals of the priors is {weight:g}; it must be in (0, 1], with masks 1"
         )
     if prior.totals and weight != prior.weight:
-        raise CannotReply(f"its weight in the totals of the priors changed from {prior.weight:g} to {weight:g}")
+        raise CannotReply(
+            f"the client's weight in the totals of the priors changed from {prior.weight:g} to {weight:g}"
+        )
     return replace(prior, weight=weight)
 
 

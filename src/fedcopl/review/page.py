@@ -96,8 +96,8 @@ class ReviewPage:
         current = self.survey.answers.current()
         numbers = self._numbers(position, current)
         to_do = sum(1 for _ in self.survey.sample(current)) if position.order == SAMPLE else 0
-        at = min(to_do if position.at is None else position.at, max(len(numbers) - 1, 0))
-        start = at - at % PER_PAGE
+        index = min(to_do if position.at is None else position.at, max(len(numbers) - 1, 0))
+        start = index - index % PER_PAGE
         shown = enumerate(numbers[start : start + PER_PAGE], start)
         gallery = self.survey.gallery
         return page(
@@ -108,11 +108,11 @@ class ReviewPage:
             sizes=self.survey.class_sizes.tolist(),
             labels_of=gallery.predictions.made,
             refreshes=len(gallery.predictions.rounds),
-            position=replace(position, at=at),
+            position=replace(position, at=index),
             orders=ORDERS,
             total=len(numbers),
             per_page=PER_PAGE,
-            detail=_detail(self.survey, int(numbers[at]), at, current) if len(numbers) else None,
+            detail=_detail(self.survey, int(numbers[index]), index, current) if len(numbers) else None,
             cards=[_card(self.survey, int(number), card_at, current) for card_at, number in shown],
             outcome=self.survey.outcome(current),
             saved=next((answer for answer in current.values() if answer.id == did), None),

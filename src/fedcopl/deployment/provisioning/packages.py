@@ -112,7 +112,7 @@ def read_package(path: Path, kind: Literal["site", "server"]) -> Package:
 def _files(infos: Sequence[zipfile.ZipInfo], archive: zipfile.ZipFile) -> dict[str, bytes]:
     """Return all files, after their names and sizes are checked."""
     if len(infos) > _MAX_FILES or len({info.filename for info in infos}) < len(infos):
-        raise ValueError(f"it has more than {_MAX_FILES:,} files, or one twice")
+        raise ValueError(f"it has more than {_MAX_FILES:,} files, or a duplicate file")
     for info in infos:
         limit = _MAX_KEY if info.filename.endswith(_PUBLIC) else _MAX_FILE
         # With other methods than deflate, Python unpacks a whole block first, however large.
