@@ -197,7 +197,7 @@ class Evaluation(Section):
 
 
 class Privacy(Section):
-    """What others can learn from a site. What each setting protects against, and its cost: `docs/privacy.md`."""
+    """Privacy settings. `docs/privacy.md` has the protection and cost of each."""
 
     secure_aggregation: bool = False
     """the server learns only the sums over the sites: class counts, prompts, loss"""
@@ -270,7 +270,7 @@ class RunConfig(Section):
 
     @property
     def adapts(self) -> bool:
-        """Whether priors are estimated and used; never for zero-shot CLIP and for training on true labels."""
+        """Whether priors are estimated; never for zero-shot CLIP and for training on true labels."""
         on = self.priors.logit_bias or self.priors.label_shift or self.priors.prototypes
         return on and self.method != "zeroshot" and self.options.get("labels") != "truth"
 
@@ -368,10 +368,10 @@ def by_full_name(settings: Mapping[str, Any]) -> dict[str, Any]:
     >>> by_full_name({"rounds": 3, "data": {"clients": 2}})
     {'rounds': 3, 'data.clients': 2}
     """
-    named: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in settings.items():
-        named |= {f"{key}.{leaf}": v for leaf, v in value.items()} if isinstance(value, Mapping) else {key: value}
-    return named
+        flat |= {f"{key}.{leaf}": v for leaf, v in value.items()} if isinstance(value, Mapping) else {key: value}
+    return flat
 
 
 _OPTION_SECTIONS = ("options", "labeler_options")  # validated by the method and the labeler
@@ -410,8 +410,8 @@ def _explain(error: ValidationError, origin: str, typed: Collection[str]) -> str
     """Return all errors in one line, those of the command line first."""
     wrong = explained((dict(one) for one in error.errors()), _unknown)
     sources = {
-        "command line": [f"{name}: {why}" for name, why in wrong.items() if name in typed],
-        origin: [f"{name}: {why}" for name, why in wrong.items() if name not in typed],
+        "command line": [f"{name}: {reason}" for name, reason in wrong.items() if name in typed],
+        origin: [f"{name}: {reason}" for name, reason in wrong.items() if name not in typed],
     }
     return "; ".join(f"{source}: {'; '.join(lines)}" for source, lines in sources.items() if lines)
 
@@ -420,5 +420,5 @@ def _unknown(key: str) -> str:
     """Return the error message of an unknown setting, with the nearest known one."""
     spellings = _spellings()
     tried = (difflib.get_close_matches(word, spellings, n=1) for word in (key, key.split(".")[-1]))
-    near = next((found for found in tried if found), [])
-    return "unknown setting" + (f"; did you mean {'.'.join(spellings[near[0]])}?" if near else "")
+    close_matches = next((matches for matches in tried if matches), [])
+    return "unknown setting" + (f"; did you mean {'.'.join(spellings[close_matches[0]])}?" if close_matches else "")

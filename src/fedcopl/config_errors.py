@@ -29,10 +29,10 @@ _PATTERNS = {r"^[\w.-]+$": "made of letters, digits, dots, dashes and underscore
 
 def explained(errors: Iterable[Mapping[str, Any]], unknown: Callable[[str], str]) -> dict[str, str]:
     """Return the error message of each setting by full name; `unknown` makes that of a setting that does not exist."""
-    found = list(islice(errors, _MAX_ERRORS))
-    foreign = {_name(error): unknown(_name(error)) for error in found if error["type"] == "extra_forbidden"}
-    missing = {_name(error): "is missing" for error in found if error["type"] == "missing"}
-    others = in_words(error for error in found if error["type"] not in ("extra_forbidden", "missing"))
+    listed = list(islice(errors, _MAX_ERRORS))
+    foreign = {_name(error): unknown(_name(error)) for error in listed if error["type"] == "extra_forbidden"}
+    missing = {_name(error): "is missing" for error in listed if error["type"] == "missing"}
+    others = in_words(error for error in listed if error["type"] not in ("extra_forbidden", "missing"))
     return foreign | missing | others
 
 

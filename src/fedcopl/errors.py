@@ -39,7 +39,7 @@ def printable(text: str) -> str:
     >>> printable("tea \x1b[2J")
     'tea \\x1b[2J'
     """
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def has_control_characters(text: str) -> bool:
@@ -70,7 +70,7 @@ class ConfigError(FedCoPLError):
 
 
 class DataError(FedCoPLError):
-    """Images or labels are missing, unreadable or cannot be shared out as asked."""
+    """Images or labels are missing, unreadable or cannot be partitioned with these settings."""
 
     exit_code = 3
 
@@ -110,7 +110,7 @@ class FederationError(FedCoPLError):
 
 
 class CannotReply(ValueError):
-    """A client cannot answer a question. Raised on purpose, in words about the question that a server may read.
+    """A client refuses a request. The message describes the request only, so that it may be sent to the server.
 
     Whatever else goes wrong at a site stays there: the text of any other error could name an image.
     """

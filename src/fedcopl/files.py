@@ -75,43 +75,43 @@ def _whole(digits: str) -> int:
 
 
 def _refuse_control(text: str) -> None:
-    if found := _CONTROL.search(text):
-        raise ValueError(f"has a control character at position {found.start():,}")
+    if match := _CONTROL.search(text):
+        raise ValueError(f"has a control character at position {match.start():,}")
 
 
 def no_folder(path: Path) -> str:
-    """Why a path is no folder, in words."""
+    """Return a phrase that says why a path is not a folder."""
     return "is a file, not a folder" if path.exists() else "there is no such folder"
 
 
 def check_output_file(path: Path, *, overwrite: bool = True) -> None:
-    """Before the work that fills a file: RunFolderError where it could not be written."""
+    """Raise RunFolderError if a file cannot be written; called before the work that produces it."""
     if os.path.isdir(path):
         raise RunFolderError(f"{path}: is a folder; name a file to write")
     if os.path.exists(path) and not overwrite:
-        raise RunFolderError(f"{path}: is there already; choose another name, or add --overwrite")
+        raise RunFolderError(f"{path}: already exists; choose another name, or add --overwrite")
     _check_writable(path.absolute().parent, path)
 
 
 def check_output_folder(path: Path, *, new: bool = False) -> None:
-    """Before the work that fills a folder: RunFolderError where it could not be written, or is not new as it must."""
+    """Raise RunFolderError if a folder cannot be written or, with `new`, is not empty; called before the work."""
     _check_writable(path.absolute(), path)
     if new and os.path.isdir(path) and any(path.iterdir()):
-        raise RunFolderError(f"{path}: is there already and not empty; choose another name")
+        raise RunFolderError(f"{path}: already exists and is not empty; choose another name")
 
 
 def _check_writable(folder: Path, path: Path) -> None:
-    there = next(above for above in (folder, *folder.parents) if os.path.exists(above))
-    if not there.is_dir():
-        raise RunFolderError(f"{path}: cannot be written: {there} is a file, not a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise RunFolderError(f"{path}: cannot be written: {there} does not allow it; choose another folder")
+    existing = next(above for above in (folder, *folder.parents) if os.path.exists(above))
+    if not existing.is_dir():
+        raise RunFolderError(f"{path}: cannot be written: {existing} is a file, not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise RunFolderError(f"{path}: cannot be written: {existing} does not allow it; choose another folder")
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write under a temporary name in the same folder, then rename. Only the owner can read it, whatever the umask.
+    """Write a file atomically (temporary name, then rename), readable by the owner only, independent of the umask.
 
-    Nearly everything here tells of images: labels, prompts, answers, reports with pictures.
+    Labels, prompts, answers and reports reveal something about the images.
     """
     _write(path, data, OWNER_ONLY)
 
@@ -122,7 +122,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def publish_bytes(path: Path, data: bytes) -> None:
-    """The same for what is meant for others: as readable as the system's umask says."""
+    """Write a file atomically, readable by others as far as the umask allows."""
     _write(path, data, FOR_OTHERS)
 
 
@@ -131,14 +131,14 @@ def publish_text(path: Path, text: str) -> None:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """A secret: for this user's eyes only, from the first moment, also where a stop has left a part behind."""
-    with suppress(OSError):  # what a stop left behind would keep the rights it has
+    """Write a secret, readable by the owner only from the start, also if an interrupted write left a file behind."""
+    with suppress(OSError):  # a leftover file would keep its permissions
         _temporary(path).unlink(missing_ok=True)
     _write(path, data, OWNER_ONLY)
 
 
 def make_private_folder(path: Path) -> None:
-    """A folder into which nobody else can look."""
+    """Create a folder that only the owner can read."""
     try:
         make_folders(path)
         path.chmod(OWNER_ONLY_FOLDER)
@@ -149,42 +149,42 @@ def make_private_folder(path: Path) -> None:
 
 
 def only_for_owner(name: str, flags: int) -> int:
-    """An opener of files that nobody else can read."""
+    """Open a file with permissions for the owner only; an `opener` for `open`."""
     return os.open(name, flags, OWNER_ONLY)
 
 
 def make_folders(path: Path) -> None:
-    """A folder and those above it; into the ones that are made here nobody else can look. Others stay as they are."""
+    """Create a folder and its parents, readable by the owner only; existing folders are not changed."""
     if not path.is_dir():
         make_folders(path.parent)
         path.mkdir(OWNER_ONLY_FOLDER, exist_ok=True)
 
 
 def write_many(files: Iterable[tuple[Path, bytes]]) -> None:
-    """Like `write_bytes` for each; but the disk is waited for once, where a system can wait for all of it."""
+    """Write several files as `write_bytes` does, with one sync for all where the system has `os.sync`."""
     if not hasattr(os, "sync"):
         for path, data in files:
             write_bytes(path, data)
         return
     paths = []
     for path, data in files:
-        with _said_in_one_line(path):
+        with _convert_os_errors(path):
             _write_part(path, data, OWNER_ONLY)
         paths.append(path)
     os.sync()
     for path in paths:
-        with _said_in_one_line(path):
+        with _convert_os_errors(path):
             _temporary(path).replace(path)
 
 
 def _write(path: Path, data: bytes, rights: int) -> None:
-    with _said_in_one_line(path):
+    with _convert_os_errors(path):
         _write_part(path, data, rights, wait=True)
         _temporary(path).replace(path)
 
 
 def _write_part(path: Path, data: bytes, rights: int, *, wait: bool = False) -> None:
-    """Under the temporary name; on the disk at once, or some time."""
+    """Write the temporary file; with `wait`, sync it to disk."""
     make_folders(path.parent)
     with open(_temporary(path), "wb", opener=partial(os.open, mode=rights)) as file:
         file.write(data)
@@ -194,8 +194,8 @@ def _write_part(path: Path, data: bytes, rights: int, *, wait: bool = False) -> 
 
 
 @contextmanager
-def _said_in_one_line(path: Path) -> Iterator[None]:
-    """Why a file cannot be written; nothing is left of it."""
+def _convert_os_errors(path: Path) -> Iterator[None]:
+    """Convert an OSError to RunFolderError and remove the temporary file."""
     try:
         yield
     except OSError as error:

@@ -41,10 +41,10 @@ def load_plugin(path: str | Path) -> None:
         located.loader.exec_module(module)
     except Exception as error:
         raise ConfigError(f"{path}: cannot be loaded: {type(error).__name__}: {error}") from error
-    found = {kind: dict(getattr(module, kind, {})) for kind in _REGISTRIES}
-    if not any(found.values()):
+    registered = {kind: dict(getattr(module, kind, {})) for kind in _REGISTRIES}
+    if not any(registered.values()):
         raise ConfigError(f"{path}: has neither METHODS nor LABELERS, for example METHODS = {{'mine': MyMethod}}")
-    for kind, entries in found.items():
+    for kind, entries in registered.items():
         for entry, implementation in entries.items():
             _REGISTRIES[kind].add(entry, implementation)
     known = os.environ.get(PLUGINS_VARIABLE, "").split(os.pathsep)

@@ -196,20 +196,20 @@ def _round_line(record: RoundRecord, rounds: int) -> str:
         parts += record.rollbacks()
     if record.converged:
         parts.append("training stops: no more gain on held-out images (train.patience)")
-    parts += [f"{client} not used: {why}" for client, why in record.dropped.items()]
+    parts += [f"{client} not used: {reason}" for client, reason in record.dropped.items()]
     parts += [f"{client}: {note}" for client, note in record.site_notes()]
     return ", ".join(parts)
 
 
 def _about_labels(record: RoundRecord) -> Iterator[str]:
     """Yield the accuracy of the pseudo labels if labels exist, else the shares selected and unchanged."""
-    seen = record.labelling
+    labelling = record.labelling
     if record.pseudo_label_accuracy is not None:
         yield f"{percent(record.pseudo_label_accuracy)} right"
-    elif seen:
-        yield f"{percent(seen.chosen / max(seen.images, 1))} of the images selected"
-        if seen.compared:
-            yield f"{percent(seen.unchanged / seen.compared)} unchanged"
+    elif labelling:
+        yield f"{percent(labelling.chosen / max(labelling.images, 1))} of the images selected"
+        if labelling.compared:
+            yield f"{percent(labelling.unchanged / labelling.compared)} unchanged"
 
 
 def percent(share: float | None, sign: str = " %") -> str:

@@ -44,8 +44,8 @@ class Registry(dict[str, _Implementation]):
             for entry in entry_points(group=f"fedcopl.{self.kind}s", name=name):
                 self[name] = entry.load()
         if name not in self:
-            near = difflib.get_close_matches(name, self, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
+            close_matches = difflib.get_close_matches(name, self, n=1)
+            hint = f"did you mean {close_matches[0]}? " if close_matches else ""
             known = f"{self.kind}: unknown {self.kind} {name!r} (known: {', '.join(self)})"
             raise ConfigError(f"{known}; {hint}if it comes from a file, add --plugin FILE.py")
         return self[name]

@@ -5,7 +5,7 @@ import zlib
 import numpy as np
 
 
-def stream(seed: int, purpose: str, *where: int) -> np.random.Generator:
+def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
     """Return a random stream that depends only on its name, never on what ran before it.
 
     `where` narrows the purpose down, for example to a client and a round, in numbers below 2^32.
@@ -13,5 +13,5 @@ def stream(seed: int, purpose: str, *where: int) -> np.random.Generator:
     >>> int(stream(0, "partition").integers(100)) == int(stream(0, "partition").integers(100))
     True
     """
-    key = (zlib.crc32(purpose.encode()), *where)
+    key = (zlib.crc32(purpose.encode()), *indices)
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))

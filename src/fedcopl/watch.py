@@ -92,7 +92,7 @@ def runs_folder(folder: Path) -> Path:
 
 
 def _read(folders: list[Path]) -> list[ComparedRun]:
-    """Every run that has a finished round, the last to change at the end; NothingYet if none has."""
+    """Return all runs with a finished round, the last changed at the end; NothingYet if there is none."""
     runs = []
     for folder in folders:
         with suppress(NothingYet):
@@ -125,7 +125,7 @@ def _status(run: ComparedRun) -> tuple[str, str]:
 
 
 def _missing(outcome: Outcome) -> str:
-    """Name the clients that took no part in the last round; empty where nobody is missing or it is not recorded."""
+    """Return the names of the clients absent from the last round; empty if none is absent or recorded."""
     last = outcome.rounds[-1]
     missing = [client.name for client in outcome.clients if last.sites is not None and client.name not in last.sites]
     named = [*missing[:_MISSING], *([f"{len(missing) - _MISSING} more"] if len(missing) > _MISSING else [])]
@@ -139,17 +139,17 @@ def _overall_status(runs: list[ComparedRun]) -> tuple[str, str]:
 
 
 def _interrupted(folder: Path) -> tuple[str, str] | None:
-    """Why a server of sites stopped before the last round, if it wrote that down."""
+    """Return why a server stopped before the last round, if it was recorded."""
     with suppress(OSError):
-        why = (folder / ENDED).read_text(encoding="utf-8", errors="replace").strip()
-        return "stopped", f"Stopped early: {why}. Start it again with --resume to continue."
+        reason = (folder / ENDED).read_text(encoding="utf-8", errors="replace").strip()
+        return "stopped", f"Stopped early: {reason}. Start it again with --resume to continue."
     return None
 
 
 def _changed(folder: Path) -> float:
     """When a round was last written, in seconds since 1970."""
-    found = [_stat(folder / name) for name in (PROGRESS, RESULTS, ROUNDS)]
-    return max((stat[0] / 1e9 for stat in found if stat), default=0.0)
+    stats = [_stat(folder / name) for name in (PROGRESS, RESULTS, ROUNDS)]
+    return max((stat[0] / 1e9 for stat in stats if stat), default=0.0)
 
 
 def _stat(path: Path) -> tuple[int, int] | None:

@@ -4,7 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcopl.algorithm import partition
-from fedcopl.algorithm.partition import _apportion, _deal_classes, _mend, counts_by_client, dirichlet, iid, quantity
+from fedcopl.algorithm.partition import (
+    _apportion,
+    _deal_classes,
+    _move_to_small_clients,
+    counts_by_client,
+    dirichlet,
+    iid,
+    quantity,
+)
 from fedcopl.rng import stream
 
 
@@ -130,7 +138,7 @@ def test_dirichlet_draws_again_before_correction(monkeypatch):
             short.append(counts.sum(axis=0).min() < minimum)
             return counts
 
-        monkeypatch.setattr(partition, "_mend", note)
+        monkeypatch.setattr(partition, "_move_to_small_clients", note)
         for seed in range(10):
             dirichlet(labels, labels, 10, 8, stream(seed, "partition"), beta=0.1, draws=draws)
         return any(short)
@@ -235,11 +243,11 @@ def test_correction_by_hand():
     counts = np.array([[5, 0, 0, 0], [1, 4, 1, 0]])
     # Client 2 lacks 1 and holds class 1. Client 0 has most to spare and has one of class 1: it gives it.
     # Client 3 lacks 2 and prefers nothing: client 0 (5 left) gives two of its commonest class.
-    assert _mend(counts, 2, counts > 0).tolist() == [[3, 0, 0, 2], [0, 4, 2, 0]]
+    assert _move_to_small_clients(counts, 2, counts > 0).tolist() == [[3, 0, 0, 2], [0, 4, 2, 0]]
 
 
 def test_the_largest_holder_gives():
-    assert _mend(np.array([[3, 9, 4, 0]]), 2, np.ones((1, 4), bool)).tolist() == [[3, 7, 4, 2]]
+    assert _move_to_small_clients(np.array([[3, 9, 4, 0]]), 2, np.ones((1, 4), bool)).tolist() == [[3, 7, 4, 2]]
 
 
 @st.composite
@@ -253,7 +261,7 @@ def tables_to_mend(draw):
 @given(tables_to_mend())
 def test_correction_moves_the_fewest_images(case):
     counts, minimum = case
-    mended = _mend(counts, minimum, counts > 0)
+    mended = _move_to_small_clients(counts, minimum, counts > 0)
     short = np.maximum(minimum - counts.sum(axis=0), 0).sum()
     assert mended.sum(axis=0).min() >= minimum and mended.min() >= 0
     assert mended.sum(axis=1).tolist() == counts.sum(axis=1).tolist()
@@ -262,7 +270,7 @@ def test_correction_moves_the_fewest_images(case):
 
 def test_corrected_test_images_are_of_train_classes():
     counts = np.array([[9, 0], [1, 0]])
-    assert _mend(counts, 1, np.array([[True, False], [True, True]])).tolist() == [[9, 0], [0, 1]]
+    assert _move_to_small_clients(counts, 1, np.array([[True, False], [True, True]])).tolist() == [[9, 0], [0, 1]]
 
 
 # Quantity

@@ -12,14 +12,14 @@ from fedcopl.algorithm.robust import (
     bounded_counts,
     bounded_evidence,
     bounded_weights,
+    clip_update,
     impossible_responses,
     nearest_to_others,
-    overreach,
     robust_mean,
     swapped_classes,
-    trimmed_away,
+    trim_count,
     trimmed_total,
-    within_reach,
+    update_excess,
 )
 
 RULES = ["mean", "trimmed", "median", "krum"]
@@ -98,7 +98,7 @@ def test_one_liar_cannot_leave_the_range_of_the_honest(rule, data, sites):
 
 @given(st.integers(3, 30))
 def test_trimming_leaves_somebody(sites):
-    assert sites - 2 * trimmed_away(sites) >= 1
+    assert sites - 2 * trim_count(sites) >= 1
 
 
 def test_krum_takes_one_of_the_two_that_agree():
@@ -138,11 +138,11 @@ def test_a_move_is_cut_to_what_the_others_allow():
     start = {"visual": np.zeros(2, np.float32)}
     sent = named([[3, 4], [0, 5], [300, 400]])
     # The others moved by 5 each, so the furthest is 50; the liar's 500 are cut to a tenth.
-    too_far = overreach(sent, start)
+    too_far = update_excess(sent, start)
     assert [one["visual"] for one in too_far] == pytest.approx(
         [5 / (FURTHEST * 252.5), 5 / (FURTHEST * 252.5), 500 / (FURTHEST * 5)]
     )
-    cut = [within_reach(part, start, far) for part, far in zip(sent, too_far, strict=True)]
+    cut = [clip_update(part, start, far) for part, far in zip(sent, too_far, strict=True)]
     assert cut[0] is sent[0] and cut[1] is sent[1]
     assert cut[2]["visual"].tolist() == [30, 40]
 
@@ -151,13 +151,13 @@ def test_a_move_of_a_few_lengths_of_the_array_is_nobodys_business():
     # The array has length 5; others moved by 1, so ten times their median is 10, and three lengths are 15.
     start = {"visual": np.array([3, 4], np.float32)}
     sent = named([[4, 4], [3, 5], [3 + 30, 4]])
-    assert [one["visual"] for one in overreach(sent, start)] == pytest.approx([1 / 155, 1 / 155, 30 / 15])
+    assert [one["visual"] for one in update_excess(sent, start)] == pytest.approx([1 / 155, 1 / 155, 30 / 15])
 
 
 def test_nobody_is_measured_by_those_who_stood_still_or_by_one_other():
     start = {"visual": np.zeros(1, np.float32)}
-    assert [one["visual"] for one in overreach(named([[0], [0], [9]]), start)] == [0, 0, 0]
-    assert [one["visual"] for one in overreach(named([[0.001], [9]]), start)] == [0, 0]
+    assert [one["visual"] for one in update_excess(named([[0], [0], [9]]), start)] == [0, 0, 0]
+    assert [one["visual"] for one in update_excess(named([[0.001], [9]]), start)] == [0, 0]
 
 
 def length(part):
@@ -169,8 +169,8 @@ def length(part):
 def test_the_mean_moves_no_further_than_the_furthest_allowed(sent):
     start = {"visual": np.zeros((2, 2), np.float32)}
     parts = named(sent)
-    too_far = overreach(parts, start)
-    cut = [within_reach(part, start, far) for part, far in zip(parts, too_far, strict=True)]
+    too_far = update_excess(parts, start)
+    cut = [clip_update(part, start, far) for part, far in zip(parts, too_far, strict=True)]
     for part, whole, far in zip(cut, parts, too_far, strict=True):
         assert length(part) * max(far["visual"], 1) == pytest.approx(length(whole), rel=1e-4, abs=1e-6)
     if all(far["visual"] <= 1 for far in too_far):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedcopl.algorithm.stream_change import (
     _PERMUTATIONS,
-    SeenImages,
+    PredictedImages,
     StreamChange,
     _class_prior_shift,
     _ks_statistic,
@@ -18,7 +18,7 @@ from fedcopl.algorithm.stream_change import (
 
 
 def seen(rows, distances=None):
-    return SeenImages(np.array(rows, float), None if distances is None else np.array(distances, float))
+    return PredictedImages(np.array(rows, float), None if distances is None else np.array(distances, float))
 
 
 def test_class_prior_shift_is_total_variation():
@@ -45,7 +45,7 @@ def draw(random, class_prior, images, shift=0.0):
     sure = random.uniform(0.7, 1, images)
     rows = np.full((images, len(class_prior)), 0.0) + ((1 - sure) / (len(class_prior) - 1))[:, None]
     rows[np.arange(images), labels] = sure
-    return SeenImages(rows, random.normal(5 + shift, 1, images))
+    return PredictedImages(rows, random.normal(5 + shift, 1, images))
 
 
 def test_chance_alone_is_no_change():
@@ -79,7 +79,7 @@ def test_small_change_is_ignored():
 
 def test_two_tests_without_prototypes():
     random = np.random.default_rng(2)
-    sets = [SeenImages(draw(random, [0.5, 0.5], 40).posteriors) for _ in range(2)]
+    sets = [PredictedImages(draw(random, [0.5, 0.5], 40).posteriors) for _ in range(2)]
     assert [one.what for one in stream_changes(*sets, random)] == ["mix", "doubt"]
 
 

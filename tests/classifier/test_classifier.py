@@ -196,7 +196,7 @@ def test_labels_that_are_no_classes(north):
     images, _ = digits("test", 0, 2)
     with pytest.raises(DataError, match="'ten' is not among the classes"):
         north.score(images, ["one", "ten"])
-    with pytest.raises(DataError, match="the label 10 is none of the 10 classes"):
+    with pytest.raises(DataError, match="the label 10 is not one of the 10 classes"):
         north.score(images, [1, 10])
     with pytest.raises(DataError, match="1 for 2 images"):
         north.score(images, [1])

@@ -44,7 +44,7 @@ def test_it_predicts_as_before(north, exported):
 
 def test_nothing_is_overwritten(north, exported):
     before = {file: file.read_bytes() for file in exported.iterdir()}
-    with pytest.raises(RunFolderError, match="is there already"):
+    with pytest.raises(RunFolderError, match="already exists"):
         north.export(exported)
     assert {file: file.read_bytes() for file in exported.iterdir()} == before
 

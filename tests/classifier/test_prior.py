@@ -112,8 +112,8 @@ WRONG_ARRAYS = {
     ),
     "other features": ({"totals": np.zeros((2, 7))}, r"'totals' of the priors has the shape \(2, 7\), not \(2, 2\)"),
     "two strengths": ({"strength": np.ones(2)}, r"'strength' of the priors has the shape \(2,\), not \(1,\)"),
-    "no shares": ({"site_class_prior": np.array([1.5, -0.5])}, "not positive shares that add up to 1"),
-    "not all": ({"class_prior": np.array([0.5, 0.4])}, "not positive shares that add up to 1"),
+    "no shares": ({"site_class_prior": np.array([1.5, -0.5])}, "must be positive shares that sum to 1"),
+    "not all": ({"class_prior": np.array([0.5, 0.4])}, "must be positive shares that sum to 1"),
 }
 
 
@@ -302,7 +302,7 @@ def test_shares_by_hand(tmp_path):
 
 
 WRONG_FILES = {
-    "a wrong name": ("class,share\ncat,1\ndig,1\n", "'dig' is none of the classes; did you mean 'dog'"),
+    "a wrong name": ("class,share\ncat,1\ndig,1\n", "'dig' is not one of the classes; did you mean 'dog'"),
     "a missing class": ("class,share\ncat,1\n", "has no share for 'dog'; every class needs one"),
     "a negative share": ("class,share\ncat,1\ndog,-1\n", "the share of 'dog' is '-1'; it must be a number, 0 or more"),
     "no number": ("class,share\ncat,1\ndog,many\n", "the share of 'dog' is 'many'"),

@@ -64,7 +64,7 @@ def test_mistakes_are_found_before_the_model_is_loaded(run, tmp_path, monkeypatc
     monkeypatch.setattr("fedcopl.classifier.loading.build_clip", lambda *_: pytest.fail("loaded"))
     (tmp_path / "client-1").mkdir()
     (tmp_path / "client-1" / "classifier.safetensors").touch()
-    with pytest.raises(RunFolderError, match=r"client-1: is there already and not empty"):
+    with pytest.raises(RunFolderError, match=r"client-1: already exists and is not empty"):
         fedcopl("export", run, "--all", "-o", tmp_path)
     with pytest.raises(ConfigError, match="has no client 'client-7'"):
         fedcopl("export", run, "--client", "client-7", "-o", tmp_path / "new")
@@ -118,5 +118,5 @@ def test_mistakes(run, tmp_path):
         fedcopl("export", run, "-o", tmp_path / "x", "--all", "--client", "client-0")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").write_text("precious")
-    with pytest.raises(RunFolderError, match="is there already"):
+    with pytest.raises(RunFolderError, match="already exists"):
         fedcopl("export", run, "-o", tmp_path / "taken", "--client", "client-0")

@@ -29,7 +29,7 @@ def test_show_prints_the_revision():
 
 def test_check_prints_the_format_of_a_checkpoint():
     seen = fedcopl("models", "check", "glyph-clip")
-    assert "is          a Hugging Face folder of a CLIP\nloads       yes\n" in seen
+    assert "format      a Hugging Face folder of a CLIP\nloads       yes\n" in seen
     assert "images      32 x 32" in seen
 
 

@@ -57,7 +57,7 @@ def test_output_to_a_folder_in_use_is_refused(command, monkeypatch, tmp_path):
 @pytest.mark.parametrize("command", [words for words in WORK if words.startswith(("predict", "review"))])
 def test_an_existing_output_file_is_kept(command, monkeypatch, tmp_path):
     (tmp_path / "out.csv").touch()
-    assert "is there already" in refused(command, "out.csv", monkeypatch, tmp_path)
+    assert "already exists" in refused(command, "out.csv", monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize("command", WORK)

@@ -96,7 +96,7 @@ def test_export_and_manifest(typed, run, tmp_path):
     again = typed("review", run, "--export", tmp_path / "a.csv")
     assert (again[0], again[2]) == (
         7,
-        f"fedcopl: {tmp_path}/a.csv: is there already; choose another name, or add --overwrite\n",
+        f"fedcopl: {tmp_path}/a.csv: already exists; choose another name, or add --overwrite\n",
     )
     assert typed("review", run, "--export", tmp_path / "a.csv", "--overwrite")[0] == 0
     assert code == 0
@@ -172,7 +172,7 @@ def test_a_whole_visit_and_ctrl_c(run):
     assert out == ""
     shown, first, last = err.splitlines()
     assert shown.startswith("labels made at the refresh of round 3; the finished classifier cannot be used")
-    assert first == "site: 12 images. Open this address; Ctrl-C ends."
+    assert first == "site: 12 images. Open this address; Ctrl-C to stop."
     assert last == "fedcopl: stopped; nothing was answered"
 
 
@@ -211,11 +211,11 @@ def test_a_second_reviewers_answers(typed, run, tmp_path):
     code, out, _ = typed("review", run, "--merge", other)
     assert code == 0
     assert out.splitlines() == [
-        f"{other}: 2 answers taken, 1 agree, 1 differ and are left as they are",
-        "  002.png: dog here, (cannot tell) there",
-        "  001.png: passed over: there is no class '-x'",
-        "  005.png: passed over: the image is another one here",
-        "  nobody.png: passed over: there is no such image here",
+        f"{other}: 2 answers taken, 1 agree, 1 differ and stay unchanged",
+        "  002.png: kept dog, not (cannot tell)",
+        "  001.png: skipped: there is no class '-x'",
+        "  005.png: skipped: the image is another one here",
+        "  nobody.png: skipped: there is no such image here",
     ]
     now = survey.answers.current()
     assert {name: (now[name].kind, now[name].label) for name in ("002.png", "003.png", "004.png")} == {

@@ -50,7 +50,7 @@ def test_a_page_finds_its_way_back_after_a_restart(run, tmp_path):
         out, err = stop(first)
         assert (first.returncode, out) == (130, "")
         assert err.splitlines() == [
-            f"{run}: open this address; Ctrl-C ends.",
+            f"{run}: open this address; Ctrl-C to stop.",
             "fedcopl: stopped watching; the run is not touched",
         ]
         go_on(run, 2)

@@ -173,7 +173,7 @@ def test_a_broken_tokenizer_is_refused(folder):
 def test_truncated_safetensors_are_refused(keep, folder):
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:keep])
-    assert "model.safetensors: is damaged or no file of weights" in refused(folder)
+    assert "model.safetensors: is damaged or not a weights file" in refused(folder)
 
 
 def test_an_empty_folder_is_refused_with_the_files_it_needs(tmp_path):
@@ -210,7 +210,7 @@ def openai_weights():
 @pytest.mark.parametrize("name", ["notes.pt", "notes.bin", "notes.safetensors"])
 def test_a_text_file_is_refused(name, tmp_path):
     (tmp_path / name).write_text("this is not a model\n" * 50)
-    assert re.search("damaged or no file of weights|holds more than weights", refused(tmp_path / name))
+    assert re.search("damaged or not a weights file|holds more than weights", refused(tmp_path / name))
 
 
 def test_an_unknown_ending_is_refused(tmp_path):
@@ -231,7 +231,7 @@ def test_truncated_archives_are_refused(script, keep, openai_weights, tmp_path):
     else:
         torch.save(openai_weights, file)
     file.write_bytes(file.read_bytes()[:keep])
-    assert "damaged or no file of weights" in refused(file)
+    assert "damaged or not a weights file" in refused(file)
 
 
 def test_a_flipped_byte_in_a_torchscript_archive_is_noticed(openai_weights, tmp_path):
@@ -239,7 +239,7 @@ def test_a_flipped_byte_in_a_torchscript_archive_is_noticed(openai_weights, tmp_
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    assert "is damaged or no file of weights (Bad CRC-32" in refused(file)
+    assert "is damaged or not a weights file (Bad CRC-32" in refused(file)
 
 
 def test_a_missing_weight_of_a_file_is_named(openai_weights, tmp_path):
@@ -298,7 +298,7 @@ def hostile_archive(file, pickled: bytes):
 def test_a_hostile_torchscript_archive_is_not_run(tmp_path):
     mark = tmp_path / "harm"
     file = hostile_archive(tmp_path / "model.pt", pickle.dumps(Evil(mark)))
-    assert "calls posix.mkdir, which no CLIP needs" in refused(file)
+    assert "calls posix.mkdir, which a CLIP checkpoint does not need" in refused(file)
     assert not mark.exists()
 
 
@@ -321,7 +321,7 @@ def test_a_tensor_cannot_reach_beyond_its_storage(tmp_path):
     tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"K\x00(M\xe8\x03t(K\x01t\x89}tR"
     tree = b"\x80\x02c__torch__\nM\n)\x81}X\x0b\x00\x00\x00logit_scale" + tensor + b"sb."
     file = hostile_archive(tmp_path / "model.pt", tree)
-    assert "damaged or no file of weights" in refused(file)
+    assert "damaged or not a weights file" in refused(file)
 
 
 def test_an_exported_classifier_is_not_a_clip_model(tmp_path):

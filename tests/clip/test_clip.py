@@ -212,7 +212,7 @@ def test_a_bare_file_has_quick_gelu_by_default(openai_model, tmp_path):
         ({"resize_mode": "longest"}, "cannot resize images by 'longest'"),
         ({"interpolation": "random"}, "with 'random'"),
         ({"mean": 0.5}, "must be three numbers"),
-        ([1], "not settings by name"),
+        ([1], "not a JSON object"),
     ],
 )
 def test_open_clip_images_of_other_kinds_are_refused(preprocess, message, model, tmp_path):

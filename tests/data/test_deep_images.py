@@ -313,10 +313,10 @@ def test_another_window_is_another_entry_of_the_cache(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "meant"),
     [
-        ({"window": "12"}, "two growing numbers as in 0:4095"),
-        ({"window": "9:1"}, "two growing numbers"),
+        ({"window": "12"}, "two increasing numbers as in 0:4095"),
+        ({"window": "9:1"}, "two increasing numbers"),
         ({"window": "1%:99"}, "percentiles as in 1%:99%"),
-        ({"window": "nan:3"}, "two growing numbers"),
+        ({"window": "nan:3"}, "two increasing numbers"),
         ({"bands": "1,2"}, "three numbers counted from 1"),
         ({"bands": "0,1,2"}, "three numbers counted from 1"),
         ({"bands": "red"}, "three numbers counted from 1"),

@@ -106,7 +106,7 @@ def test_what_is_there_is_not_fetched_again(server, tmp_path):
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_broken_connection_is_resumed(server, tmp_path, ranges):
     server.breaks_after, server.ranges = 50_000, ranges
-    with pytest.raises(DataError, match=r"the connection broke: .*; run the same command again to resume"):
+    with pytest.raises(DataError, match=r"the connection was interrupted: .*; run the same command again to resume"):
         fetch(server.download(), tmp_path)
     server.breaks_after = None
     fetch(server.download(), tmp_path)

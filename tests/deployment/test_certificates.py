@@ -67,7 +67,7 @@ def test_a_server_with_an_expired_certificate_does_not_start(tmp_path, monkeypat
     files = server_certificates(tmp_path, [])
     check_not_expired(files, "renew it")
     monkeypatch.setattr(certificates, "_VALID", timedelta(minutes=-30))
-    certificates._write_server(files, tmp_path / "ca.key", {"a.example"})
+    certificates._write_server_certificate(files, tmp_path / "ca.key", {"a.example"})
     with pytest.raises(FederationError, match=r"server\.pem: expired on \d+-\d\d-\d\d, no site accepts it; renew it"):
         check_not_expired(files, "renew it")
 
@@ -102,7 +102,7 @@ def test_certificates_are_renewed_only_for_a_new_address_or_expiry(tmp_path, mon
     assert other.certificate.read_bytes() != before[0]
     assert other.ca.read_bytes() == before[1]  # what sites were given stays right
     monkeypatch.setattr(certificates, "_VALID", timedelta(days=3))
-    certificates._write_server(other, tmp_path / "ca.key", {"b.example"})
+    certificates._write_server_certificate(other, tmp_path / "ca.key", {"b.example"})
     near = other.certificate.read_bytes()
     assert server_certificates(tmp_path, ["b.example"]).certificate.read_bytes() != near
 

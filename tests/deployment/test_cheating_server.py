@@ -181,7 +181,7 @@ LIES = {
     "no numbers": (lambda own: own * np.nan, "not all sums are finite"),
     "of another size": (lambda own: own[:-1], "have the wrong size"),
     "half of the site": (lambda own: own / 2, "do not contain this client's own images"),
-    "features of any length": (lambda own: own + np.eye(1, len(own), len(own) - 11)[0] * 1e6, "do not have length one"),
+    "features of any length": (lambda own: own + np.eye(1, len(own), len(own) - 11)[0] * 1e6, "do not have unit norm"),
     "logits of any size": (lambda own: own + np.eye(1, len(own), len(own) - 1)[0] * 1e6, "the logits are too large"),
 }
 
@@ -334,7 +334,7 @@ def test_contradictory_conditions_are_refused(wrong, words):
 
 def test_secure_sums_can_be_refused(loaded, tmp_path, start):
     site = at_home(loaded, tmp_path, consent=Consent(secure_aggregation=False))
-    with pytest.raises(Refused, match="this site takes part in no secure aggregation, and the run has it"):
+    with pytest.raises(Refused, match="this site does not allow secure aggregation, which the run uses"):
         site.handle(Estimate(0, start), terms(site, changed(privacy={"secure_aggregation": True})))
 
 

@@ -379,7 +379,7 @@ def test_an_evaluation_neither_waits_nor_ends_the_run(tmp_path):
     federation = federation_of(LoopGrid(nodes), timeouts=Timeouts(60, 2))
     report = evaluate_zero_shot(federation)
     assert report.scores == {}
-    assert report.dropped == {"client-2": "Evaluate: more right than there are"}
+    assert report.dropped == {"client-2": "Evaluate: more correct predictions than examples"}
     assert federation.take_drops().in_words() == {
         "client-0": "Evaluate: no reply within 60 s",
         "client-1": "Evaluate: the reply is to another request: an old one, or one of another round",
@@ -461,7 +461,7 @@ def test_a_request_out_of_order_is_refused_with_its_reason(tmp_path):
     watcher = NotingWatcher()
     federation = federation_of(LoopGrid(sites(tmp_path)), watcher, Timeouts(60, 0))
     assert federation.request({name: Select(0, 0, None, 1) for name in federation.clients()}) == {}
-    assert watcher.notes[0].endswith("is left out: refused: it got a Select request before an Estimate request")
+    assert watcher.notes[0].endswith("is left out: refused: Select request before an Estimate request")
 
 
 def test_a_secure_aggregation_is_repeated_without_the_site_that_sent_invalid_shares(tmp_path):
@@ -478,7 +478,7 @@ def test_a_secure_aggregation_is_repeated_without_the_site_that_sent_invalid_sha
     bits, reports = played(GridTransport(grid, terms(config), KnownSites({}), A_MINUTE, NotingWatcher()), config)
     others = {name: client for name, client in clients(config, NoisyLearner, 4).items() if name != "client-1"}
     assert bits == played(LocalTransport(others), config)[0]
-    assert all("its masks did not come off" in report.dropped["client-1"] for report in reports)
+    assert all("its masks cannot be removed" in report.dropped["client-1"] for report in reports)
     assert [grid.sent.count((f"client-{i}", "query.estimate")) for i in range(4)] == [2, 1, 2, 2]
     assert [grid.sent.count((f"client-{i}", "query.train")) for i in range(4)] == [2, 0, 2, 2]
 

@@ -286,7 +286,7 @@ LARGE = {
     "one file": (BAD["a huge file"], "'classes.txt' would unpack to 5,000,000 bytes, more than 4,000,000"),
     "one key": (many_keys(1, 10_001), "'sites/0.pub' would unpack to 10,001 bytes, more than 10,000"),
     "all files": (many_keys(2_001, 10_000), "it would unpack to 20,010,000 bytes, more than 20,000,000"),
-    "too many": (many_keys(10_001, 0), "it has more than 10,000 files, or one twice"),
+    "too many": (many_keys(10_001, 0), "it has more than 10,000 files, or a duplicate file"),
     "the file itself": (b"PK" * 10_000_001, "it is larger than 20,000,000 bytes"),
 }
 

@@ -184,7 +184,7 @@ def other(shift):
 def test_noise_cannot_be_averaged_away_by_changed_requests(states):
     [first] = answered(states, [Estimate(0, SHARED)], client=MANY)
     for attempt, shift in ((1, 1e-6), (2, 1e-6), (3, 2e-6)):
-        with pytest.raises(ValueError, match="asked to Estimate in round 1, but has answered another such question"):
+        with pytest.raises(ValueError, match="Estimate request in round 1 differs from the one answered"):
             answered(states, [Estimate(0, other(shift))], attempt, MANY)
         assert answered(states, [Estimate(0, SHARED)], attempt, MANY)[0].counts.tolist() == first.counts.tolist()
 
@@ -194,7 +194,7 @@ def test_noise_is_the_same_when_training_on_other_labels(states):
     # A server that was restarted may have other totals; what was let out in this round is said again.
     *_, again = answered(states, round_of(0, np.array([9, 0, 1])), 2, MANY)
     assert bits(again) == bits(first)
-    with pytest.raises(ValueError, match="asked to Train in round 1, but has answered another"):
+    with pytest.raises(ValueError, match="Train request in round 1 differs from the one answered"):
         answered(states, [Train(0, other(1))], 2, MANY)
     [later] = answered(states, [Train(1, SHARED)], 2, MANY)
     assert bits(later) != bits(first)

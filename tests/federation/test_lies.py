@@ -184,7 +184,7 @@ def test_all_reasons_of_drops_are_recorded():
     _, [report] = played(config_of(), lie)
     train, evaluate = report.dropped[LIAR].split("; ")
     assert train.startswith("Train: trained on 1,000,000")
-    assert evaluate == "Evaluate: more right than there are"
+    assert evaluate == "Evaluate: more correct predictions than examples"
 
 
 def test_failed_evaluation_does_not_end_the_run():

@@ -296,18 +296,20 @@ def test_a_client_with_a_clipped_weight_still_refuses_false_totals():
     elsewhere, _ = other.handle(Adapt(0, 0), ClientState())
     total = elsewhere.sums + 0.5 * sent.sums
     for weight in (0.0, -1.0, 1.5, math.nan):
-        with pytest.raises(CannotReply, match=f"its weight in the totals of the priors is {weight:g}"):
+        with pytest.raises(CannotReply, match=f"the client's weight in the totals of the priors is {weight:g}"):
             client.handle(Adapt(0, 1, (total,), weight=weight), state)
     with pytest.raises(CannotReply, match="do not contain this client's own images"):
         client.handle(Adapt(0, 1, (elsewhere.sums,), weight=0.5), state)
     reply, state = client.handle(Adapt(0, 1, (total,), weight=0.5), state)
-    with pytest.raises(CannotReply, match=r"its weight in the totals of the priors changed from 0\.5 to 0\.25"):
+    with pytest.raises(
+        CannotReply, match=r"the client's weight in the totals of the priors changed from 0\.5 to 0\.25"
+    ):
         client.handle(Adapt(0, 2, (reply.sums,), weight=0.25), state)
 
 
 def test_under_secure_aggregation_no_weight_is_clipped():
     client = client_of(privacy={"secure_aggregation": True})
-    with pytest.raises(CannotReply, match=r"its weight in the totals of the priors is 0\.5"):
+    with pytest.raises(CannotReply, match=r"the client's weight in the totals of the priors is 0\.5"):
         client.handle(Adapt(0, 0, weight=0.5), ClientState())
 
 

@@ -22,7 +22,7 @@ def features(named, *pairs):
 
 def start(*pairs):
     learner = learner_of("fedmvp", *pairs)
-    return learner.model.named(learner.initial())
+    return learner.model.params(learner.initial())
 
 
 def test_prompts_are_further_tokens_of_the_first_block():
@@ -84,5 +84,5 @@ def test_everything_is_shared():
 
 
 def test_heads_must_divide_the_width():
-    with pytest.raises(ConfigError, match=r"options\.heads: must divide the 128 coordinates of a visual prompt"):
+    with pytest.raises(ConfigError, match=r"options\.heads: must divide the 128 dimensions of a visual prompt"):
         learner_of("fedmvp", "options.heads=3")

@@ -37,7 +37,7 @@ def test_the_push_by_hand():
 
 def test_the_loss_has_four_terms():
     learner = learner_of("fedpha")
-    method, named = learner.model.method, learner.model.named(learner.initial())
+    method, named = learner.model.method, learner.model.params(learner.initial())
     classes, shared = (encoder().class_features(named[name]) for name in ("local text", "global text"))
     images = torch.cat(learner.side.plain_features())[:4].clone()
     losses = []

@@ -53,7 +53,7 @@ def test_the_order_of_the_classes_does_not_matter():
 
 def test_the_generated_prompt_is_the_context():
     ours, plain = learner_of("fedtpg"), learner_of("promptfl")
-    named, texts = ours.model.named(ours.initial()), standardised(encoder().class_features(None))
+    named, texts = ours.model.params(ours.initial()), standardised(encoder().class_features(None))
     text = cross_attention(standardised(named["queries"]), texts, texts, named, 4).numpy()
     torch.testing.assert_close(ours.side.logits(ours.initial()), plain.side.logits({"text": text}))
 
@@ -66,5 +66,5 @@ def test_everything_is_shared():
 
 
 def test_heads_must_divide_the_width():
-    with pytest.raises(ConfigError, match=r"options\.heads: must divide the 128 coordinates"):
+    with pytest.raises(ConfigError, match=r"options\.heads: must divide the 128 dimensions"):
         learner_of("fedtpg", "options.heads=3")

@@ -106,7 +106,7 @@ def test_at_home_the_own_prompt_is_used_and_training_starts_from_the_average():
 
 
 def test_heads_must_divide_what_the_gate_sees():
-    with pytest.raises(ConfigError, match=r"options\.heads: must divide the 128 coordinates"):
+    with pytest.raises(ConfigError, match=r"options\.heads: must divide the 128 dimensions"):
         learner_of("pfedmoap", "options.heads=3")
 
 

@@ -75,7 +75,7 @@ def test_totals_of_features_must_contain_the_own_ones():
 
 
 @pytest.mark.parametrize(
-    ("totals", "reason"), [([3.0, 0.0], None), ([3.1, 0.0], "the features of a class are too long")]
+    ("totals", "reason"), [([3.0, 0.0], None), ([3.1, 0.0], "the feature sum of a class has a norm above")]
 )
 def test_class_feature_sums_are_no_longer_than_their_images(totals, reason):
     # Three images of class 0, of unit length, in two dimensions; none of class 1.
@@ -84,7 +84,9 @@ def test_class_feature_sums_are_no_longer_than_their_images(totals, reason):
     assert found is None if reason is None else found.startswith(reason)
 
 
-@pytest.mark.parametrize(("nats", "reason"), [(1400.0, None), (1500.0, "the evidence is beyond that of the images")])
+@pytest.mark.parametrize(
+    ("nats", "reason"), [(1400.0, None), (1500.0, "the evidence is too large for the number of images")]
+)
 def test_evidence_is_limited_by_the_images(nats, reason):
     # 700 nats for each of two images.
     sums = np.zeros(len(STRENGTHS))
@@ -141,7 +143,7 @@ def test_totals_without_the_clients_own_part_are_refused(after):
     [
         (lambda last: (last[:-1],), "have the wrong size"),
         (lambda last: (last + np.nan,), "not all sums are finite"),
-        (lambda last: (), "asked for step 3 of the priors without the steps before it"),
+        (lambda last: (), "request for step 3 of the priors without the steps before it"),
         (lambda last: (last / 2,), "impossible"),
     ],
 )

@@ -27,7 +27,7 @@ from fedcopl.privacy.masking import (
 from fedcopl.privacy.unmasking import CannotUnmask, MaskedSum
 from fedcopl.rng import stream
 
-QUESTION = "what all were asked"
+REQUEST_DIGEST = "digest of the request"
 
 
 class Group:
@@ -51,7 +51,7 @@ class Group:
     def mask(self, numbers, clients=None):
         peers = tuple(self.sealed)
         for client in clients or peers:
-            out = mask(self.sessions[client], numbers[client], peers, QUESTION, self.enough)
+            out = mask(self.sessions[client], numbers[client], peers, REQUEST_DIGEST, self.enough)
             self.masked[client], self.sessions[client] = out
         return self
 
@@ -63,7 +63,7 @@ class Group:
 
     def sum(self):
         lost = tuple(client for client in self.sealed if client not in self.masked)
-        return MaskedSum(self.name, self.roster, self.masked, lost, QUESTION, self.enough)
+        return MaskedSum(self.name, self.roster, self.masked, lost, REQUEST_DIGEST, self.enough)
 
 
 def numbers_of(names, size=4, seed=0):
@@ -98,7 +98,7 @@ def test_too_few_cannot_take_the_masks_off():
     group.share_keys().mask(numbers, group.names[:4])
     helped = {client: group.shares_of(client) for client in group.names[:4]}
     two = {client: helped[client] for client in group.names[:2]}
-    with pytest.raises(CannotUnmask, match="2 clients helped to take off the masks of site 0"):
+    with pytest.raises(CannotUnmask, match="masks of site 0 cannot be removed: the shares of 2 clients"):
         group.sum().unmasked(two)
     guessed = replace(group.sum(), needed=2)  # two points of a parabola, taken for those of a line
     with pytest.raises(CannotUnmask):
@@ -151,7 +151,7 @@ def test_only_wrong_shares_cannot_give_a_wrong_sum():
     group.share_keys().mask(numbers_of(group.names))
     helped = {client: group.shares_of(client) for client in group.names}
     helped["site 2"] = dict.fromkeys(group.names, b"\xff" * SHARE)
-    with pytest.raises(CannotUnmask, match="the shares do not fit"):
+    with pytest.raises(CannotUnmask, match="are inconsistent"):
         group.sum().unmasked(helped)
 
 
@@ -164,10 +164,10 @@ def test_whose_masks_do_not_come_off_is_known(lost):
         group.sealed[client] = dict.fromkeys(group.names, bytes(SEALED))
     group.mask(numbers_of(group.names), [name for name in group.names if name not in lost])
     helped = {client: group.shares_of(client) for client in group.masked}
-    with pytest.raises(CannotUnmask, match="0 clients helped to take off the masks of site 1") as caught:
+    with pytest.raises(CannotUnmask, match="masks of site 1 cannot be removed: the shares of 0 clients") as caught:
         group.sum().unmasked(helped)
     assert caught.value.reasons == dict.fromkeys(
-        ["site 1", "site 3"], "its masks did not come off: the shares of 0 clients do not fit"
+        ["site 1", "site 3"], "its masks cannot be removed: the shares of 0 clients are inconsistent"
     )
 
 
@@ -200,13 +200,13 @@ def test_of_each_client_one_kind_of_share_and_never_both():
 )
 def test_masks_of_others_than_its_own_were_made_with_stay_on(survivors, dropped):
     group = masked_group()
-    with pytest.raises(ValueError, match="of others than those its own were made with"):
+    with pytest.raises(ValueError, match="for other clients than those of the masked reply"):
         group.shares_of("site 0", [f"site {i}" for i in survivors], [f"site {i}" for i in dropped])
 
 
 def test_too_few_survivors_get_no_help():
     group = masked_group()
-    with pytest.raises(ValueError, match="the masks of 2 clients; at least 3 are needed"):
+    with pytest.raises(ValueError, match="Unmask request for 2 clients; at least 3 are needed"):
         group.shares_of("site 0", group.names[:2], group.names[2:])
     with pytest.raises(ValueError, match="at least 3 are needed"):
         group.shares_of("site 0", [*group.names[:2], "site 0"], group.names[2:])
@@ -214,7 +214,7 @@ def test_too_few_survivors_get_no_help():
 
 def test_who_is_called_lost_does_not_help_to_lay_itself_bare():
     group = masked_group()
-    with pytest.raises(ValueError, match="asked to take off"):
+    with pytest.raises(ValueError, match="Unmask request"):
         group.shares_of("site 0", group.names[1:], group.names[:1])
 
 
@@ -229,21 +229,21 @@ def test_a_tampered_share_is_not_given_out():
 
 def test_before_masks_are_made_there_is_nothing_to_take_off():
     group = Group().share_keys()
-    with pytest.raises(ValueError, match="asked to take off"):
+    with pytest.raises(ValueError, match="Unmask request"):
         group.shares_of("site 0", group.names, [])
-    with pytest.raises(ValueError, match="asked to take off"):
+    with pytest.raises(ValueError, match="Unmask request"):
         unmask(setup_keys(b"x"), [], [], {}, 0)
 
 
 def test_keys_are_shared_out_and_used_once():
     group = Group().share_keys()
-    with pytest.raises(ValueError, match="share the same keys twice"):
+    with pytest.raises(ValueError, match="keys that were already shared"):
         group.share_keys(["site 0"])
     group.mask(numbers_of(group.names))
     with pytest.raises(ValueError, match="without new keys"):
         group.mask(numbers_of(group.names))
     with pytest.raises(ValueError, match="without new keys"):
-        mask(setup_keys(b"x"), np.zeros(1, np.uint64), ["a"], QUESTION, 1)
+        mask(setup_keys(b"x"), np.zeros(1, np.uint64), ["a"], REQUEST_DIGEST, 1)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_keys_are_shared_out_and_used_once():
 def test_masks_are_made_among_enough_of_those_who_shared_out(peers):
     group = Group().share_keys()
     with pytest.raises(ValueError, match=f"among {len(peers)} clients; 3 different ones are needed"):
-        mask(group.sessions["site 0"], np.zeros(1, np.uint64), peers, QUESTION, 3)
+        mask(group.sessions["site 0"], np.zeros(1, np.uint64), peers, REQUEST_DIGEST, 3)
 
 
 def test_a_list_of_keys_must_name_the_client_exactly_once():
@@ -271,7 +271,7 @@ def test_a_list_of_keys_must_name_the_client_exactly_once():
         {**group.roster, "again": mine},
         {"a": mine, "b": b"1", "c": b"1"},
     ):
-        with pytest.raises(ValueError, match="exactly once, or names one key twice"):
+        with pytest.raises(ValueError, match="exactly once, or contains one key twice"):
             own_name(group.sessions["site 0"], roster)
     assert own_name(group.sessions["site 1"], group.roster) == "site 1"
 

@@ -175,13 +175,13 @@ def test_two_clients_are_enough_where_nobody_gets_lost():
 INVALID = {
     ("SetupKeys", "not three public keys"): PublicKeys(b"short"),
     ("SetupKeys", "its keys are not three"): PublicKeys(bytes(KEYS)),  # a point that no key can be agreed with
-    ("ShareKeys", "not those that were asked for"): KeyShares({"somebody else": bytes(SEALED)}),
+    ("ShareKeys", "not the requested ones"): KeyShares({"somebody else": bytes(SEALED)}),
     ("ShareKeys", "shares are missing"): KeyShares({}),
-    ("Estimate", "not 3 whole numbers"): Estimated(None, np.zeros(4, np.uint64)),
-    ("Estimate", "its masked answer is not"): Estimated(np.zeros(3, np.int64)),
-    ("Train", "not 16 whole numbers"): Trained({}, 0, math.nan, np.zeros(10, np.int64)),
-    ("Train", "its masked answer is not"): Trained(START, 3, 0.1),
-    ("Unmask", "not those that were asked for"): Unmasked({"client-0": b"short"}),
+    ("Estimate", "not 3 integers"): Estimated(None, np.zeros(4, np.uint64)),
+    ("Estimate", "its masked reply is not"): Estimated(np.zeros(3, np.int64)),
+    ("Train", "not 16 integers"): Trained({}, 0, math.nan, np.zeros(10, np.int64)),
+    ("Train", "its masked reply is not"): Trained(START, 3, 0.1),
+    ("Unmask", "not the requested ones"): Unmasked({"client-0": b"short"}),
     ("Unmask", "answered Unmask with PublicKeys"): PublicKeys(bytes(KEYS)),
 }
 
@@ -222,7 +222,9 @@ def test_masks_that_cannot_be_taken_off_end_the_round_with_the_reason():
     config = config_of({**SECURE, "threshold": 1.0}, rounds=1)
     federation = Lossy(clients_of(config))
     federation.altered = {("client-3", "Unmask"): lambda reply: Unmasked(dict.fromkeys(reply.shares, bytes(SHARE)))}
-    with pytest.raises(NoClientReplied, match="step Unmask: 5 clients helped to take off the masks of client-0, but"):
+    with pytest.raises(
+        NoClientReplied, match="step Unmask: the masks of client-0 cannot be removed: the shares of 5 clients"
+    ):
         run_round(config, federation, start())
 
 
@@ -245,7 +247,7 @@ def trainings(federation):
     return {name: len(client.learner.trained_with) for name, client in federation._clients.items()}
 
 
-WHY = "its masks did not come off: the shares of 0 clients do not fit"
+WHY = "its masks cannot be removed: the shares of 0 clients are inconsistent"
 LEFT_OUT = f"secure aggregation: {WHY}"
 
 
@@ -319,11 +321,15 @@ def test_only_sums_that_were_unmasked_are_in_the_account():
 def test_where_too_few_are_left_the_round_ends_and_names_who_spoilt_it(sums):
     config = config_of(SECURE, rounds=1)
     federation = spoiling(clients_of(config, count=2), ["client-1"], sums)
-    with pytest.raises(NoClientReplied, match="step Unmask: 0 clients helped to take off the masks of client-1, but"):
+    with pytest.raises(
+        NoClientReplied, match="step Unmask: the masks of client-1 cannot be removed: the shares of 0 clients"
+    ):
         run_round(config, federation, start())
     federation = spoiling(clients_of(config, count=3), ["client-1"], sums)
     federation.least = 3
-    with pytest.raises(NoClientReplied, match="step Unmask: 0 clients helped to take off the masks of client-1, but"):
+    with pytest.raises(
+        NoClientReplied, match="step Unmask: the masks of client-1 cannot be removed: the shares of 0 clients"
+    ):
         run_round(config, federation, start())
 
 

@@ -103,7 +103,7 @@ def test_nothing_but_masked_numbers_is_sent():
 
 def test_a_client_tells_no_sums_openly():
     client = clients_of(config_of(SECURE))["client-0"]
-    with pytest.raises(CannotReply, match=r"openly, but privacy\.secure_aggregation is switched on"):
+    with pytest.raises(CannotReply, match=r"without masks, but privacy\.secure_aggregation is on"):
         client.handle(FIRST, ClientState())
 
 
@@ -133,7 +133,7 @@ def test_a_masked_answer_of_the_wrong_size_is_dropped():
     federation = Overheard(clients_of(config))
     federation.instead = {"client-2": Adapted(None, np.zeros(1, np.uint64))}
     total, report = summed(config, federation)
-    assert report.dropped == {"client-2": "Adapt: its masked answer is not 6 whole numbers"}
+    assert report.dropped == {"client-2": "Adapt: its masked reply is not 6 integers"}
     assert total[:CLASSES].sum() == pytest.approx(4 * 60)
 
 
@@ -262,7 +262,7 @@ def test_the_same_question_gets_the_same_answer_and_another_of_that_step_none():
     again, state = client.handle(FIRST, state)
     assert again.sums.tobytes() == first.sums.tobytes()
     other = replace(FIRST, class_prior=np.array([0.5, 0.3, 0.2]))
-    with pytest.raises(CannotReply, match="asked to Adapt 0 in round 1, but has answered another such question"):
+    with pytest.raises(CannotReply, match="Adapt 0 request in round 1 differs from the one answered"):
         client.handle(other, state)
     assert client.handle(Adapt(0, 1, (first.sums,)), state)[0].sums is not None
 
@@ -278,7 +278,7 @@ def test_the_noise_is_another_one_for_every_question():
 
 
 def test_a_question_of_a_round_that_the_run_has_not_is_refused():
-    with pytest.raises(CannotReply, match="asked to Adapt 0 in round 3, but the run has 2"):
+    with pytest.raises(CannotReply, match="Adapt 0 request in round 3, but the run has 2"):
         alone(noisy()).handle(replace(FIRST, round=2), ClientState())
 
 

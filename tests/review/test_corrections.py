@@ -81,7 +81,7 @@ def test_images_that_are_no_files_have_no_manifest(tmp_path):
     survey = SampleSurvey(FakeGallery(5), Answers(tmp_path, "site"))
     first = survey.gallery.names[survey.views.numbers(SAMPLE)[0]]
     survey.answers.add(Given(first, "", "", "class", "cat", survey.views.plan_round))
-    with pytest.raises(DataError, match="its images are no files"):
+    with pytest.raises(DataError, match="its images are not separate files"):
         write_manifest(survey, tmp_path / "m.csv")
 
 
@@ -90,5 +90,5 @@ def test_a_name_that_is_no_text_is_named(tmp_path):
     survey = survey_of(tmp_path / "run")
     for number in survey.views.numbers(SAMPLE):
         survey.answers.add(Given(survey.gallery.names[number], "", "", "class", "cat", survey.views.plan_round))
-    with pytest.raises(DataError, match="its name is no text"):
+    with pytest.raises(DataError, match="its name is not valid text"):
         write_manifest(survey, tmp_path / "m.csv")

@@ -63,7 +63,7 @@ def wait_for_last(context, name):
 
 def test_an_idle_worker_steals(tmp_path):
     with WorkerPool(2, tmp_path, {"a": 9, "b": 9, "c": 1}) as pool:
-        pool._home = dict.fromkeys("abc", 0)
+        pool._worker_of = dict.fromkeys("abc", 0)
         done = pool.run(dict.fromkeys("abc", (wait_for_last,)), steal=True)
     assert done["c"] != done["a"]
 

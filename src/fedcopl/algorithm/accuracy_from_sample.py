@@ -63,10 +63,10 @@ def estimate_share(strata: IntArray, looked_at: IntArray, right: BoolArray) -> A
     """
     if len(looked_at) == 0:
         return AccuracyEstimate(math.nan, 0.0, 1.0, 0, 0)
-    held, looked, found = _joined(strata, looked_at, right)
-    weight = held / held.sum()
-    share = float((weight * found / looked).sum())
-    spread = float((weight**2 * (held - looked) / np.maximum(held - 1, 1) / looked).sum())
+    sizes, reviewed, correct = _merge_strata(strata, looked_at, right)
+    weight = sizes / sizes.sum()
+    share = float((weight * correct / reviewed).sum())
+    spread = float((weight**2 * (sizes - reviewed) / np.maximum(sizes - 1, 1) / reviewed).sum())
     return AccuracyEstimate(
         share, *_wilson(share, 1 / spread if spread > 0 else math.inf), len(looked_at), int(right.sum())
     )
@@ -87,26 +87,29 @@ def images_needed(share: float, images: int, half_width: float) -> int:
     low, high = 1, images
     while low < high:
         middle = (low + high) // 2
-        bottom, top = _wilson(share, _worth(middle, images))
+        bottom, top = _wilson(share, _effective_size(middle, images))
         low, high = (low, middle) if top - bottom <= 2 * half_width else (middle + 1, high)
     return low
 
 
-def _worth(looked_at: int, images: int) -> float:
+def _effective_size(looked_at: int, images: int) -> float:
     """Return n* of one stratum with all images."""
     return math.inf if looked_at >= images else looked_at * (images - 1) / (images - looked_at)
 
 
-def _joined(strata: IntArray, looked_at: IntArray, right: BoolArray) -> tuple[IntArray, IntArray, IntArray]:
+def _merge_strata(strata: IntArray, looked_at: IntArray, right: BoolArray) -> tuple[IntArray, IntArray, IntArray]:
     """Return N_h, n_h and k_h of strata joined with their neighbours until each has _MIN_STRATUM reviewed images."""
-    kinds = int(strata.max()) + 1
-    held = np.bincount(strata, minlength=kinds)
-    looked = np.bincount(strata[looked_at], minlength=kinds)
-    found = np.bincount(strata[looked_at[right]], minlength=kinds)
-    seen = np.cumsum(looked) - looked
+    strata_count = int(strata.max()) + 1
+    sizes = np.bincount(strata, minlength=strata_count)
+    reviewed = np.bincount(strata[looked_at], minlength=strata_count)
+    correct = np.bincount(strata[looked_at[right]], minlength=strata_count)
+    reviewed_before = np.cumsum(reviewed) - reviewed
     starts = [0]
-    for stratum in range(1, kinds):
-        if seen[stratum] - seen[starts[-1]] >= _MIN_STRATUM and seen[-1] + looked[-1] - seen[stratum] >= _MIN_STRATUM:
+    for stratum in range(1, strata_count):
+        if (
+            reviewed_before[stratum] - reviewed_before[starts[-1]] >= _MIN_STRATUM
+            and reviewed_before[-1] + reviewed[-1] - reviewed_before[stratum] >= _MIN_STRATUM
+        ):
             starts.append(stratum)
-    held, looked, found = (np.add.reduceat(counts, starts) for counts in (held, looked, found))
-    return held, looked, found
+    sizes, reviewed, correct = (np.add.reduceat(counts, starts) for counts in (sizes, reviewed, correct))
+    return sizes, reviewed, correct

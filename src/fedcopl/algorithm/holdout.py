@@ -30,7 +30,7 @@ _LR_DECAY, _LR_RECOVERY = 0.5, 2**0.25  # of a client's learning rate, after a r
 
 
 class Evidence(NamedTuple):
-    """How well a model fits the holdout: sums over images, which can be added up over clients."""
+    """Fit of a model to the holdout, as sums over images that can be added over clients."""
 
     images: float = 0.0
     loss: float = 0.0  # sum of -log p of the reference labels
@@ -49,7 +49,7 @@ class HoldoutVerdict:
 
 @dataclass(frozen=True)
 class HoldoutState:
-    """What a client's hold-out check keeps between rounds. Never sent."""
+    """State of a client's hold-out check between rounds. It is never sent."""
 
     accepted: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # the last good model; none: the first one
     log_probs: FloatArray | None = None  # of the holdout by that model, (n, C), until the holdout changes
@@ -59,13 +59,13 @@ class HoldoutState:
     was_reset: bool = False  # at the end the model contradicted most of the first holdout's labels
 
 
-def evenly_spaced(count: int, most: int) -> IntArray:
+def evenly_spaced(count: int, limit: int) -> IntArray:
     """Return at most `most` indices below count, at even distances.
 
     >>> evenly_spaced(3, 5).tolist(), evenly_spaced(9, 5).tolist()
     ([0, 1, 2], [0, 2, 4, 6, 8])
     """
-    return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(np.int64))
+    return np.unique(np.linspace(0, count - 1, min(limit, count)).round().astype(np.int64))
 
 
 def holdout(images: int, share: float) -> BoolArray:

@@ -114,6 +114,6 @@ def distribution_similarity(counts_a: IntArray, counts_b: IntArray) -> float:
 def recall_per_class(predicted: IntArray, truth: IntArray, classes: int) -> FloatArray:
     """Return the recall of each class, (C,); nan for a class without images."""
     present = np.bincount(truth, minlength=classes)
-    found = np.bincount(truth[predicted == truth], minlength=classes)
-    recall: FloatArray = np.divide(found, present, out=np.full(classes, np.nan), where=present > 0)
+    correct = np.bincount(truth[predicted == truth], minlength=classes)
+    recall: FloatArray = np.divide(correct, present, out=np.full(classes, np.nan), where=present > 0)
     return recall

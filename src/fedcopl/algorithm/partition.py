@@ -61,8 +61,8 @@ def dirichlet(
         train, shares = _draw_dirichlet(train_sizes, clients, beta, rng)
         if _smallest(train) >= min_train and _smallest(_apportion(shares, test_sizes)) >= min_test:
             break
-    train = _mend(train, min_train, preferred=train > 0)
-    test = _mend(_apportion(shares, test_sizes), min_test, preferred=train > 0)
+    train = _move_to_small_clients(train, min_train, preferred=train > 0)
+    test = _move_to_small_clients(_apportion(shares, test_sizes), min_test, preferred=train > 0)
     return Partition(_hand_out(train_labels, train, rng), _hand_out(test_labels, test, rng))
 
 
@@ -114,15 +114,15 @@ def _draw_dirichlet(
     """Draw once: the number of images of each class for each client, and the shares behind it, both (C, K)."""
     logs = _log_gamma_draws(beta, (len(sizes), clients), rng)
     shares, counts = np.zeros(logs.shape), np.zeros(logs.shape, np.int64)
-    held, images = np.zeros(clients, np.int64), sizes.sum()
+    client_sizes, images = np.zeros(clients, np.int64), sizes.sum()
     for c, size in enumerate(sizes):
-        has_room = np.flatnonzero(held * clients < images)
+        has_room = np.flatnonzero(client_sizes * clients < images)
         if len(has_room) == 0:  # all train images are dealt; later classes have at most test images
             has_room = np.arange(clients)
         # Gamma draws divided by their sum are a Dirichlet draw, and so are those of some clients only.
         shares[c, has_room] = _softmax(logs[c, has_room])
         counts[c, has_room] = _apportion(shares[c, has_room], size)
-        held += counts[c]
+        client_sizes += counts[c]
     return counts, shares
 
 
@@ -163,20 +163,20 @@ def _smallest(counts: IntArray) -> int:
     return int(counts.sum(axis=0).min())
 
 
-def _mend(counts: IntArray, minimum: int, preferred: BoolArray) -> IntArray:
+def _move_to_small_clients(counts: IntArray, minimum: int, preferred: BoolArray) -> IntArray:
     """Move the fewest images so that each client holds `minimum`, of its preferred classes if possible.
 
     Possible whenever there are minimum * K images in all. Moving exactly what is short is the fewest.
     """
-    counts, held = counts.copy(), counts.sum(axis=0)
-    for short in np.flatnonzero(held < minimum):
-        while held[short] < minimum:
-            c, donor = _largest_source(counts, held - minimum, preferred[:, short])
-            moved = min(minimum - held[short], held[donor] - minimum, counts[c, donor])
+    counts, client_sizes = counts.copy(), counts.sum(axis=0)
+    for short in np.flatnonzero(client_sizes < minimum):
+        while client_sizes[short] < minimum:
+            c, donor = _largest_source(counts, client_sizes - minimum, preferred[:, short])
+            moved = min(minimum - client_sizes[short], client_sizes[donor] - minimum, counts[c, donor])
             counts[c, donor] -= moved
             counts[c, short] += moved
-            held[donor] -= moved
-            held[short] += moved
+            client_sizes[donor] -= moved
+            client_sizes[short] += moved
     return counts
 
 
@@ -224,7 +224,7 @@ def _shards(shares: FloatArray, holders: BoolArray, sizes: IntArray) -> IntArray
     enough = sizes >= holders.sum(axis=1)
     first = (holders & enough[:, None]).astype(np.int64)
     counts = first + _apportion(shares, sizes - first.sum(axis=1))
-    return _mend(counts, min(1, int(sizes.sum()) // holders.shape[1]), preferred=holders)
+    return _move_to_small_clients(counts, min(1, int(sizes.sum()) // holders.shape[1]), preferred=holders)
 
 
 def _hand_out(labels: IntArray, counts: IntArray, rng: np.random.Generator) -> tuple[IntArray, ...]:

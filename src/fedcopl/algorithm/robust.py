@@ -39,28 +39,30 @@ def robust_mean(rule: RobustRule, parts: Sequence[NamedArrays], weights: Sequenc
     if rule == "krum":
         return dict(parts[nearest_to_others([flattened(part) for part in parts])])
     of_each: Mapping[str, Callable[[FloatArray], FloatArray]] = {"trimmed": _trimmed, "median": _median}
-    return {name: _each_number(of_each[rule], [part[name] for part in parts]) for name in parts[0]}
+    return {name: _apply_elementwise(of_each[rule], [part[name] for part in parts]) for name in parts[0]}
 
 
-def trimmed_away(sites: int) -> int:
-    """How many are left out on each side.
+def trim_count(sites: int) -> int:
+    """Return the number of values trimmed on each side.
 
-    >>> [trimmed_away(sites) for sites in (2, 3, 5, 10, 20)]
+    >>> [trim_count(sites) for sites in (2, 3, 5, 10, 20)]
     [0, 1, 1, 2, 4]
     """
     return 0 if sites < FEWEST else max(1, int(TRIMMED * sites))
 
 
 def nearest_to_others(updates: Sequence[FloatArray]) -> int:
-    """Krum: whose sum of squared distances to its n - f - 2 nearest is smallest, f = (n - 3) // 2.
+    """Return the client chosen by Krum: smallest sum of squared distances to its n - f - 2 nearest, f = (n - 3) // 2.
 
-    Two that are each other's nearest tie among three; then the next nearest decides, and so on, and last their numbers.
+    Ties are broken by the sorted distances, then by the values.
     """
     rows = np.stack(updates)
     squared = [((rows - row) ** 2).sum(axis=1) for row in rows]
-    near = len(rows) - max(0, (len(rows) - 3) // 2) - 2
+    neighbours = len(rows) - max(0, (len(rows) - 3) // 2) - 2
     ordered = [np.sort(np.delete(row, number)) for number, row in enumerate(squared)]
-    return min(range(len(rows)), key=lambda number: (ordered[number][:near].sum(), *ordered[number], *rows[number]))
+    return min(
+        range(len(rows)), key=lambda number: (ordered[number][:neighbours].sum(), *ordered[number], *rows[number])
+    )
 
 
 def bounded_weights(weights: Sequence[int]) -> list[int]:
@@ -77,15 +79,17 @@ def bounded_counts(counts: IntArray) -> IntArray:
     """Clip the rows of (K, C) counts so that their sums are bounded weights; clipped rows are rounded down."""
     sizes = np.abs(counts).sum(axis=1).tolist()
     allowed = bounded_weights(sizes)
-    rows = [row if most == size else row * most // size for row, size, most in zip(counts, sizes, allowed, strict=True)]
+    rows = [
+        row if limit == size else row * limit // size for row, size, limit in zip(counts, sizes, allowed, strict=True)
+    ]
     return np.stack(rows)
 
 
-def overreach(parts: Sequence[NamedArrays], start: NamedArrays) -> list[dict[str, float]]:
-    """Of each client and array: how often the furthest allowed move its own is; above 1 is too far.
+def update_excess(parts: Sequence[NamedArrays], start: NamedArrays) -> list[dict[str, float]]:
+    """Return, for each client and array, the length of its update divided by the largest allowed length.
 
-    The furthest is FURTHEST times the median of the others' moves from `start`, of those who moved; or LENGTHS times
-    the length of the array that was sent, where that is more.
+    Above 1 the update is too long. The largest allowed length is FURTHEST times the median of the other non-zero
+    updates, or LENGTHS times the norm of the array in `start` if that is more.
     """
     lengths = {name: np.array([_length(part[name], start[name]) for part in parts]) for name in start}
     own = {name: LENGTHS * float(np.linalg.norm(value.astype(np.float64))) for name, value in start.items()}
@@ -93,32 +97,32 @@ def overreach(parts: Sequence[NamedArrays], start: NamedArrays) -> list[dict[str
     return [{name: float(times[name][number]) for name in start} for number in range(len(parts))]
 
 
-def within_reach(part: NamedArrays, start: NamedArrays, too_far: Mapping[str, float]) -> NamedArrays:
-    """Clip the moves of a client's arrays to the furthest allowed; returns the same object where none is further."""
+def clip_update(part: NamedArrays, start: NamedArrays, too_far: Mapping[str, float]) -> NamedArrays:
+    """Clip a client's updates to the largest allowed lengths; returns the same object if none is too long."""
     if max(too_far.values(), default=0.0) <= 1:
         return part
-    return {name: _cut(value, start[name], too_far[name]) for name, value in part.items()}
+    return {name: _clip_to_length(value, start[name], too_far[name]) for name, value in part.items()}
 
 
 def swapped_classes(sums: FloatArray) -> list[int]:
     """Return the clients whose class means are those of other classes, by the medians of the other clients' means.
 
-    The most obvious one is left out of the medians before the others are compared again. Nobody is returned if half of
-    the clients would be, or if there are fewer than MIN_COMPARED: then it is not known who is wrong.
+    The most obvious one is left out of the medians before the others are compared again. No client is returned if
+    half of them would be, or if there are fewer than MIN_COMPARED: then the wrong ones cannot be identified.
 
     Args:
         sums: (K, J, C, 1 + d): N_c and S_c of each client under each of J models; all models have to agree.
     """
-    found: list[int] = []
-    while len(sums) >= MIN_COMPARED and 2 * len(found) < len(sums):
-        left = [client for client in range(len(sums)) if client not in found]
+    swapped: list[int] = []
+    while len(sums) >= MIN_COMPARED and 2 * len(swapped) < len(sums):
+        left = [client for client in range(len(sums)) if client not in swapped]
         excess = [
             min(_excess_distance(sums[left, model], row) for model in range(sums.shape[1])) for row in range(len(left))
         ]
         worst = int(np.argmax(excess))
         if excess[worst] < MAX_EXCESS:
-            return sorted(found)
-        found.append(left[worst])
+            return sorted(swapped)
+        swapped.append(left[worst])
     return []
 
 
@@ -174,15 +178,15 @@ def impossible_responses(biases: FloatArray, sums: FloatArray) -> list[int]:
 def bounded_evidence(values: FloatArray) -> FloatArray:
     """Clip each client's evidence per image, (K, ...), to RANGES times the range of the others beyond it.
 
-    The range is without the highest and lowest values of as many clients as `trimmed_away` leaves out, less one: so
+    The range is without the highest and lowest values of as many clients as `trim_count` leaves out, less one: so
     many Byzantine clients cannot support each other. With fewer than MIN_COMPARED clients nothing is clipped.
     """
     if len(values) < MIN_COMPARED:
         return values
-    aside = trimmed_away(len(values))
+    trimmed = trim_count(len(values))
     ordered = np.sort(values, axis=0)  # that of the others lacks one value, on one side of the bound
-    low = np.where(values <= ordered[aside - 1], ordered[aside], ordered[aside - 1])
-    high = np.where(values >= ordered[-aside], ordered[-aside - 1], ordered[-aside])
+    low = np.where(values <= ordered[trimmed - 1], ordered[trimmed], ordered[trimmed - 1])
+    high = np.where(values >= ordered[-trimmed], ordered[-trimmed - 1], ordered[-trimmed])
     margin = RANGES * (high - low)
     clipped: FloatArray = np.clip(values, low - margin, high + margin)
     return clipped
@@ -190,12 +194,12 @@ def bounded_evidence(values: FloatArray) -> FloatArray:
 
 def trimmed_total(values: Sequence[float]) -> float:
     """Return the sum without the highest and lowest values, so that no single client decides it."""
-    aside = trimmed_away(len(values))
-    return float(sum(sorted(values)[aside : len(values) - aside]))
+    trimmed = trim_count(len(values))
+    return float(sum(sorted(values)[trimmed : len(values) - trimmed]))
 
 
 def _limits(sizes: FloatArray) -> FloatArray:
-    """For each site FURTHEST times the median of the others that have any; infinite where too few have."""
+    """Return FURTHEST times the median of the other non-zero sizes for each client; inf if there are too few."""
     has_any = sizes > 0
     ordered, many = np.sort(sizes[has_any]), int(has_any.sum())
     limits = np.full(len(sizes), np.inf)
@@ -209,7 +213,7 @@ def _limits(sizes: FloatArray) -> FloatArray:
     return limits
 
 
-def _cut(value: NDArray[Any], start: NDArray[Any], too_far: float) -> NDArray[Any]:
+def _clip_to_length(value: NDArray[Any], start: NDArray[Any], too_far: float) -> NDArray[Any]:
     if too_far <= 1:
         return value
     origin = start.astype(np.float64)
@@ -221,13 +225,13 @@ def _length(value: NDArray[Any], start: NDArray[Any]) -> float:
     return float(np.linalg.norm(value.astype(np.float64) - start.astype(np.float64)))
 
 
-def _each_number(middle: Callable[[FloatArray], FloatArray], values: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def _apply_elementwise(middle: Callable[[FloatArray], FloatArray], values: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return middle(np.stack(values).astype(np.float64)).astype(values[0].dtype)
 
 
 def _trimmed(values: FloatArray) -> FloatArray:
-    aside = trimmed_away(len(values))
-    mean: FloatArray = np.sort(values, axis=0)[aside : len(values) - aside].mean(axis=0)
+    trimmed = trim_count(len(values))
+    mean: FloatArray = np.sort(values, axis=0)[trimmed : len(values) - trimmed].mean(axis=0)
     return mean
 
 

@@ -54,13 +54,13 @@ def _picked(log_probs: FloatArray, quota: IntArray) -> FloatArray:
     return scores
 
 
-def _best(scores: FloatArray, wanted: int) -> IntArray:
+def _best(scores: FloatArray, count: int) -> IntArray:
     """Return the indices of the `wanted` highest scores (ties: the lower index)."""
-    if wanted >= len(scores):
+    if count >= len(scores):
         return np.arange(len(scores))
-    lowest = np.partition(scores, -wanted)[-wanted]
+    lowest = np.partition(scores, -count)[-count]
     reaching = np.flatnonzero(scores >= lowest)  # more than wanted only if some are equal to the lowest
-    return reaching[np.argsort(-scores[reaching], kind="stable")[:wanted]]
+    return reaching[np.argsort(-scores[reaching], kind="stable")[:count]]
 
 
 def rank_in_group(groups: IntArray) -> IntArray:

@@ -23,7 +23,7 @@ _MAX_IMAGES = 4000  # images of a set: more do not change the result
 
 
 @dataclass(frozen=True)
-class SeenImages:
+class PredictedImages:
     """Predictions of a set of images."""
 
     posteriors: FloatArray  # p~, (n, C)
@@ -32,8 +32,8 @@ class SeenImages:
     def __len__(self) -> int:
         return len(self.posteriors)
 
-    def rows(self, index: IntArray) -> "SeenImages":
-        return SeenImages(self.posteriors[index], None if self.distances is None else self.distances[index])
+    def rows(self, index: IntArray) -> "PredictedImages":
+        return PredictedImages(self.posteriors[index], None if self.distances is None else self.distances[index])
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class StreamChange:
         return self.chance <= _MAX_P_VALUE and self.size >= _MIN_SIZE[self.what]
 
 
-def stream_changes(before: SeenImages, recent: SeenImages, random: np.random.Generator) -> list[StreamChange]:
+def stream_changes(before: PredictedImages, recent: PredictedImages, random: np.random.Generator) -> list[StreamChange]:
     """Return the results of the three tests; of two without prototypes."""
-    before, recent = (_at_most(seen, random) for seen in (before, recent))
-    pooled = _together(before, recent)
+    before, recent = (_subsample(images, random) for images in (before, recent))
+    pooled = _concatenate(before, recent)
     permutations = [random.permutation(len(pooled)) for _ in range(_PERMUTATIONS)]
-    statistics: dict[str, Callable[[SeenImages, SeenImages], float]] = {
+    statistics: dict[str, Callable[[PredictedImages, PredictedImages], float]] = {
         "mix": _class_prior_shift,
         "doubt": _low_confidence_share,
     }
@@ -62,56 +62,60 @@ def stream_changes(before: SeenImages, recent: SeenImages, random: np.random.Gen
         statistics["looks"] = _ks_statistic
     return [
         StreamChange(
-            what, size := statistic(before, recent), _chance(statistic, pooled, len(before), size, permutations)
+            what, size := statistic(before, recent), _p_value(statistic, pooled, len(before), size, permutations)
         )
         for what, statistic in statistics.items()
     ]
 
 
-def _class_prior_shift(before: SeenImages, recent: SeenImages) -> float:
+def _class_prior_shift(before: PredictedImages, recent: PredictedImages) -> float:
     return float(np.abs(before.posteriors.mean(axis=0) - recent.posteriors.mean(axis=0)).sum() / 2)
 
 
-def _low_confidence_share(before: SeenImages, recent: SeenImages) -> float:
+def _low_confidence_share(before: PredictedImages, recent: PredictedImages) -> float:
     """Return the share of recent images whose confidence is in the lowest tail of the earlier ones."""
-    least = np.quantile(before.posteriors.max(axis=1), _TAIL)
-    return float((recent.posteriors.max(axis=1) < least).mean())
+    threshold = np.quantile(before.posteriors.max(axis=1), _TAIL)
+    return float((recent.posteriors.max(axis=1) < threshold).mean())
 
 
-def _ks_statistic(before: SeenImages, recent: SeenImages) -> float:
+def _ks_statistic(before: PredictedImages, recent: PredictedImages) -> float:
     """Return the Kolmogorov-Smirnov statistic of the distances."""
     assert before.distances is not None and recent.distances is not None
-    here, there = np.sort(before.distances), np.sort(recent.distances)
-    steps = np.concatenate([here, there])
-    apart = np.searchsorted(here, steps, "right") / len(here) - np.searchsorted(there, steps, "right") / len(there)
-    return float(np.abs(apart).max())
+    earlier, later = np.sort(before.distances), np.sort(recent.distances)
+    thresholds = np.concatenate([earlier, later])
+    difference = np.searchsorted(earlier, thresholds, "right") / len(earlier) - np.searchsorted(
+        later, thresholds, "right"
+    ) / len(later)
+    return float(np.abs(difference).max())
 
 
-def classes_moved(before: SeenImages, recent: SeenImages) -> FloatArray:
+def classes_moved(before: PredictedImages, recent: PredictedImages) -> FloatArray:
     """Return the change of each class's share of the images, (C,)."""
-    moved: FloatArray = recent.posteriors.mean(axis=0) - before.posteriors.mean(axis=0)
-    return moved
+    change: FloatArray = recent.posteriors.mean(axis=0) - before.posteriors.mean(axis=0)
+    return change
 
 
-def _chance(
-    statistic: Callable[[SeenImages, SeenImages], float],
-    pooled: SeenImages,
-    first: int,
+def _p_value(
+    statistic: Callable[[PredictedImages, PredictedImages], float],
+    pooled: PredictedImages,
+    split: int,
     size: float,
     permutations: list[IntArray],
 ) -> float:
-    reached = sum(statistic(pooled.rows(order[:first]), pooled.rows(order[first:])) >= size for order in permutations)
-    return (1 + reached) / (1 + len(permutations))
+    exceeded = sum(statistic(pooled.rows(order[:split]), pooled.rows(order[split:])) >= size for order in permutations)
+    return (1 + exceeded) / (1 + len(permutations))
 
 
-def _together(before: SeenImages, recent: SeenImages) -> SeenImages:
+def _concatenate(before: PredictedImages, recent: PredictedImages) -> PredictedImages:
     posteriors = np.concatenate([before.posteriors, recent.posteriors])
     if before.distances is None or recent.distances is None:
-        return SeenImages(posteriors)
-    return SeenImages(posteriors, np.concatenate([before.distances, recent.distances]))
+        return PredictedImages(posteriors)
+    return PredictedImages(posteriors, np.concatenate([before.distances, recent.distances]))
 
 
-def _at_most(seen: SeenImages, random: np.random.Generator) -> SeenImages:
+def _subsample(images: PredictedImages, random: np.random.Generator) -> PredictedImages:
     return (
-        seen if len(seen) <= _MAX_IMAGES else seen.rows(np.sort(random.choice(len(seen), _MAX_IMAGES, replace=False)))
+        images
+        if len(images) <= _MAX_IMAGES
+        else images.rows(np.sort(random.choice(len(images), _MAX_IMAGES, replace=False)))
     )

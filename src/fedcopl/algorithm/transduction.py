@@ -46,18 +46,18 @@ class Mixture(NamedTuple):
 def transduce(
     features: FloatArray, text_log_probs: FloatArray, weights: MixtureWeights, *, turns: int, passes: int
 ) -> Mixture:
-    """Fit the mixture to images, (n, d) and (n, C): `turns` of all three, each with `passes` over the z.
+    """Fit the mixture to images, (n, d) and (n, C): `turns` outer iterations, each with `passes` updates of z.
 
-    It starts with z = y, mu as the mean of the most confident images of each class, and sigma = 1 / d.
+    The initial values are z = y, mu as the mean of the most confident images of each class, and sigma = 1 / d.
     """
     assignments, spread = np.exp(text_log_probs), np.full(features.shape[1], 1 / features.shape[1])
     mixture = Mixture(_first_centres(features, assignments), spread, features, assignments)
-    near, pull = nearest(features, features, weights.neighbours, skip_itself=True)
+    neighbour_index, affinity = nearest(features, features, weights.neighbours, skip_itself=True)
     for _ in range(turns):
         scores = weights.text * text_log_probs + weights.mixture * _log_likelihood(features, mixture)
         for _ in range(passes):
-            pulled = neighbour_terms(near, pull, mixture.assignments)
-            mixture = mixture._replace(assignments=_softmax(scores + pulled))
+            neighbours = neighbour_terms(neighbour_index, affinity, mixture.assignments)
+            mixture = mixture._replace(assignments=_softmax(scores + neighbours))
         mixture = _refit(mixture)
     return mixture
 
@@ -71,10 +71,10 @@ def _first_centres(features: FloatArray, assignments: FloatArray) -> FloatArray:
     return centres
 
 
-def neighbour_terms(near: IntArray, pull: FloatArray, assignments: FloatArray) -> FloatArray:
+def neighbour_terms(index: IntArray, affinity: FloatArray, assignments: FloatArray) -> FloatArray:
     """Return sum_j w_ij z_j, (n, C): half over the nearest of i, half over the images that have i among theirs."""
-    pulled: FloatArray = np.einsum("ik,ikc->ic", pull, assignments[near])
-    np.add.at(pulled, near, pull[:, :, None] * assignments[:, None, :])
+    pulled: FloatArray = np.einsum("ik,ikc->ic", affinity, assignments[index])
+    np.add.at(pulled, index, affinity[:, :, None] * assignments[:, None, :])
     pulled /= 2
     return pulled
 
@@ -83,8 +83,8 @@ def scores_of(
     features: FloatArray, text_log_probs: FloatArray, mixture: Mixture, weights: MixtureWeights
 ) -> FloatArray:
     """Return the unnormalised log z of other images, (m, C), with neighbours among the site's own images."""
-    near, pull = nearest(features, mixture.features, weights.neighbours)
-    pulled = np.einsum("ik,ikc->ic", pull, mixture.assignments[near])
+    neighbour_index, affinity = nearest(features, mixture.features, weights.neighbours)
+    pulled = np.einsum("ik,ikc->ic", affinity, mixture.assignments[neighbour_index])
     own = weights.text * text_log_probs + weights.mixture * _log_likelihood(features, mixture)
     scores: FloatArray = own + pulled
     return scores
@@ -93,8 +93,8 @@ def scores_of(
 def _log_likelihood(features: FloatArray, mixture: Mixture) -> FloatArray:
     """Return log p_ic up to a term that all classes share, (m, C)."""
     scaled, centres = features / mixture.spread, mixture.centres
-    found: FloatArray = scaled @ centres.T - 0.5 * (centres**2 / mixture.spread).sum(axis=1)
-    return found
+    log_likelihood: FloatArray = scaled @ centres.T - 0.5 * (centres**2 / mixture.spread).sum(axis=1)
+    return log_likelihood
 
 
 def nearest(
@@ -105,8 +105,8 @@ def nearest(
     if skip_itself:
         np.fill_diagonal(cosines, -np.inf)
     count = min(neighbours, len(among) - skip_itself)
-    near = np.argsort(-cosines, axis=1, kind="stable")[:, :count]
-    return near, np.maximum(np.take_along_axis(cosines, near, axis=1), 0.0) / max(count, 1)
+    index = np.argsort(-cosines, axis=1, kind="stable")[:, :count]
+    return index, np.maximum(np.take_along_axis(cosines, index, axis=1), 0.0) / max(count, 1)
 
 
 def _refit(mixture: Mixture) -> Mixture:

@@ -47,13 +47,15 @@ def _settings_of(
         fixed: Settings of `data` that follow from the call.
     """
     begin = {} if config is None else config.model_dump()
-    taken = override(begin, [f"{name.replace('__', '.')}={_written(name, value)}" for name, value in given.items()])
+    overridden = override(
+        begin, [f"{name.replace('__', '.')}={_format_value(name, value)}" for name, value in given.items()]
+    )
     for key, value in (fixed or {}).items():
-        taken.setdefault("data", {})[key] = value
-    return RunConfig.from_mapping(taken, "settings")
+        overridden.setdefault("data", {})[key] = value
+    return RunConfig.from_mapping(overridden, "settings")
 
 
-def _written(name: str, value: Any) -> str:
+def _format_value(name: str, value: Any) -> str:
     """Return a value as a settings file has it; scalars of JSON are scalars of TOML."""
     plain = value.item() if hasattr(value, "item") else str(value) if isinstance(value, Path) else value
     if not isinstance(plain, str | int | float | bool):
@@ -82,15 +84,15 @@ class Site:
 
     def holding(self, classes: Sequence[str]) -> SiteHolding:
         """Return the site's images, listed and validated."""
-        what = f"site {self.name}"
-        train = gather(self.images, what)
+        origin = f"site {self.name}"
+        train = gather(self.images, origin)
         if not len(train):
-            why = f"; {train.skipped[0][0]}: {train.skipped[0][1]}" if train.skipped else ""
-            raise DataError(f"{what}: has no images{why}")
+            reason = f"; {train.skipped[0][0]}: {train.skipped[0][1]}" if train.skipped else ""
+            raise DataError(f"{origin}: has no images{reason}")
         if self.test is None:
             return SiteHolding(self.name, train)
         images, labels = self.test if isinstance(self.test, tuple) else (self.test, None)
-        return SiteHolding(self.name, train, *gather_labelled(images, labels, classes, f"{what}, test"))
+        return SiteHolding(self.name, train, *gather_labelled(images, labels, classes, f"{origin}, test"))
 
     def __repr__(self) -> str:
         measured = "" if self.test is None else ", with test images"
@@ -267,7 +269,7 @@ def _read_names(classes: Sequence[str] | str | Path) -> tuple[str, ...]:
         file = Path(classes).expanduser()
         if others := read_other_names(file):
             raise DataError(
-                f"{classes}: other names stand in the sentences here: model.template='a photo of a {{}}{others}'"
+                f"{classes}: put other names into the template instead: model.template='a photo of a {{}}{others}'"
             )
         return clean_all(read_classes(file), classes)
     if not len(classes):
@@ -280,4 +282,4 @@ def _refuse_names(sites: Sequence[Site]) -> None:
         raise DataError("sites: is empty; a federation needs at least one")
     twice = [name for name, count in Counter(site.name for site in sites).items() if count > 1]
     if twice:
-        raise DataError(f"sites: two of them are called {twice[0]!r}; give each a name of its own")
+        raise DataError(f"sites: two of them are called {twice[0]!r}; give each a unique name")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..algorithm import FloatArray
-from ..algorithm.stream_change import SeenImages, StreamChange, classes_moved, stream_changes
+from ..algorithm.stream_change import PredictedImages, StreamChange, classes_moved, stream_changes
 from ..errors import DataError
 from ..plurals import counted
 from ..rng import stream
@@ -28,7 +28,7 @@ class DriftReport:
 
     @property
     def advice(self) -> str:
-        """One line on what to do.
+        """The recommended action, in one line.
 
         >>> DriftReport(99, 99, [StreamChange("mix", 0.3, 0.001)], []).advice
         'the class prior has changed: label with --prior images; no new run is needed for that'
@@ -54,31 +54,33 @@ def compare_streams(
     Raises:
         DataError: A set has fewer than 30 images.
     """
-    old, new = _scores(classifier, before, trained_on=True), _scores(classifier, recent, trained_on=False)
-    for name, images in (("before", old), ("recent", new)):
+    earlier, later = _scores(classifier, before, trained_on=True), _scores(classifier, recent, trained_on=False)
+    for name, images in (("before", earlier), ("recent", later)):
         if len(images) < _MIN_IMAGES:
             raise DataError(
                 f"{name}: {counted(len(images), 'image is', 'images are')} too few for a significant change; "
                 f"{_MIN_IMAGES} are needed"
             )
-    changes = stream_changes(old, new, stream(0, "drift"))
-    moved = classes_moved(old, new)
-    most = np.argsort(-np.abs(moved), kind="stable")[:_MOVED]
-    return DriftReport(len(old), len(new), changes, [(classifier.recipe.classes[c], float(moved[c])) for c in most])
+    changes = stream_changes(earlier, later, stream(0, "drift"))
+    change = classes_moved(earlier, later)
+    largest = np.argsort(-np.abs(change), kind="stable")[:_MOVED]
+    return DriftReport(
+        len(earlier), len(later), changes, [(classifier.recipe.classes[c], float(change[c])) for c in largest]
+    )
 
 
-def _scores(classifier: Classifier, pictures: Iterable[NamedImages], *, trained_on: bool) -> SeenImages:
+def _scores(classifier: Classifier, pictures: Iterable[NamedImages], *, trained_on: bool) -> PredictedImages:
     batches = (batch for batch in classifier.batches(pictures) if len(batch.pixels))
     outputs = [classifier.predictor.model_outputs(batch.pixels) for batch in batches]
     if not outputs:
-        return SeenImages(np.zeros((0, len(classifier.recipe.classes))))
+        return PredictedImages(np.zeros((0, len(classifier.recipe.classes))))
     log_probs, features = (np.concatenate(column) for column in zip(*outputs, strict=True))
     if classifier.prior is None:
-        return SeenImages(np.exp(log_probs))
+        return PredictedImages(np.exp(log_probs))
     posteriors: FloatArray = np.exp(classifier.prior.log_posteriors(log_probs, features))
     prototypes = classifier.prior.model.prototypes
     if prototypes is None:
-        return SeenImages(posteriors)
+        return PredictedImages(posteriors)
     # An image that contributed to a prototype is near to it: its own share is removed.
     own = posteriors if trained_on else None
-    return SeenImages(posteriors, prototypes.distances(features, own).min(axis=1))
+    return PredictedImages(posteriors, prototypes.distances(features, own).min(axis=1))

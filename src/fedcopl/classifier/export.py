@@ -127,14 +127,14 @@ def _priors(classes: Sequence[str], prior: Prior | None, origin: str | None) -> 
     """Yield the section about priors, with the class prior that the classifier uses."""
     if prior is None:
         return
-    model, made = prior.model, prior.model.prototypes is not None
+    model, has_prototypes = prior.model, prior.model.prototypes is not None
     yield "## Priors"
     yield fill(
         "A prediction combines the model's probabilities, a logit bias that removes its preference for some classes"
-        + (", the distance to the prototype of each class over all sites" if made else "")
+        + (", the distance to the prototype of each class over all sites" if has_prototypes else "")
         + ", and the **class prior**, the shares of the classes where the image comes from: "
         f"log p = {model.text_scale:g} log p(model)"
-        + (f" - {model.feature_scale / 2:g} distance^2" if made else "")
+        + (f" - {model.feature_scale / 2:g} distance^2" if has_prototypes else "")
         + " + logit bias + log(class prior), up to a constant. It uses this class prior, "
         + (f"**{_quoted(origin)}**, not that of its site:" if origin else "estimated without labels at its site:"),
         120,
@@ -163,12 +163,12 @@ def _privacy(arrays: Collection[str]) -> str:
 def _backbone(recipe: Recipe) -> str:
     backbone = recipe.backbone
     if backbone.included:
-        where = "is in `backbone/`"
+        location = "is in `backbone/`"
     elif backbone.is_known:
-        where = "is not in this folder; it is found by its name"
+        location = "is not in this folder; it is found by its name"
     else:
-        where = "is not in this folder and has no public name: give its path with `--backbone`"
-    return f"The CLIP model {where}. It must have the fingerprint `{backbone.fingerprint}`."
+        location = "is not in this folder and has no public name: give its path with `--backbone`"
+    return f"The CLIP model {location}. It must have the fingerprint `{backbone.fingerprint}`."
 
 
 def _onnx(difference: Difference | None, prior: Prior | None) -> Iterator[str]:

@@ -81,9 +81,9 @@ def zero_shot(classes_file: Path, backbone: str | Path, device: str = "auto") ->
 
 def _load_exported(folder: Path, backbone: str | Path | None, device: str, precision: str) -> Classifier:
     recipe, numbers = Recipe.read(folder / CONFIG)
-    where = backbone or _where(folder, recipe.backbone)
-    model = _build(recipe.config, recipe.classes, recipe.template, where, device, precision).model
-    _refuse_another(model.encoder.clip, recipe.backbone, where, str(folder))
+    backbone_path = backbone or _backbone_path(folder, recipe.backbone)
+    model = _build(recipe.config, recipe.classes, recipe.template, backbone_path, device, precision).model
+    _check_fingerprint(model.encoder.clip, recipe.backbone, backbone_path, str(folder))
     arrays = _read_arrays(folder / ARRAYS)
     prompts = {name: array for name, array in arrays.items() if not name.startswith(PRIOR)}
     try:
@@ -97,32 +97,32 @@ def _load_exported(folder: Path, backbone: str | Path | None, device: str, preci
         raise ModelError(f"{folder / ARRAYS}: {error}") from error
 
 
-def restored(written: str, prompts: _PromptArrays, prior: Prior | None, where: str, precision: str) -> Classifier:
-    """Restore a pickled classifier; its CLIP model is loaded once for all classifiers that use it."""
+def restored(written: str, prompts: _PromptArrays, prior: Prior | None, backbone: str, precision: str) -> Classifier:
+    """Restore a pickled classifier; classifiers that use the same CLIP model share it."""
     recipe = Recipe.parse(written, "the pickled classifier")
     clip = _CLIPS.get(recipe.backbone.fingerprint)
     try:
-        model = _build(recipe.config, recipe.classes, recipe.template, where, "auto", precision, clip).model
+        model = _build(recipe.config, recipe.classes, recipe.template, backbone, "auto", precision, clip).model
     except ModelError as error:
         raise ModelError(
             f"the CLIP model of a pickled classifier was not found: {error}; export it for other machines"
         ) from error
     if clip is None:
-        _refuse_another(model.encoder.clip, recipe.backbone, where, "the pickled classifier")
+        _check_fingerprint(model.encoder.clip, recipe.backbone, backbone, "the pickled classifier")
         _CLIPS[recipe.backbone.fingerprint] = model.encoder.clip
     return Classifier(Predictor(model, prompts, prior), recipe)
 
 
-def _refuse_another(clip: Clip, trained_on: TrainedOn, where: str | Path, whose: str) -> None:
+def _check_fingerprint(clip: Clip, trained_on: TrainedOn, path: str | Path, artifact: str) -> None:
     actual = fingerprint(clip)
     if actual != trained_on.fingerprint:
         raise ModelError(
-            f"{where}: is not the CLIP model that {whose} was trained on, {trained_on.name}: "
+            f"{path}: is not the CLIP model that {artifact} was trained on, {trained_on.name}: "
             f"its fingerprint is {actual}, not {trained_on.fingerprint}"
         )
 
 
-def _where(folder: Path, backbone: TrainedOn) -> str | Path:
+def _backbone_path(folder: Path, backbone: TrainedOn) -> str | Path:
     """Return the model's path in the folder, or its public name; a name from a file is never used as a path."""
     if backbone.included:
         files = [file for file in (folder / BACKBONE).glob("*") if file.is_file()]
@@ -170,12 +170,12 @@ class FinishedRun:
         self.outcome = read_finished(folder)
         self.classes = self.outcome.classes
         self.template = self.outcome.template or self.config.model.template or TEMPLATE
-        self._where = (backbone or self.config.model.backbone, device, precision)
+        self._build_options = (backbone or self.config.model.backbone, device, precision)
 
     @cached_property
     def _built(self) -> BuiltModel:
         """The model, loaded at first use: a wrong client name is reported before."""
-        return _build(self.config, self.classes, self.template, *self._where)
+        return _build(self.config, self.classes, self.template, *self._build_options)
 
     @cached_property
     def _fingerprint(self) -> str:
@@ -198,8 +198,8 @@ class FinishedRun:
         known = ", ".join(self.clients[:10]) + (", ..." if len(self.clients) > 10 else "")
         if client is None:
             raise ConfigError(f"{self.folder}: has a classifier for each client; name one with --client ({known})")
-        near = difflib.get_close_matches(client, self.clients, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        close_matches = difflib.get_close_matches(client, self.clients, n=1)
+        hint = f"; did you mean {close_matches[0]}?" if close_matches else ""
         raise ConfigError(f"{self.folder}: has no client {client!r} ({known}){hint}")
 
     def classifier(self, client: str) -> Classifier:
@@ -252,9 +252,9 @@ def _build(
     clip: Clip | None = None,
 ) -> BuiltModel:
     """Build the method of the settings on a CLIP, which is loaded from `backbone` unless given."""
-    here = {"backbone": str(backbone), "device": device, "precision": precision, "threads": 0}
+    overrides = {"backbone": str(backbone), "device": device, "precision": precision, "threads": 0}
     settings = config.model_dump()
-    local = RunConfig.from_mapping({**settings, "model": {**settings["model"], **here}}, "the classifier")
+    local = RunConfig.from_mapping({**settings, "model": {**settings["model"], **overrides}}, "the classifier")
     return build_model(local, clip or build_clip(local.model), classes, template)
 
 

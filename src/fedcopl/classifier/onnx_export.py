@@ -44,8 +44,8 @@ class _Baked(nn.Module):
     def __init__(self, predictor: Predictor):
         super().__init__()
         self.model = predictor.model
-        prompts = self.model.method.at_home(predictor.prompts)
-        self.named = self.model.named(prompts)
+        prompts = self.model.method.inference_prompts(predictor.prompts)
+        self.params = self.model.params(prompts)
         self.classes = self.model.classes(prompts).clone()
         self.vision = self.model.encoder.clip.vision
         self.head = None if predictor.prior is None else _PriorHead(predictor.prior)
@@ -56,8 +56,8 @@ class _Baked(nn.Module):
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         method, encoder = self.model.method, self.model.encoder
         tokens = self.vision.embed((pixels.float() / 255 - self.mean) / self.std)
-        images = self.model.images(method.frozen(encoder, tokens), self.named)
-        logits = method.personal(encoder, images, self.classes, self.named)
+        images = self.model.images(method.frozen(encoder, tokens), self.params)
+        logits = method.personal(encoder, images, self.classes, self.params)
         if self.head is not None:
             features = encoder.image_features(tokens) if self.head.looks else None
             logits = self.head(logits.log_softmax(-1), features)

@@ -117,8 +117,8 @@ class Classifier:
         from .loading import restored
 
         encoder, name = self.predictor.model.encoder, self.predictor.model.encoder.clip.name
-        where = name if name in BUILT_IN or not Path(name).exists() else str(Path(name).resolve())
-        kept = (self.recipe.to_json(), dict(self.predictor.prompts), self.prior, where, encoder.arithmetic.precision)
+        backbone = name if name in BUILT_IN or not Path(name).exists() else str(Path(name).resolve())
+        kept = (self.recipe.to_json(), dict(self.predictor.prompts), self.prior, backbone, encoder.arithmetic.precision)
         return restored, kept
 
     def __copy__(self) -> "Classifier":
@@ -310,14 +310,14 @@ class Classifier:
         if isinstance(images, str | Path) and Path(images).expanduser().is_dir():
             return every_page(named_below(Path(images).expanduser(), []), self.recipe.reading)
         pictures = gather(images, "images")
-        named = (NamedImages(name, item) for name, item in zip(pictures.names, pictures.items, strict=True))
-        return every_page(named, self.recipe.reading)
+        images_with_names = (NamedImages(name, item) for name, item in zip(pictures.names, pictures.items, strict=True))
+        return every_page(images_with_names, self.recipe.reading)
 
     def __repr__(self) -> str:
         recipe = self.recipe
-        whose = f" of {recipe.about['client']}" if recipe.about.get("client") else ""
+        client = f" of {recipe.about['client']}" if recipe.about.get("client") else ""
         classes = counted(len(recipe.classes), "class")
-        return f"<Classifier{whose}: {classes}, {recipe.config.method} on {recipe.backbone.name}>"
+        return f"<Classifier{client}: {classes}, {recipe.config.method} on {recipe.backbone.name}>"
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self._facts())

@@ -235,9 +235,9 @@ class PredictionFile:
                 if self.rows.header and next(lines) != self.rows.header:
                     raise ValueError("its first line is not that of this format")
                 for number, line in enumerate(lines, start=1):
-                    name, named = self.rows.name(line), next(pictures, None)
-                    if named is None or name != self.rows.written_name(named.name):
-                        now = "this image is missing now" if named is None else f"now it would be {named.name!r}"
+                    name, image = self.rows.name(line), next(pictures, None)
+                    if image is None or name != self.rows.written_name(image.name):
+                        now = "this image is missing now" if image is None else f"now it would be {image.name!r}"
                         raise ValueError(f"row {number} is about {name!r}, but {now}: the images have changed")
         except (ValueError, csv.Error) as error:
             raise RunFolderError(f"{self.part}: {error}; remove it to start again") from error

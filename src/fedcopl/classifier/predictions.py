@@ -85,11 +85,11 @@ def named_below(folder: Path, skipped: list[Skipped]) -> Iterator[NamedImages]:
 
 def every_page(pictures: Iterable[NamedImages], reading: DecodeOptions) -> Iterator[NamedImages]:
     """Yield each page of a file as an image of its own, named file#1, file#2, ..., where the settings say so."""
-    for named in pictures:
-        pages = pages_of(named.picture, reading)
+    for image in pictures:
+        pages = pages_of(image.picture, reading)
         several = len(pages) > 1
         yield from (
-            NamedImages(f"{named.name}#{number}" if several else named.name, page)
+            NamedImages(f"{image.name}#{number}" if several else image.name, page)
             for number, page in enumerate(pages, start=1)
         )
 
@@ -105,12 +105,12 @@ def batches(pictures: Iterable[NamedImages], cut: Cut, reading: DecodeOptions) -
     waiting = iter(pictures)
     while chunk := list(islice(waiting, BATCH)):
         with silence_decoders():
-            given = [named.picture for named in chunk]
+            given = [image.picture for image in chunk]
             opened = list(in_order(partial(_open, given, cut, reading), len(chunk)))
         good = [pixels for pixels in opened if not isinstance(pixels, str)]
         problems = {index: reason for index, reason in enumerate(opened) if isinstance(reason, str)}
         pixels = np.stack(good) if good else np.zeros((0,), np.uint8)
-        yield ImageBatch([named.name for named in chunk], pixels, problems)
+        yield ImageBatch([image.name for image in chunk], pixels, problems)
 
 
 def _open(pictures: Sequence[GivenPicture], cut: Cut, reading: DecodeOptions, index: int) -> NDArray[np.uint8] | str:

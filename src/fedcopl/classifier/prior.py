@@ -61,7 +61,7 @@ class Prior:
             not (class_prior > 0).all() or not math.isclose(class_prior.sum(), 1)
             for class_prior in (arrays["class_prior"], arrays[SITE_PRIOR])
         ):
-            raise ModelError("a class prior is not positive shares that add up to 1")
+            raise ModelError("a class prior must be positive shares that sum to 1")
         return cls(PosteriorModel.from_arrays({name: arrays[name] for name in fitting}), arrays[SITE_PRIOR])
 
     def log_posteriors(self, log_probs: FloatArray, features: FloatArray) -> FloatArray:

@@ -54,10 +54,10 @@ app.add_typer(data.cache_app, name="cache")
 
 def _add_installed_commands() -> None:
     """Add the commands that installed packages declare as entry points, and a hint for ours that are missing."""
-    found = {point.name: point for point in entry_points(group="fedcopl.commands")}
-    for name in sorted({*_OTHER_PACKAGE, *found}):
-        if name in found:
-            app.command(name)(found[name].load())
+    commands = {point.name: point for point in entry_points(group="fedcopl.commands")}
+    for name in sorted({*_OTHER_PACKAGE, *commands}):
+        if name in commands:
+            app.command(name)(commands[name].load())
         else:
             _add_missing(name)
 
@@ -68,7 +68,7 @@ def _add_missing(name: str) -> None:
     @app.command(name, help=_OTHER_PACKAGE[name], context_settings=anything)
     def missing() -> None:
         raise ConfigError(
-            f"{name}: is in a package of its own: pip install 'fedcopl[experiments]', or pip install -e experiments "
+            f"{name}: is in a separate package: pip install 'fedcopl[experiments]', or pip install -e experiments "
             "in a checkout"
         )
 
@@ -100,9 +100,9 @@ def _installed_versions() -> Iterator[str]:
     for package in _PACKAGES:
         yield f"{package:<14}{_version(package) or 'missing'}"
     for extra, packages in _EXTRAS.items():
-        found = [f"{package} {_version(package)}" for package in packages if _version(package)]
-        complete = len(found) == len(packages)
-        yield f"{f'[{extra}]':<14}" + (", ".join(found) if complete else f"no: pip install 'fedcopl[{extra}]'")
+        versions = [f"{package} {_version(package)}" for package in packages if _version(package)]
+        complete = len(versions) == len(packages)
+        yield f"{f'[{extra}]':<14}" + (", ".join(versions) if complete else f"no: pip install 'fedcopl[{extra}]'")
     yield f"{'cache':<14}{default_folder()}"
 
 

@@ -120,8 +120,8 @@ def predict(
             else:
                 tally = label_to_file(loaded, images, rows, threshold, Path(out), progress, overwrite=overwrite)
     except KeyboardInterrupt as error:
-        how = "" if out == "-" else "; the same command continues"
-        raise Interrupted(f"stopped{how}") from error
+        hint = "" if out == "-" else "; the same command continues"
+        raise Interrupted(f"stopped{hint}") from error
     for line in _summary(tally, out):
         print(line, file=sys.stderr)
     if classifier is None:
@@ -173,8 +173,8 @@ def _summary(tally: "Tally", out: str) -> Iterator[str]:
     if tally.broken:
         parts.append(f"{tally.broken:,} unreadable")
     if tally.first_passed_over:
-        name, why = tally.first_passed_over
-        parts.append(f"{counted(tally.passed_over, 'other file')} skipped, for example {name!r}: {why}")
+        name, reason = tally.first_passed_over
+        parts.append(f"{counted(tally.passed_over, 'other file')} skipped, for example {name!r}: {reason}")
     parts.append(f"{tally.unsure:,} unsure (no class reaches 50 %)")
     yield ", ".join(parts) + ("" if out == "-" else f" -> {out}")
     classes = [f"{name}: {count:,}" for name, count in tally.labels.most_common(_MAX_CLASSES)]

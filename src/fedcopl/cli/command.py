@@ -98,27 +98,27 @@ class Parameter(NamedTuple):
     is_option: bool
 
 
-def parameter_of(command: Any, found: Any) -> Parameter:
+def parameter_of(command: Any, option: Any) -> Parameter:
     """Describe one of typer's parameter objects from the annotation of the command's function."""
     hints = get_type_hints(command.callback, include_extras=True) if command.callback else {}
-    hint = hints.get(found.name, bool)  # bool: the flag --help
+    hint = hints.get(option.name, bool)  # bool: the flag --help
     annotation, info = (hint.__origin__, hint.__metadata__[0]) if hasattr(hint, "__metadata__") else (hint, None)
     kind, choices = _kind_and_choices(annotation)
     bounds = (("at least", getattr(info, "min", None)), ("at most", getattr(info, "max", None)))
     limits = " and ".join(f"{relation} {bound:g}" for relation, bound in bounds if bound is not None)
-    names, value = [*found.opts, *found.secondary_opts], found.metavar
+    names, value = [*option.opts, *option.secondary_opts], option.metavar
     if value is None and kind is not bool:
         value = "|".join(choices) or _PLACEHOLDERS.get(kind, "TEXT")
-    is_option = found.param_type_name == "option"
+    is_option = option.param_type_name == "option"
     if is_option:
         name, shown = max(names, key=len), " ".join([", ".join(names), *([value] if value else [])])
     else:
-        name = found.metavar or found.name.upper() + ("..." if found.nargs != 1 else "")
-        name = shown = name if found.required or name.startswith("[") else f"[{name}]"
-    about = getattr(info, "help", None) or getattr(found, "help", None) or ""  # typer 0.20 with click 8.5 loses it
-    without = found.default is None or found.default is False or found.default == "" or callable(found.default)
-    default = "" if without or not found.show_default else str(found.default)
-    return Parameter(name, shown, about, kind, choices, limits, default, found.required, is_option)
+        name = option.metavar or option.name.upper() + ("..." if option.nargs != 1 else "")
+        name = shown = name if option.required or name.startswith("[") else f"[{name}]"
+    about = getattr(info, "help", None) or getattr(option, "help", None) or ""  # typer 0.20 with click 8.5 loses it
+    without = option.default is None or option.default is False or option.default == "" or callable(option.default)
+    default = "" if without or not option.show_default else str(option.default)
+    return Parameter(name, shown, about, kind, choices, limits, default, option.required, is_option)
 
 
 def _kind_and_choices(annotation: Any) -> tuple[type, tuple[str, ...]]:
@@ -132,15 +132,15 @@ def _kind_and_choices(annotation: Any) -> tuple[type, tuple[str, ...]]:
 
 
 def _help_page(command: Any, context: Any) -> str:
-    found = [parameter_of(command, one) for one in command.get_params(context) if not one.hidden]
-    arguments, options = ([one for one in found if one.is_option is kind] for kind in (False, True))
+    parameters = [parameter_of(command, one) for one in command.get_params(context) if not one.hidden]
+    arguments, options = ([one for one in parameters if one.is_option is kind] for kind in (False, True))
     commands = getattr(command, "commands", {})
     usage = [context.command_path, "[OPTIONS]", *(one.name for one in arguments), *["COMMAND ..."][: len(commands)]]
     console = Console(highlight=False, markup=False)
     with console.capture() as page:
         console.print(f"Usage: {' '.join(usage)}\n\n{_paragraphs(command)}")
-        _print_rows(console, "Arguments", [(one.shown, _explained(one)) for one in arguments])
-        _print_rows(console, "Options", [(one.shown, _explained(one)) for one in options])
+        _print_rows(console, "Arguments", [(one.shown, _help_text(one)) for one in arguments])
+        _print_rows(console, "Options", [(one.shown, _help_text(one)) for one in options])
         rows = [(name, _paragraphs(one).split("\n")[0]) for name, one in commands.items()]
         _print_rows(console, "Commands", rows)
     return "\n".join(line.rstrip() for line in page.get().splitlines())
@@ -151,7 +151,7 @@ def _paragraphs(command: Any) -> str:
     return "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
 
 
-def _explained(one: Parameter) -> str:
+def _help_text(one: Parameter) -> str:
     default = f"default: {one.default}" if one.default else ""
     notes = [note for note in ("required" if one.is_option and one.required else "", default, one.limits) if note]
     return " ".join([one.help, *([f"[{'; '.join(notes)}]"] if notes else [])])
@@ -179,8 +179,10 @@ def usage_line(error: Any) -> str:
             line = _bad_parameter(error)
         case click_errors.UsageError() if context is not None and error.message.startswith("No such command"):
             typed = error.message.split("'")[1]
-            near = difflib.get_close_matches(typed, context.command.commands, n=1)
-            line = f"{typed}: there is no such command" + (f"; did you mean {near[0]}?" if near else "")
+            close_matches = difflib.get_close_matches(typed, context.command.commands, n=1)
+            line = f"{typed}: there is no such command" + (
+                f"; did you mean {close_matches[0]}?" if close_matches else ""
+            )
         case _:
             text = " ".join(error.format_message().split()).rstrip(".")
             line = text[:1].lower() + text[1:]
@@ -204,8 +206,8 @@ def _nearest_option(error: Any, context: Any) -> str:
     paths = setting_names() if takes_settings else ()
     known = {name: f"{'.'.join(path)}=VALUE" for path in paths for name in (path[-1], ".".join(path))}
     known |= {name.lstrip("-"): name for one in parameters for name in one.opts if name.startswith("--")}
-    near = difflib.get_close_matches(typed.replace("-", "_"), known, n=1)
-    return f"; did you mean {known[near[0]]}?" if near else ""
+    close_matches = difflib.get_close_matches(typed.replace("-", "_"), known, n=1)
+    return f"; did you mean {known[close_matches[0]]}?" if close_matches else ""
 
 
 def _bad_parameter(error: Any) -> str:

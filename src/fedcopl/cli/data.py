@@ -80,11 +80,11 @@ def _check(
     wordings = Wording.of(dataset.wording(config.model.template)).sentences(dataset.classes)
     sentences = [" | ".join(one) for one in wordings]
     with progress_bar("opening the images") as progress:
-        found = survey(dataset, progress)
+        dataset_survey = survey(dataset, progress)
     if as_json:
-        print(json.dumps(_as_json(found, sentences)))
+        print(json.dumps(_as_json(dataset_survey, sentences)))
     else:
-        _print(found, sentences, None if list_all else _MAX_LISTED)
+        _print(dataset_survey, sentences, None if list_all else _MAX_LISTED)
         is_study = name.endswith(".toml")
         print_next(("fedcopl", "run", name, "method=priors") if is_study else ("fedcopl", "new", "STUDY"))
 
@@ -128,22 +128,22 @@ def _get(
 def _config(name: str, folder: str, settings: list[str] | None) -> RunConfig:
     """Return the settings for a named data set, a settings file, a table, or a folder of images."""
     pairs = [*([folder] if "=" in folder and not Path(folder).exists() else []), *(settings or [])]
-    path, here = "" if folder in pairs else folder, Path(name).expanduser()
-    if name not in SOURCES and not here.exists() and (here.suffix or {"/", os.sep} & set(name)):
+    path, location = "" if folder in pairs else folder, Path(name).expanduser()
+    if name not in SOURCES and not location.exists() and (location.suffix or {"/", os.sep} & set(name)):
         raise DataError(f"{name}: there is no such folder, table or settings file")
-    if name in SOURCES or not here.exists():
+    if name in SOURCES or not location.exists():
         return with_typed({"data": {"source": name, "path": path}}, pairs, "settings")
     if path:
         raise ConfigError(f"{name}: is a path already; leave out {path}")
-    if here.is_dir() or here.suffix.lower() in _TABLES:
-        source = "folder" if here.is_dir() else "manifest"
+    if location.is_dir() or location.suffix.lower() in _TABLES:
+        source = "folder" if location.is_dir() else "manifest"
         return with_typed({"data": {"source": source, "path": name}}, pairs, "settings")
-    if here.suffix.lower() != ".toml":
+    if location.suffix.lower() != ".toml":
         raise ConfigError(f"{name}: is neither a folder nor a table ({', '.join(_TABLES)}) nor settings (.toml)")
-    config = load(here, pairs)
-    if not Path(config.data.path).expanduser().exists() and (here.parent / config.data.path).exists():
+    config = load(location, pairs)
+    if not Path(config.data.path).expanduser().exists() and (location.parent / config.data.path).exists():
         raise DataError(
-            f"{config.data.path}: there is no such path; paths are relative to the current folder: cd {here.parent}"
+            f"{config.data.path}: there is no such path; paths are relative to the current folder: cd {location.parent}"
         )
     return config
 
@@ -160,14 +160,14 @@ def _listed(data: Data, name: str) -> Dataset:
         return load_dataset(data.model_copy(update={"classes_file": str(beside)}))
 
 
-def _print(found: DatasetSurvey, sentences: list[str], most: int | None) -> None:
-    console, dataset = Console(highlight=False, soft_wrap=True), found.dataset
+def _print(dataset_survey: DatasetSurvey, sentences: list[str], limit: int | None) -> None:
+    console, dataset = Console(highlight=False, soft_wrap=True), dataset_survey.dataset
     table = Table(box=None, pad_edge=False)
     table.add_column("class", overflow="fold")
     table.add_column("train", justify="right")
     table.add_column("test", justify="right")
     table.add_column("zero-shot sentence", overflow="fold")
-    for (name, counts), sentence in zip(found.counts().items(), sentences, strict=True):
+    for (name, counts), sentence in zip(dataset_survey.counts().items(), sentences, strict=True):
         table.add_row(_plain(name), *("?" if count is None else f"{count:,}" for count in counts), _plain(sentence))
     console.print(table)
     console.print(
@@ -175,14 +175,14 @@ def _print(found: DatasetSurvey, sentences: list[str], most: int | None) -> None
         f"and {counted(len(dataset.test), 'test image')}"
         + (f", {counted(len(dataset.clients), 'client')}" if dataset.clients else "")
     )
-    for note in found.notes:
+    for note in dataset_survey.notes:
         console.print(f"note: {_plain(note)}")
     if dataset.skipped:
         console.print(f"{len(dataset.skipped):,} skipped:")
-    for name, reason in dataset.skipped[:most]:
+    for name, reason in dataset.skipped[:limit]:
         console.print(f"  {_plain(name)}: {_plain(reason)}")
-    if most is not None and len(dataset.skipped) > most:
-        console.print(f"  and {len(dataset.skipped) - most:,} more; --all lists every one")
+    if limit is not None and len(dataset.skipped) > limit:
+        console.print(f"  and {len(dataset.skipped) - limit:,} more; --all lists every one")
 
 
 def _plain(text: str) -> str:
@@ -190,29 +190,31 @@ def _plain(text: str) -> str:
     return text.replace("[", r"\[").replace("\n", "\\n")
 
 
-def _as_json(found: DatasetSurvey, sentences: list[str]) -> dict[str, object]:
-    dataset = found.dataset
+def _as_json(dataset_survey: DatasetSurvey, sentences: list[str]) -> dict[str, object]:
+    dataset = dataset_survey.dataset
     return {
         "name": dataset.name,
         "train": len(dataset.train),
         "test": len(dataset.test),
         "classes": [
             {"name": name, "train": train, "test": test, "sentence": sentence}
-            for (name, (train, test)), sentence in zip(found.counts().items(), sentences, strict=True)
+            for (name, (train, test)), sentence in zip(dataset_survey.counts().items(), sentences, strict=True)
         ],
         "clients": list(dataset.clients),
-        "notes": list(found.notes),
+        "notes": list(dataset_survey.notes),
         "skipped": [{"image": name, "reason": reason} for name, reason in dataset.skipped],
     }
 
 
 @contextmanager
-def progress_bar(what: str, counter: ProgressColumn | None = None) -> Iterator[Callable[[int, int | None], None]]:
+def progress_bar(
+    description: str, counter: ProgressColumn | None = None
+) -> Iterator[Callable[[int, int | None], None]]:
     """Show a progress bar on a terminal, and nothing elsewhere."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), counter or MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
+        task = bar.add_task(description, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 

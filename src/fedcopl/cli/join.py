@@ -104,9 +104,9 @@ def join(
     if package is not None:
         server, name, ca, classes = package.address, package.name, folder / "ca.pem", folder / "classes.txt"
     if classes is None:
-        why = "no package is installed in this folder" if folder.is_dir() else "there is no such folder"
+        reason = "no package is installed in this folder" if folder.is_dir() else "there is no such folder"
         raise ConfigError(
-            f"{folder}: {why}; name the site's folder with --folder, or its package, or --server, --ca and --classes"
+            f"{folder}: {reason}; name the site's folder with --folder, or its package, or --server, --ca and --classes"
         )
     if not server and not check:
         raise ConfigError("--server: name the address of the server, as in --server server.example:9092")

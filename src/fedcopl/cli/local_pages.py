@@ -111,14 +111,14 @@ def _labelled(gallery: "Gallery", run: Path, labels: _WhichLabels) -> "Gallery":
     """Load the labels of the finished classifier, or of the last refresh, and print which ones."""
     from ..review.images import with_final_labels
 
-    why = ""
+    reason = ""
     if labels is _WhichLabels.FINAL:
         try:
             with progress_bar("applying the finished classifier") as progress:
                 gallery = with_final_labels(gallery, run, progress)
         except FedCoPLError as error:
-            why = f"; the finished classifier cannot be used: {error}"
-    print(f"labels made {gallery.predictions.made}{why}", file=sys.stderr)
+            reason = f"; the finished classifier cannot be used: {error}"
+    print(f"labels made {gallery.predictions.made}{reason}", file=sys.stderr)
     return gallery
 
 
@@ -127,7 +127,7 @@ def _serve(survey: "SampleSurvey", run: Path, port: int, open_it: bool) -> None:
     from ..review.page import ReviewPage
 
     images = len(survey.gallery.names)
-    print(f"{survey.gallery.client}: {counted(images, 'image')}. Open this address; Ctrl-C ends.", file=sys.stderr)
+    print(f"{survey.gallery.client}: {counted(images, 'image')}. Open this address; Ctrl-C to stop.", file=sys.stderr)
     try:
         serve(
             lambda keys: ReviewPage(survey, keys).app(),
@@ -162,12 +162,12 @@ def _merge(survey: "SampleSurvey", path: Path) -> None:
     differ = len(merged.disagreements)
     print(
         f"{path}: {counted(merged.added, 'answer')} taken, {merged.agreed:,} agree, "
-        f"{differ:,} differ and are left as they are"
+        f"{differ:,} differ and stay unchanged"
     )
-    for image, here, there in merged.disagreements:
-        print(f"  {printable(image)}: {here} here, {printable(there)} there")
-    for image, why in merged.passed_over:
-        print(f"  {printable(image)}: passed over: {why}")
+    for image, kept_answer, other_answer in merged.disagreements:
+        print(f"  {printable(image)}: kept {kept_answer}, not {printable(other_answer)}")
+    for image, reason in merged.passed_over:
+        print(f"  {printable(image)}: skipped: {reason}")
 
 
 def _manifest(survey: "SampleSurvey", path: Path, settings: Path) -> None:
@@ -222,11 +222,11 @@ def watch(run: _RunArgument, port: _Port = 0, open_it: _OpenIt = False) -> None:
     if not run.is_dir():
         raise RunFolderError(f"{run}: {no_folder(run)}; name the folder of a run that has started")
     from ..data.cache import default_folder
-    from ..local_page.serving import lasting_token, serve
+    from ..local_page.serving import persistent_token, serve
     from ..watch import LivePage
 
-    token = lasting_token(default_folder() / "watch.key", str(run.resolve()))
-    print(f"{run}: open this address; Ctrl-C ends.", file=sys.stderr)
+    token = persistent_token(default_folder() / "watch.key", str(run.resolve()))
+    print(f"{run}: open this address; Ctrl-C to stop.", file=sys.stderr)
     try:
         serve(
             lambda keys: LivePage(run, keys).app(),

@@ -24,9 +24,9 @@ def _list_models() -> None:
     for title in ("name", "for", "licence", "size", "loads", "tried"):
         table.add_column(title, overflow="fold")
     for model in KNOWN_MODELS:
-        found = measured().get(model.name)
-        size = f"{found.parameters / 1e6:,.0f} M" if found else "?"
-        tried = "yes" if found or not model.loads else "no"
+        measurement = measured().get(model.name)
+        size = f"{measurement.parameters / 1e6:,.0f} M" if measurement else "?"
+        tried = "yes" if measurement or not model.loads else "no"
         table.add_row(model.name, model.purpose, model.licence, size, "yes" if model.loads else "no", tried)
     Console(highlight=False).print(table)
 
@@ -51,10 +51,10 @@ def _check(
     from ..clip.frozen_clip import describe, kind_of, load_clip
     from ..clip.known_models import locate
 
-    found = locate(path)
-    print(f"{'is':<12}{kind_of(found)}")
+    file = locate(path)
+    print(f"{'format':<12}{kind_of(file)}")
     try:
-        clip = load_clip(found, activation=activation)
+        clip = load_clip(file, activation=activation)
     except ModelError:
         print(f"{'loads':<12}no")
         raise
@@ -74,7 +74,7 @@ def _fetch(name: _ModelName) -> None:
         return
     if name not in RELEASES:
         model = known_model(name)
-        why = "has no pinned release: download it yourself and use its path" if model.loads else "cannot be loaded"
-        raise ConfigError(f"{name}: {why}")
+        reason = "has no pinned release: download it yourself and use its path" if model.loads else "cannot be loaded"
+        raise ConfigError(f"{name}: {reason}")
     print(find_or_download(name))
     print_next(("fedcopl", "run", "STUDY.toml", f"model.backbone={name}", "method=priors"))

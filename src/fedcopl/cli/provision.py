@@ -55,14 +55,14 @@ def provision(
     check_output_folder(out)
     prepared, folder, today = provisioning.prepare_study(study), provisioning.StudyFolder(out), today_utc()
     if revoke:
-        made = provisioning.revoke(prepared, folder, revoke, today)
+        packages = provisioning.revoke(prepared, folder, revoke, today)
     elif renew:
-        made = provisioning.renew(prepared, folder, renew, today)
+        packages = provisioning.renew(prepared, folder, renew, today)
     elif admit:
-        made = provisioning.admit_key(prepared, folder, admit, today)
+        packages = provisioning.admit_key(prepared, folder, admit, today)
     else:
-        made = provisioning.provision(prepared, folder, today)
-    for one in made:
+        packages = provisioning.provision(prepared, folder, today)
+    for one in packages:
         secret = ", contains a key: keep it secret" if one.has_key or one.name == "server" else ""
         typer.echo(f"{one.name:<16}{one.path}   {one.digest}{secret}")
     typer.echo("\nSend each file to its owner only, and compare the digests over another channel. Then:")
@@ -129,15 +129,17 @@ def service(
     from ..deployment.service_files import Service
     from ..files import publish_text
 
-    made = Service(role, home.absolute(), images.absolute() if images else None, user, tuple(words or ()))
+    definition = Service(role, home.absolute(), images.absolute() if images else None, user, tuple(words or ()))
     unit, container = out / f"fedcopl-{role}.service", out / f"Containerfile.{role}"
-    publish_text(unit, made.unit())
-    publish_text(container, made.containerfile(version("fedcopl")))
-    folder = made.home / ("federation" if role == "server" else "site")
-    first = "fedcopl admit PACKAGE" if role == "server" else f"fedcopl join PACKAGE --images {made.images} --check"
+    publish_text(unit, definition.unit())
+    publish_text(container, definition.containerfile(version("fedcopl")))
+    folder = definition.home / ("federation" if role == "server" else "site")
+    first = (
+        "fedcopl admit PACKAGE" if role == "server" else f"fedcopl join PACKAGE --images {definition.images} --check"
+    )
     typer.echo(f"{unit}\n{container}\n")
     typer.echo("Once, as root; the second line installs the operator's package:")
-    typer.echo(f"  useradd --system --home-dir {made.home} {user}; install -d -m 700 -o {user} {made.home}")
-    typer.echo(f"  cd {made.home} && runuser -u {user} -- {first} --folder {folder}")
+    typer.echo(f"  useradd --system --home-dir {definition.home} {user}; install -d -m 700 -o {user} {definition.home}")
+    typer.echo(f"  cd {definition.home} && runuser -u {user} -- {first} --folder {folder}")
     typer.echo(f"  install -m 644 {unit.name} /etc/systemd/system/ && systemctl enable --now {unit.stem}")
     typer.echo(f"Then: systemctl stop|restart {unit.stem}, journalctl -u {unit.stem}, fedcopl status --folder {folder}")

@@ -53,20 +53,20 @@ def report(
 
 
 def _read(folders: list[Path]) -> "list[ComparedRun]":
-    """Read all runs, each once; runs without a finished round are skipped unless they were named themselves."""
+    """Read each run once; runs without a finished round are skipped unless requested by name."""
     from ..report.comparison import ComparedRun
     from ..run.folder import NothingYet, find_runs, read_so_far
 
-    named = {folder.resolve() for folder in folders}
-    found: dict[Path, Path] = {}
+    requested = {folder.resolve() for folder in folders}
+    paths: dict[Path, Path] = {}
     for path in (path for folder in folders for path in find_runs(folder)):
-        found.setdefault(path.resolve(), path)
+        paths.setdefault(path.resolve(), path)
     runs, empty = [], []
-    for resolved, path in found.items():
+    for resolved, path in paths.items():
         try:
             runs.append(ComparedRun(path, read_so_far(path)))
         except NothingYet as error:
-            if resolved in named:
+            if resolved in requested:
                 raise
             empty.append(error)
     if not runs:

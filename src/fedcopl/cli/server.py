@@ -100,9 +100,9 @@ def server(
 
     plan = ServerPlan(config, classes, out, Timeouts(timeout, min_sites, start_with=start_with), resume, earlier)
     prepared = PreparedServer.prepare(plan)
-    made = _certificates(folder, address or [], certificates, host, package)
+    server_files = _certificates(folder, address or [], certificates, host, package)
     port = port or (package.port if package else _DEFAULT_PORT)
-    outcome = _run(ServerHome(folder, folder / "sites", made, host, port, metrics_port), prepared)
+    outcome = _run(ServerHome(folder, folder / "sites", server_files, host, port, metrics_port), prepared)
     write_report(out)
     if as_json:
         print(json.dumps(to_plain(outcome)))
@@ -155,14 +155,16 @@ def _certificates(
     )
     from ..deployment.wire.addresses import own_address
 
-    here = own_address(host)
+    machine_address = own_address(host)
     if package and not own:  # made by the study's authority, whose key is not on this machine
-        made = folder_certificates(folder)
+        files = folder_certificates(folder)
         check_not_expired(
-            made, "renew it (fedcopl provision STUDY --renew server, or authority) and install the new package"
+            files, "renew it (fedcopl provision STUDY --renew server, or authority) and install the new package"
         )
-        return made
-    return given_certificates(*own, here) if own else server_certificates(folder, [*addresses, here])
+        return files
+    return (
+        given_certificates(*own, machine_address) if own else server_certificates(folder, [*addresses, machine_address])
+    )
 
 
 def _run(home: "ServerHome", prepared: "PreparedServer") -> Outcome:
@@ -236,10 +238,12 @@ def audit(
     else:
         for line in chosen[-last:] if last else chosen:
             one, when = line.message, datetime.fromtimestamp(line.time)
-            what = f"{one.run} round {one.round} {one.kind}, {one.bytes:,} bytes, sha256 {one.digest[:_SHOWN_DIGEST]}"
-            typer.echo(f"{when:%Y-%m-%d %H:%M:%S}  {one.way:<4}{one.peer}  {what}: {one.decision}")
+            description = (
+                f"{one.run} round {one.round} {one.kind}, {one.bytes:,} bytes, sha256 {one.digest[:_SHOWN_DIGEST]}"
+            )
+            typer.echo(f"{when:%Y-%m-%d %H:%M:%S}  {one.way:<4}{one.peer}  {description}: {one.decision}")
     sizes = {way: [line.message.bytes for line in chosen if line.message.way == way] for way in ("in", "out")}
-    totals = [f"{len(found)} {way}, {sum(found):,} bytes" for way, found in sizes.items()]
+    totals = [f"{len(byte_counts)} {way}, {sum(byte_counts):,} bytes" for way, byte_counts in sizes.items()]
     refused = sum(line.message.decision.startswith(("refused", "dropped")) for line in chosen)
     typer.echo("; ".join([*totals, f"{refused} refused or dropped"]))
     typer.echo(f"verified: {counted(len(lines), 'line')}, none changed; the head is {lines[-1].chain}")

@@ -54,7 +54,7 @@ def print_estimate(run: "TimeEstimate", *, as_json: bool) -> None:
         return
     console = _console()
     console.print(f"{'takes':<22}{run}", soft_wrap=True)
-    console.print(f"{'computes':<22}{run.work.encoded:,} image encodings, {run.work.steps:,} training steps")
+    console.print(f"{'compute':<22}{run.work.encoded:,} image encodings, {run.work.steps:,} training steps")
 
 
 def _accuracy_table(outcome: Outcome) -> Table:
@@ -117,8 +117,8 @@ def _privacy_facts(privacy: PrivacyStatement | None) -> Iterator[tuple[str, str]
     """Yield what the server sees, and the privacy budget spent if noise is added."""
     if privacy is None:
         return
-    seen = "sums over the clients only" if privacy.secure_aggregation else "each client's own numbers"
-    yield "the server sees", seen if privacy.epsilon is None else f"{seen}, with noise"
+    server_input = "sums over the clients only" if privacy.secure_aggregation else "each client's own numbers"
+    yield "the server sees", server_input if privacy.epsilon is None else f"{server_input}, with noise"
     if privacy.epsilon is not None:
         budget = f"epsilon {privacy.epsilon:.3g}, delta {privacy.delta:g}"
         yield "privacy", f"{budget} for {privacy.unit}, {counted(privacy.releases or 0, 'release')}"

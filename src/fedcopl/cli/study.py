@@ -40,7 +40,7 @@ def new(
 
 
 def doctor(
-    where: Annotated[
+    path: Annotated[
         Path | None,
         typer.Argument(
             metavar="[DIR|settings.toml]",
@@ -60,26 +60,26 @@ def doctor(
     from ..doctor import diagnose, settings_file
     from ..doctor import fix as apply_fixes
 
-    for done in apply_fixes(where) if fix else ():
-        print(f"fixed: {_printable(done)}", file=sys.stderr)
+    for fixed in apply_fixes(path) if fix else ():
+        print(f"fixed: {_printable(fixed)}", file=sys.stderr)
     with progress_bar("opening the images") as progress:
-        found = list(diagnose(where, server=server, certificate=ca, progress=progress))
-    levels = Counter(finding.level for finding in found)
+        findings = list(diagnose(path, server=server, certificate=ca, progress=progress))
+    levels = Counter(finding.level for finding in findings)
     if as_json:
-        print(json.dumps({"ok": not levels["problem"], "findings": [finding._asdict() for finding in found]}))
+        print(json.dumps({"ok": not levels["problem"], "findings": [finding._asdict() for finding in findings]}))
     else:
         console = Console(highlight=False, markup=False, soft_wrap=True)
-        for finding in found:
+        for finding in findings:
             console.print(f"{_SIGNS[finding.level]} {finding.subject}: {_printable(finding.detail)}")
             if finding.advice:
                 console.print(f"        -> {finding.advice}")
         print(f"\n{counted(levels['problem'], 'problem')}, {counted(levels['note'], 'note')}")
-        file = settings_file(where)
+        file = settings_file(path)
         if levels["problem"]:
             print_next("fix the problems above, then run fedcopl doctor again")
         elif file is not None:
             print_next(("fedcopl", "run", file, "method=priors"))
-        elif where is None:
+        elif path is None:
             print_next(("fedcopl", "new", "STUDY"), ("fedcopl", "run"))
     if levels["problem"]:
         raise typer.Exit(1)

@@ -98,7 +98,7 @@ def load_clip(name_or_path: str | Path, *, activation: Activation | None = None)
     if (path / OPEN_CLIP_CONFIG).is_file():
         return Clip(name, load_open_clip_folder(path))
     raise ModelError(
-        f"{path}: is no model's folder: it needs config.json and one of {', '.join(WEIGHT_FILES)}, "
+        f"{path}: is not a model folder: it needs config.json and one of {', '.join(WEIGHT_FILES)}, "
         f"or {OPEN_CLIP_CONFIG} and one of {', '.join(OPEN_CLIP_WEIGHTS)}; fedcopl models list names models to fetch"
     )
 
@@ -144,7 +144,7 @@ def kind_of(path: Path) -> str:
         return f"open_clip's folder of {trunk}" + (
             f" with {text['hf_model_name']}" if text.get("hf_model_name") else ""
         )
-    raise ModelError(f"{path}: is no model's folder: it has neither config.json nor {OPEN_CLIP_CONFIG}")
+    raise ModelError(f"{path}: is not a model folder: it has neither config.json nor {OPEN_CLIP_CONFIG}")
 
 
 def describe(clip: Clip) -> Iterator[tuple[str, str]]:

@@ -234,8 +234,8 @@ def known_model(name: str) -> KnownModel:
     if name in by_name:
         return by_name[name]
     containing = [other for other in by_name if name.lower() in other.lower()]
-    near = containing or difflib.get_close_matches(name, by_name, n=1, cutoff=0.3)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    close_matches = containing or difflib.get_close_matches(name, by_name, n=1, cutoff=0.3)
+    hint = f"; did you mean {close_matches[0]}?" if close_matches else ""
     raise ModelError(f"{name}: is not in the table; `fedcopl models list` prints it{hint}")
 
 
@@ -276,9 +276,9 @@ def refuse_unknown(name: str) -> None:
     if name in BUILT_IN or name in RELEASES or Path(name).exists():
         return
     known = [*BUILT_IN, *RELEASES]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise ModelError(f"{name}: no such file or folder, and none of the known models {', '.join(known)}{hint}")
+    close_matches = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"; did you mean {close_matches[0]}?" if close_matches else ""
+    raise ModelError(f"{name}: no such file or folder, and not one of the known models {', '.join(known)}{hint}")
 
 
 def find_cached(name: str, *, verify: bool = False) -> Path | None:

@@ -20,7 +20,7 @@ from .frozen_clip import Clip
 
 _USUAL_TEMPLATE = "a photo of a {}"
 _KEPT_BITS = 12  # of each value: rounding errors of 1e-14 then almost never change the result
-_NEARLY_ALIKE = 0.05  # share of the patches' differences that is kept around their mean
+_PERTURBATION = 0.05  # share of the patches' differences that is kept around their mean
 _PICTURES = 6  # synthetic images for comparing candidates
 _CELLS = 6  # of a synthetic image, in each direction
 
@@ -47,13 +47,13 @@ def _features(clip: Clip, tokens: Tensor, prompts: Sequence[NDArray[np.float32]]
 
 
 def blank_image(clip: Clip, shape: tuple[int, ...]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return candidates for P^v, (levels, P, width): a blank image's patches at each level, and nearly their mean."""
+    """Return candidates for P^v, (levels, P, width): a blank image's patches per level, and their perturbed mean."""
     levels, vectors, _ = shape
     with torch.no_grad():
         states = [state.numpy() for state in islice(clip.vision.blank_states(), levels)]
     patches = np.stack([spread(state, vectors) for state in states])
     means = np.stack([state.mean(axis=0, keepdims=True) for state in states])
-    return _rounded(patches), _rounded(means + _NEARLY_ALIKE * (patches - means))
+    return _rounded(patches), _rounded(means + _PERTURBATION * (patches - means))
 
 
 def spread(rows: NDArray[np.float64], count: int) -> NDArray[np.float64]:

@@ -100,7 +100,7 @@ class PixelCache:
             rows = [cut(image) for image in stored]
             return _Pixels(np.stack(rows) if rows else np.zeros((0, *_shape(cut)), np.uint8), {}, [])
         key += stored.options.key
-        with self._explained():
+        with self._convert_os_errors():
             contents = self._digests(stored)
             entry = self._find(contents, key) or self._make(images, stored, contents, cut, key, progress)
             array = entry.array()
@@ -114,7 +114,7 @@ class PixelCache:
 
     def clear(self) -> None:
         """Remove all finished entries; a process that has one open keeps it until it ends."""
-        with self._explained():
+        with self._convert_os_errors():
             for index in self.folder.glob("*.index.json"):
                 index.unlink(missing_ok=True)
             for entry in self.folder.glob(f"*/{ENTRY}"):
@@ -198,8 +198,8 @@ class PixelCache:
             raise DataError(f"{self.folder}: needs {_size(need + _RESERVE)}, but only {_size(free)} are free; {_HINT}")
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turn errors of the file system into one line about the cache folder."""
+    def _convert_os_errors(self) -> Iterator[None]:
+        """Convert errors of the file system to DataError with the cache folder."""
         try:
             yield
         except (OSError, NotImplementedError) as error:  # the latter where a file system cannot lock
@@ -358,8 +358,8 @@ def prepare(
 def repeats(train: Sequence[str], test: Sequence[str]) -> list[str]:
     """Describe duplicate images, one sentence each. Duplicates are kept: removing them is the owner's choice."""
     counts = Counter(content for content in train if not content.startswith(UNREADABLE))
-    again = sum(counts.values()) - len(counts)
+    duplicates = sum(counts.values()) - len(counts)
     shared = sum(content in counts for content in test)
     copies = ("training image is an exact copy of another", "training images are exact copies of others")
     in_both = ("test image is also a training image", "test images are also training images")
-    return [counted(count, *words) for count, words in ((again, copies), (shared, in_both)) if count]
+    return [counted(count, *words) for count, words in ((duplicates, copies), (shared, in_both)) if count]

@@ -81,9 +81,11 @@ SOURCES: Mapping[str, _Source] = {
 def load_dataset(data: Data) -> Dataset:
     """List the images of the configured data set; nothing is decoded yet."""
     if data.source not in SOURCES:
-        near = difflib.get_close_matches(data.source, SOURCES, n=1)
+        close_matches = difflib.get_close_matches(data.source, SOURCES, n=1)
         hint = (
-            f"; did you mean {near[0]}?" if near else "; a folder of images is read by data.source=folder data.path=DIR"
+            f"; did you mean {close_matches[0]}?"
+            if close_matches
+            else "; a folder of images is read by data.source=folder data.path=DIR"
         )
         raise ConfigError(f"data.source: unknown data set {data.source!r} (known: {', '.join(SOURCES)}){hint}")
     if data.source == "digits" and data.path:
@@ -100,11 +102,11 @@ def read_by_settings(dataset: Dataset, data: Data) -> Dataset:
         stored = images.images
         if isinstance(stored, StoredImages):
             images = replace(images, images=stored.with_options(options))
-        splits.append(_every_page(images) if options.pages == "all" else images)
+        splits.append(_split_pages(images) if options.pages == "all" else images)
     return replace(dataset, train=splits[0], test=splits[1])
 
 
-def _every_page(images: ImageSet) -> ImageSet:
+def _split_pages(images: ImageSet) -> ImageSet:
     """Make an image of each page of a file, named file#1, file#2 and so on; a file of one page keeps its name."""
     files = images.images
     if not isinstance(files, ImageFiles):
@@ -123,10 +125,10 @@ def _every_page(images: ImageSet) -> ImageSet:
             source.append(index)
             names.append(f"{images.names[index]}#{page + 1}" if count > 1 else images.names[index])
             pages.append(page if count > 1 else files.pages[index])
-    taken = files.take(source)
-    taken.pages = pages
+    expanded = files.take(source)
+    expanded.pages = pages
     labels, clients = (None if numbers is None else numbers[source] for numbers in (images.labels, images.clients))
-    return ImageSet(taken, labels, names, clients)
+    return ImageSet(expanded, labels, names, clients)
 
 
 _BytesProgress = Callable[[int, int | None], None]
@@ -179,9 +181,9 @@ def download_dataset(name: str, folder: Path, progress: _BytesProgress = lambda 
         reason = _BY_HAND.get(name, f"known: {', '.join(DOWNLOADS)}")
         raise DataError(f"{name}: cannot be downloaded by this program; {reason}")
     download = DOWNLOADS[name]
-    made, archive = folder / download.makes, folder / download.url.rsplit("/", 1)[-1]
-    if made.exists():
-        return made
+    dataset_folder, archive = folder / download.makes, folder / download.url.rsplit("/", 1)[-1]
+    if dataset_folder.exists():
+        return dataset_folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not archive.exists():
@@ -198,12 +200,12 @@ def download_dataset(name: str, folder: Path, progress: _BytesProgress = lambda 
         ) from error
     except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
         raise DataError(
-            f"{download.url}: the connection broke: {error!r}; run the same command again to resume"
+            f"{download.url}: the connection was interrupted: {error!r}; run the same command again to resume"
         ) from error
     except OSError as error:
         raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from error
     archive.unlink()
-    return made
+    return dataset_folder
 
 
 def _fetch_file(download: _Download, archive: Path, progress: _BytesProgress) -> None:
@@ -231,7 +233,7 @@ def _fetch_file(download: _Download, archive: Path, progress: _BytesProgress) ->
         file.flush()
         os.fsync(file.fileno())
     if total is not None and have < total:
-        raise ConnectionError(f"{have:,} of {total:,} bytes came")
+        raise ConnectionError(f"{have:,} of {total:,} bytes received")
     part.rename(archive)
 
 

@@ -92,15 +92,15 @@ def clean_all(names: Sequence[str], origin: object) -> tuple[str, ...]:
     if len(names) > _MAX_CLASSES:
         raise DataError(f"{origin}: has {len(names):,} classes, more than {_MAX_CLASSES:,}")
     cleaned = [clean(name) for name in names]
-    if strange := next((name for name in cleaned if printable(name) != name), None):
-        raise DataError(f"{origin}: the class {strange!r} has a control character in its name; remove it")
+    if unprintable := next((name for name in cleaned if printable(name) != name), None):
+        raise DataError(f"{origin}: the class {unprintable!r} has a control character in its name; remove it")
     twice = [name for name, count in Counter(cleaned).items() if count > 1]
     if twice:
         same = [name for name, result in zip(names, cleaned, strict=True) if result == twice[0]]
         if len(set(same)) == 1:
             raise DataError(f"{origin}: lists the class {same[0]!r} {len(same)} times; keep one of them")
         listed = ", ".join(map(repr, same))
-        raise DataError(f"{origin}: the classes {listed} are all called {twice[0]!r}; give each a name of its own")
+        raise DataError(f"{origin}: the classes {listed} are all called {twice[0]!r}; give each a unique name")
     if "" in cleaned:
         raise DataError(f"{origin}: a class has an empty name ({names[cleaned.index('')]!r}); name it or remove it")
     return tuple(cleaned)
@@ -124,13 +124,13 @@ def _names_by_line(file: Path) -> list[list[str]]:
         raise DataError(f"{file}: there is no such list of classes; write one class name per line into it") from error
     except (OSError, ValueError) as error:
         raise DataError(f"{file}: cannot be read as a list of class names: {error}") from error
-    named = [[name.strip() for name in line.split("|")] for line in lines if line.strip()]
-    if not named:
-        raise DataError(f"{file}: names no class; write one name a line")
-    empty = next((names for names in named if "" in names), None)
+    synonyms = [[name.strip() for name in line.split("|")] for line in lines if line.strip()]
+    if not synonyms:
+        raise DataError(f"{file}: names no class; write one name per line")
+    empty = next((names for names in synonyms if "" in names), None)
     if empty is not None:
         raise DataError(f"{file}: the line {' | '.join(empty)!r} has an empty name; write name | other name")
-    return named
+    return synonyms
 
 
 @dataclass(frozen=True)
@@ -198,8 +198,8 @@ def build(
             f"{origin}: {counted(len(without_client), 'image has', 'images have')} no client, "
             f"the first: {printable(without_client[0])}"
         )
-    if strange := next((name for name in clients if has_control_characters(name)), None):
-        raise DataError(f"{origin}: the client {strange!r} has a control character in its name; rename it")
+    if unprintable := next((name for name in clients if has_control_characters(name)), None):
+        raise DataError(f"{origin}: the client {unprintable!r} has a control character in its name; rename it")
     train, test = (
         _image_set([record for record in ordered if record.split == split], origin, classes, clients)
         for split in ("train", "test")
@@ -213,7 +213,7 @@ def _classes(records: Sequence[FileRecord], origin: Path, listed: ListedClasses 
     if listed is None:
         if not labels:
             raise DataError(
-                f"{origin}: has neither labels nor a list of classes; write classes.txt, one name a line, "
+                f"{origin}: has neither labels nor a list of classes; write classes.txt, one name per line, "
                 "or name another list with data.classes_file"
             )
         return clean_all(labels, origin)

@@ -103,7 +103,7 @@ def _window(given: str | float) -> Window:
         or (percent and not 0 <= numbers[0] < numbers[1] <= 100)
     ):
         raise ConfigError(
-            f"data.window: should be file, type, two growing numbers as in 0:4095, or percentiles as in 1%:99%, "
+            f"data.window: should be file, type, two increasing numbers as in 0:4095, or percentiles as in 1%:99%, "
             f"not {text!r}"
         )
     return Window("percentiles" if percent else "numbers", *numbers)

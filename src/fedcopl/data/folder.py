@@ -94,7 +94,7 @@ def _skip_reason(path: Path, root: Path, is_link: bool) -> str | None:
     if path.suffix.lower() in SUFFIXES:
         return None
     with suppress(OSError), path.open("rb") as file:  # scanners name DICOM files by numbers
-        if dicom.is_it(file.read(132)):
+        if dicom.is_dicom(file.read(132)):
             return None
     return "its suffix is not that of an image"
 

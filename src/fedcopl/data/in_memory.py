@@ -170,7 +170,7 @@ def class_numbers(labels: LabelsOfImages, classes: Sequence[str], argument: str)
         wrong = numbers[(numbers < 0) | (numbers >= len(classes))]
         if len(wrong):
             raise DataError(
-                f"{argument}: the label {wrong[0]} is none of the {counted(len(classes), 'class')}, counted from 0"
+                f"{argument}: the label {wrong[0]} is not one of the {counted(len(classes), 'class')}, counted from 0"
             )
         return numbers
     number_of = {name: number for number, name in enumerate(classes)}
@@ -210,7 +210,7 @@ def dataset_of_sites(holdings: Sequence[SiteHolding], classes: Sequence[str]) ->
         _image_set(trains, sites),
         replace(_image_set(tests, sites), labels=truth if len(truth) else None),
         tuple(sites),
-        [(f"{holding.name}/{name}", why) for holding in holdings for name, why in holding.train.skipped],
+        [(f"{holding.name}/{name}", reason) for holding in holdings for name, reason in holding.train.skipped],
     )
 
 

@@ -98,9 +98,9 @@ def class_prior_of(given: Mapping[str, Any], classes: Sequence[str], origin: str
     shares = {clean(str(name)): share for name, share in given.items()}
     for name in shares:
         if name not in classes:
-            near = difflib.get_close_matches(name, classes, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise DataError(f"{origin}: {name!r} is none of the classes{hint}")
+            close_matches = difflib.get_close_matches(name, classes, n=1)
+            hint = f"; did you mean {close_matches[0]!r}?" if close_matches else ""
+            raise DataError(f"{origin}: {name!r} is not one of the classes{hint}")
     missing = [name for name in classes if name not in shares]
     if missing:
         raise DataError(f"{origin}: has no share for {missing[0]!r}; every class needs one, 0 if it does not occur")

@@ -65,7 +65,7 @@ def _unpickle(content: bytes) -> dict[str, Any]:
 
 
 def _array(value: Any) -> Any:
-    """Build the array of bytes that a stand-in recorded; other values are returned as they are."""
+    """Build the array of bytes that a placeholder recorded; other values are returned unchanged."""
     if not isinstance(value, _NumpyStandIn):
         return value
     _, shape, dtype, is_fortran, data = value.state
@@ -260,9 +260,7 @@ def _locate(path: str, source: str, token: str, below: Sequence[str]) -> Path:
     for folder in (root, *(root / name for name in below)):
         if (folder / token).exists():
             return folder
-    raise DataError(
-        f"{root}: this is not the folder of {source}: it has no {token}, nor has {' or '.join(below)} in it"
-    )
+    raise DataError(f"{root}: this is not the folder of {source}: there is no {token} in it or in {' or '.join(below)}")
 
 
 def _lines(file: Path) -> list[str]:
@@ -297,9 +295,9 @@ def _checked(
     train = sum(record.split == "train" for record in records)
     actual = (len(names), train, len(records) - train)
     if actual != sizes:
-        official, here = (
+        official, counts = (
             f"{train:,} train and {counted(test, 'test image')} in {count} classes"
             for count, train, test in (sizes, actual)
         )
-        raise DataError(f"{root}: {name} has {official}; found {here}. For a part of it use source=folder")
+        raise DataError(f"{root}: {name} has {official}; found {counts}. For a part of it use source=folder")
     return build(name, root, records, listed=ListedClasses(names, root))

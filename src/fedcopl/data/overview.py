@@ -62,9 +62,9 @@ def survey(dataset: Dataset, progress: Progress = lambda done, total: None) -> D
     usable = dataset.without(broken_train, broken_test, skipped)
     notes = repeats([image.digest for image in train], [image.digest for image in test])
     if usable.train.clients is not None:
-        held = np.bincount(usable.train.clients, minlength=len(usable.clients))
-        for index in np.flatnonzero(held <= 1):
-            notes.append(f"the client {usable.clients[index]} has {held[index] or 'no'} training image")
+        train_images = np.bincount(usable.train.clients, minlength=len(usable.clients))
+        for index in np.flatnonzero(train_images <= 1):
+            notes.append(f"the client {usable.clients[index]} has {train_images[index] or 'no'} training image")
     if usable.train.labels is not None:
         counts = np.bincount(usable.train.labels, minlength=len(usable.classes))
         empty = [usable.classes[index] for index in np.flatnonzero(counts == 0)]

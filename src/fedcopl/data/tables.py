@@ -38,16 +38,16 @@ def read_manifest(data: Data) -> Dataset:
     for number, row in rows:
         texts = {name: str(row[name]).strip() for name in _COLUMNS if row.get(name) is not None}
         cells = {name: text for name, text in texts.items() if text}
-        where = f"{file}, row {number}"
+        origin = f"{file}, row {number}"
         if "path" not in cells:
-            raise DataError(f"{where}: has no path")
+            raise DataError(f"{origin}: has no path")
         path = file.parent / cells["path"]
         if path in first_row:
-            raise DataError(f"{where}: {printable(cells['path'])} is listed twice, first in row {first_row[path]}")
+            raise DataError(f"{origin}: {printable(cells['path'])} is listed twice, first in row {first_row[path]}")
         first_row[path] = number
         split = cells.get("split", "train").lower()
         if split not in ("train", "test"):
-            raise DataError(f"{where}: the split is {split!r}; it should be train or test")
+            raise DataError(f"{origin}: the split is {split!r}; it should be train or test")
         name = Path(cells["path"]).as_posix()
         if path.is_file():
             records.append(FileRecord(name, path, cast(Split, split), cells.get("label"), cells.get("client")))
@@ -89,9 +89,9 @@ def _parquet_rows(file: Path) -> list[tuple[int, dict[Any, Any]]]:
 def _check_columns(file: Path, names: Sequence[str]) -> None:
     """Refuse misspelt columns, which would silently drop all labels; other columns are ignored."""
     for name in names:
-        near = difflib.get_close_matches(name.strip().lower(), set(_COLUMNS) - set(names), n=1, cutoff=0.75)
-        if near:
-            raise DataError(f"{file}: unknown column {name!r}; did you mean {near[0]}?")
+        close_matches = difflib.get_close_matches(name.strip().lower(), set(_COLUMNS) - set(names), n=1, cutoff=0.75)
+        if close_matches:
+            raise DataError(f"{file}: unknown column {name!r}; did you mean {close_matches[0]}?")
     if "path" not in names:
         raise DataError(f"{file}: has no column path (its columns: {', '.join(names) or 'none'})")
 

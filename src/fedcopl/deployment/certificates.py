@@ -52,17 +52,17 @@ def issue_certificates(folder: Path, addresses: set[str]) -> Certificates:
         write_private(ca_key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         publish_bytes(files.ca, _authority_certificate(key))
     if not files.key.exists() or not _covers(files.certificate, addresses):
-        _write_server(files, ca_key, addresses)
+        _write_server_certificate(files, ca_key, addresses)
     return files
 
 
-def check_addresses(addresses: Iterable[str], where: str) -> None:
+def check_addresses(addresses: Iterable[str], origin: str) -> None:
     """Raise `ConfigError` for an invalid address; `where` names the option or file at fault."""
     for address in addresses:
         try:
             _address(address)
         except ValueError as error:
-            raise ConfigError(f"{where}: {error}") from error
+            raise ConfigError(f"{origin}: {error}") from error
 
 
 def folder_certificates(folder: Path) -> Certificates:
@@ -117,14 +117,14 @@ def _own_addresses() -> set[str]:
 
 def _authority_certificate(key: ec.EllipticCurvePrivateKey) -> bytes:
     name = _name("fedcopl federation")
-    made = (
+    certificate = (
         _builder(name, name, key.public_key(), 4 * _VALID)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    return made.public_bytes(Encoding.PEM)
+    return certificate.public_bytes(Encoding.PEM)
 
 
 def _authority_key(file: Path) -> ec.EllipticCurvePrivateKey:
@@ -137,11 +137,11 @@ def _authority_key(file: Path) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _write_server(files: Certificates, ca_key: Path, addresses: set[str]) -> None:
+def _write_server_certificate(files: Certificates, ca_key: Path, addresses: set[str]) -> None:
     authority = x509.load_pem_x509_certificate(files.ca.read_bytes())
     authority_key = _authority_key(ca_key)
     key = ec.generate_private_key(CURVE)
-    made = (
+    certificate = (
         _builder(authority.subject, _name("fedcopl server"), key.public_key(), _VALID)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
@@ -152,16 +152,16 @@ def _write_server(files: Certificates, ca_key: Path, addresses: set[str]) -> Non
         .sign(authority_key, hashes.SHA256())
     )
     write_private(files.key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    publish_bytes(files.certificate, made.public_bytes(Encoding.PEM))
+    publish_bytes(files.certificate, certificate.public_bytes(Encoding.PEM))
 
 
 def _covers(certificate: Path, addresses: set[str]) -> bool:
     if not certificate.exists():
         return False
-    made = x509.load_pem_x509_certificate(certificate.read_bytes())
-    named = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    parsed = x509.load_pem_x509_certificate(certificate.read_bytes())
+    alternative_names = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     soon = datetime.now(UTC) + timedelta(days=30)
-    return made.not_valid_after_utc > soon and all(_address(address) in named for address in addresses)
+    return parsed.not_valid_after_utc > soon and all(_address(address) in alternative_names for address in addresses)
 
 
 def _name(text: str) -> x509.Name:

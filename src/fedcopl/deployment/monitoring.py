@@ -94,7 +94,7 @@ def _rounds_so_far(out: Path) -> tuple[RoundRecord, ...]:
 
 def _row(record: RoundRecord) -> list[str]:
     loss = "-" if record.loss is None else f"{record.loss:.3f}"
-    dropped = "; ".join(f"{site}: {why}" for site, why in (*record.dropped.items(), *record.site_notes()))
+    dropped = "; ".join(f"{site}: {reason}" for site, reason in (*record.dropped.items(), *record.site_notes()))
     images = str(record.examples or "-")  # unknown where the run is private
     return [str(record.number), str(record.participants), images, loss, dropped]
 
@@ -197,20 +197,20 @@ def server_metrics(folder: Path) -> list[_Metric]:
     connected: Iterable[str] = ()
     with suppress(FederationError):  # the SuperLink may not be running
         connected = _connected_sites(process) if process.running else ()
-    here = {name: float(name in connected) for name in sorted(read_site_keys(folder / "sites"))}
+    is_connected = {name: float(name in connected) for name in sorted(read_site_keys(folder / "sites"))}
     last = rounds[-1] if rounds else RoundRecord(round=-1)
     size = {"up": sum(one.bytes_up for one in rounds), "down": sum(one.bytes_down for one in rounds)}
     drops = Counter(site for record in rounds for site in record.dropped)
-    refusals = Counter(site for record in rounds for site, why in record.dropped.items() if _REFUSED in why)
+    refusals = Counter(site for record in rounds for site, reason in record.dropped.items() if _REFUSED in reason)
     checks = [record.holdout for record in rounds if record.holdout]
     rollbacks = {
         "training": sum(int(one.trainings_rolled_back) for one in checks),
         "uncertain": sum(int(one.low_confidence) for one in checks),
         "average": sum(bool(one.server_rolled_back) for one in checks),
     }
-    found = [
+    metrics = [
         _Metric("rounds", "Finished rounds of this run.", last.number, kind="counter"),
-        _Metric("site_connected", "1 if the site is connected.", here, "site"),
+        _Metric("site_connected", "1 if the site is connected.", is_connected, "site"),
         _Metric("participants", "Sites that trained in the last round.", last.participants),
         _Metric("run_seconds", "Wall time of this run in seconds.", last.seconds, kind="counter"),
         _Metric("message_bytes", "Payload of the messages in bytes.", size, "direction", "counter"),
@@ -220,8 +220,8 @@ def server_metrics(folder: Path) -> list[_Metric]:
     ]
     privacy = _privacy_so_far(process.results, rounds)
     if privacy and privacy.epsilon is not None:
-        found.append(_Metric("epsilon", "Largest epsilon spent by a site.", privacy.epsilon))
-    return [*found, _days_left(folder)]
+        metrics.append(_Metric("epsilon", "Largest epsilon spent by a site.", privacy.epsilon))
+    return [*metrics, _days_left(folder)]
 
 
 def site_metrics(folder: Path, counts: ReplyCounts) -> list[_Metric]:

@@ -76,8 +76,8 @@ def process_of(folder: Path) -> FolderProcess:
         return FolderProcess(folder, str(kept["role"]), running, about)
     except FileNotFoundError as error:
         never_ran = any((folder / name).exists() for name in ("site.key", "server.key", "package.json"))
-        why = "has not run yet" if never_ran else "is not the folder of a server or a site; name one with --folder"
-        raise FederationError(f"{folder}: {why}") from error
+        reason = "has not run yet" if never_ran else "is not the folder of a server or a site; name one with --folder"
+        raise FederationError(f"{folder}: {reason}") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FederationError(f"{folder / WORKING}: cannot be read: {error}") from error
 

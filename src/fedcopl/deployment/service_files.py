@@ -122,8 +122,8 @@ class Service:
         )
 
     def containerfile(self, version: str) -> str:
-        there = Path("/home/fedcopl")
-        words = self.command([], there, Path("/images") if self.images else None)
+        container_home = Path("/home/fedcopl")
+        words = self.command([], container_home, Path("/images") if self.images else None)
         return _CONTAINERFILE.format(
             role=self.role,
             home=self.home,

@@ -89,16 +89,16 @@ def key_digest(key: SiteKey) -> str:
 def read_site_keys(folder: Path) -> dict[str, SiteKey]:
     """Read every `*.pub` file of a folder; returns name -> key."""
     keys = [read_site_key(file) for file in sorted(folder.glob("*.pub"))]
-    found: dict[str, SiteKey] = {}
+    by_name: dict[str, SiteKey] = {}
     for key in keys:
-        if key.name in found:
+        if key.name in by_name:
             raise FederationError(f"{folder}: two keys have the site name {key.name!r}; rename one of the sites")
-        found[key.name] = key
+        by_name[key.name] = key
     twice = {key.public for key in keys if sum(key.public == other.public for other in keys) > 1}
     if twice:
         same = " and ".join(key.name for key in keys if key.public in twice)
         raise FederationError(f"{folder}: {same} have the same key; each site needs its own")
-    return found
+    return by_name
 
 
 def read_site_key(file: Path) -> SiteKey:

@@ -36,7 +36,7 @@ _IF_MEANT = "nothing, if that is meant"
 
 
 def diagnose(
-    where: Path | None = None,
+    path: Path | None = None,
     *,
     server: str | None = None,
     certificate: Path | None = None,
@@ -44,9 +44,9 @@ def diagnose(
 ) -> Iterator[Finding]:
     """Check this machine, the settings, the folder of a site or server, and a server."""
     yield from check_machine(Path.cwd())
-    if where is not None and (where / _CERTIFICATE).is_file():
-        yield from check_expiry(where)
-    file = settings_file(where)
+    if path is not None and (path / _CERTIFICATE).is_file():
+        yield from check_expiry(path)
+    file = settings_file(path)
     if file is None:
         yield from check_device(RunConfig().model)
     else:
@@ -55,25 +55,25 @@ def diagnose(
         yield from check_server(server, certificate)
 
 
-def settings_file(where: Path | None) -> Path | None:
+def settings_file(path: Path | None) -> Path | None:
     """Return the settings file: the given one, that of the given folder, or ./settings.toml if it exists.
 
     The folder of a site or server has none.
     """
-    if where is None or (where / _CERTIFICATE).is_file():
+    if path is None or (path / _CERTIFICATE).is_file():
         return Path(_SETTINGS) if Path(_SETTINGS).is_file() else None
-    file = where / _SETTINGS if where.is_dir() else where
-    if where.is_dir() and not file.is_file():
-        hint = f"check images with: fedcopl data check {shlex.quote(str(where))}"
-        raise ConfigError(f"{where}: there is no settings.toml in it; write one with fedcopl new, or {hint}")
+    file = path / _SETTINGS if path.is_dir() else path
+    if path.is_dir() and not file.is_file():
+        hint = f"check images with: fedcopl data check {shlex.quote(str(path))}"
+        raise ConfigError(f"{path}: there is no settings.toml in it; write one with fedcopl new, or {hint}")
     if not file.is_file():
-        raise ConfigError(f"{where}: there is no such file or folder; name settings.toml, or the folder it is in")
+        raise ConfigError(f"{path}: there is no such file or folder; name settings.toml, or the folder it is in")
     return file
 
 
-def fix(where: Path | None = None) -> Iterator[str]:
+def fix(path: Path | None = None) -> Iterator[str]:
     """Rename folders with misspelt names where the right name is free; yields what was done."""
-    file = settings_file(where)
+    file = settings_file(path)
     data = Data() if file is None else load(file).data
     root = Path(data.path).expanduser()
     for home in _homes(root) if data.source == "folder" and root.is_dir() else []:
@@ -179,8 +179,12 @@ def _check_folders(data: Data) -> Iterator[Finding]:
     classes = [clean(name) for name in listed.names]
     class_folders = _class_folders(homes, set(classes))
     for name in sorted(class_folders - set(classes))[:_MOST_NAMED]:
-        near = difflib.get_close_matches(name, classes, n=1)
-        advice = f"rename it to {near[0]!r}" if near else f"add it to {listed.origin}, or move its images elsewhere"
+        close_matches = difflib.get_close_matches(name, classes, n=1)
+        advice = (
+            f"rename it to {close_matches[0]!r}"
+            if close_matches
+            else f"add it to {listed.origin}, or move its images elsewhere"
+        )
         yield problem("classes", f"there is a folder {name!r}, and no such class in {listed.origin}", advice)
     without = [name for name in classes if name not in class_folders]
     if without and set(classes) & class_folders:

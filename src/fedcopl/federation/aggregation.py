@@ -14,11 +14,11 @@ from ..algorithm.robust import (
     bounded_counts,
     bounded_evidence,
     bounded_weights,
+    clip_update,
     impossible_responses,
-    overreach,
     robust_mean,
     swapped_classes,
-    within_reach,
+    update_excess,
 )
 from ..config import RunConfig
 from ..errors import NoClientReplied
@@ -50,8 +50,8 @@ from ..privacy.masked_layout import (
     Values,
     Words,
     adapted_sums,
-    added_up,
     batches_of,
+    sum_holdouts,
     totals_of,
     training_sum,
 )
@@ -115,7 +115,7 @@ class PlainAggregator:
         reporting = tuple(one for one in checks.values() if one.images)
         holdouts = reporting if self.config.sharing.bounded and len(reporting) >= FEWEST else ()
         return TrainingSum(
-            tuple(trained), sum(weights), batches, loss, mean, added_up(checks.values()), updates, holdouts
+            tuple(trained), sum(weights), batches, loss, mean, sum_holdouts(checks.values()), updates, holdouts
         )
 
 
@@ -152,11 +152,11 @@ def _drop_impossible_responses(server: RoundExchange, step: int, sums: dict[str,
             if model.prototypes is None and model.text_scale == 1:
                 rows = {client: row[part].reshape(shape)[number] for client, row in sums.items()}
                 server.posterior_sums.append((model.logit_bias + np.log(model.class_prior), rows))
-    known, clients = server.posterior_sums, list(sums)
-    if len(known) < 2 or not any(statistic.kind == "predicted" for statistic, _, _ in _parts(server, step)):
+    responses, clients = server.posterior_sums, list(sums)
+    if len(responses) < 2 or not any(statistic.kind == "predicted" for statistic, _, _ in _parts(server, step)):
         return
-    found = np.array([[rows[client] for _, rows in known] for client in clients])
-    for number in impossible_responses(np.array([bias for bias, _ in known]), found):
+    sums_by_client = np.array([[rows[client] for _, rows in responses] for client in clients])
+    for number in impossible_responses(np.array([bias for bias, _ in responses]), sums_by_client):
         server.drop(clients[number], "Adapt", "its posterior sums do not respond to the logit bias as images do")
         del sums[clients[number]]
 
@@ -202,7 +202,7 @@ def _clip_updates(server: RoundExchange, trained: Mapping[str, Trained], sent: S
     """Bound each client's weight, and how far it moves the prompts, by those of the others."""
     worked = [client for client, reply in trained.items() if reply.examples]
     weights = bounded_weights([trained[client].examples for client in worked])
-    too_far = overreach([trained[client].shared for client in worked], sent)
+    too_far = update_excess([trained[client].shared for client in worked], sent)
     clipped = {}
     for client, weight, times in zip(worked, weights, too_far, strict=True):
         reply = trained[client]
@@ -211,12 +211,12 @@ def _clip_updates(server: RoundExchange, trained: Mapping[str, Trained], sent: S
             server.report.bounds.add(client, "Train", clip)
         for name in (name for name in times if times[name] > 1):
             server.report.bounds.add(client, "Train", f"update of {name} clipped to 1/{times[name]:.1f} of its length")
-        clipped[client] = replace(reply, examples=weight, shared=within_reach(reply.shared, sent, times))
+        clipped[client] = replace(reply, examples=weight, shared=clip_update(reply.shared, sent, times))
     return {**trained, **clipped}
 
 
 NAME = 16  # bytes of a session's name
-Question = Callable[[tuple[str, ...]], Adapt | Estimate | Train]
+_RequestFactory = Callable[[tuple[str, ...]], Adapt | Estimate | Train]
 """What to ask, given whose answers are summed."""
 
 
@@ -240,8 +240,8 @@ class LostMembers(Exception):
 class Spoilt(Exception):
     """The masks of some clients do not come off the sum, so nothing was learnt from it."""
 
-    def __init__(self, why: str, reasons: Mapping[str, str]):
-        super().__init__(why)
+    def __init__(self, reason: str, reasons: Mapping[str, str]):
+        super().__init__(reason)
         self.reasons = reasons  # client -> what is wrong with its masks
 
 
@@ -261,16 +261,16 @@ class SecureAggregator:
         server.account("counts", bare.clients, bare.share)
         return bare.clients, totals_of(bare.total)
 
-    def _counts(self, server: RoundExchange, clients: tuple[str, ...], question: Question) -> Bare:
+    def _counts(self, server: RoundExchange, clients: tuple[str, ...], make_request: _RequestFactory) -> Bare:
         """If masks do not come off, once more without whose they are: nothing was learnt, and counting changes nothing.
 
         Each time somebody is left out, so this ends.
         """
         try:
-            return _Session(server, self.config).sum(clients, question)
+            return _Session(server, self.config).sum(clients, make_request)
         except Spoilt as spoilt:
             self._leave_out(server, clients, spoilt)
-        return self._counts(server, server.still_in(clients), question)
+        return self._counts(server, server.still_in(clients), make_request)
 
     def adaptation(
         self, server: RoundExchange, clients: Iterable[str], request: Adapt
@@ -331,9 +331,9 @@ class SecureAggregator:
             raise _hidden(round, "Train", str(error)) from error
 
 
-def _hidden(round: int, step: str, why: str) -> NoClientReplied:
+def _hidden(round: int, step: str, reason: str) -> NoClientReplied:
     return NoClientReplied(
-        f"round {round + 1}, step {step}: {why}; the sender cannot be identified under secure aggregation"
+        f"round {round + 1}, step {step}: {reason}; the sender cannot be identified under secure aggregation"
     )
 
 
@@ -345,12 +345,12 @@ class _Session:
         self.round, self.name = server.report.round, os.urandom(NAME)
         self.vouchers: Mapping[str, bytes] = {}
 
-    def sum(self, clients: Collection[str], question: Question) -> Bare:
+    def sum(self, clients: Collection[str], make_request: _RequestFactory) -> Bare:
         """Run the four stages of SecAgg: set up keys, share keys, collect masked vectors, unmask."""
         keys = self._setup_keys(clients)
         enough = max(needed(len(keys), self.privacy.threshold), self.privacy.min_sites)
         sealed = self._share_keys(keys, enough)
-        request = question(tuple(sealed))
+        request = make_request(tuple(sealed))
         if isinstance(request, Adapt) and request.step and len(sealed) < len(clients):
             raise LostMembers(tuple(sealed))
         masked = self._collect_masked_vectors(request, enough)
@@ -362,10 +362,10 @@ class _Session:
     def _setup_keys(self, clients: Iterable[str]) -> dict[str, bytes]:
         replies = self.server.request(clients, lambda _: SetupKeys(self.round, self.name), PublicKeys)
         first = {reply.keys: client for client, reply in reversed(replies.items())}
-        again = [client for client, reply in replies.items() if first[reply.keys] != client]
-        for client in again:
+        duplicates = [client for client, reply in replies.items() if first[reply.keys] != client]
+        for client in duplicates:
             self.server.report.drops.add(client, "SetupKeys", "sent the keys of another client")
-        keys = {client: reply.keys for client, reply in replies.items() if client not in again}
+        keys = {client: reply.keys for client, reply in replies.items() if client not in duplicates}
         self.vouchers = {client: replies[client].voucher for client in keys if replies[client].voucher}
         self._refuse_few(keys, self.privacy.min_sites, "SetupKeys")
         return keys
@@ -395,7 +395,7 @@ class _Session:
         keys: Mapping[str, bytes],
         sealed: Mapping[str, Mapping[str, bytes]],
         masked: Mapping[str, Words],
-        question: str,
+        request_digest: str,
     ) -> Words:
         from ..privacy.unmasking import CannotUnmask, MaskedSum  # brings cryptography, which is an extra
 
@@ -405,7 +405,7 @@ class _Session:
             masked, lambda client: self._unmask_request(client, tuple(masked), lost, sealed), Unmasked
         )
         self._refuse_few(helped, enough, "Unmask")
-        total = MaskedSum(self.name, keys, masked, lost, question, enough)
+        total = MaskedSum(self.name, keys, masked, lost, request_digest, enough)
         try:
             return total.unmasked({client: reply.shares for client, reply in helped.items()})
         except CannotUnmask as error:
@@ -428,4 +428,4 @@ class _Session:
             )
 
     def _left_out(self) -> str:
-        return "".join(f"; {client} is left out: {why}" for client, why in self.server.left_out.items())
+        return "".join(f"; {client} is left out: {reason}" for client, reason in self.server.left_out.items())

@@ -127,7 +127,7 @@ class Client:
     def _select(self, request: Select, state: ClientState) -> ReplyAndState:
         """Select the images to train on, by this client's quota of each class (Eq. 3)."""
         if state.log_probs is None or state.counts is None:
-            raise CannotReply("it got a Select request before an Estimate request")
+            raise CannotReply("Select request before an Estimate request")
         quota = self._labeler.quota(state.counts, len(state.log_probs), request)
         if self._labeler.refreshes or state.selection is None:
             selection = with_corrections(self._labeler.select(state.log_probs, quota), self.corrections)
@@ -158,7 +158,7 @@ class Client:
         and if the check finds the trained model harmful, the reply has the prompts of the request, of 0 images.
         """
         if state.selection is None:
-            raise CannotReply("it got a Train request before a Select request")
+            raise CannotReply("Train request before a Select request")
         selection, state = state.selection, self._check.receive_average(request.shared, state)
         state = replace(state, holdout=replace(state.holdout, training=None))
         selection = self._check.trainable(selection, state)
@@ -197,7 +197,7 @@ class Client:
         """Return log p_c(x) of all images, (n_k, C), by a model; None: by zero-shot CLIP."""
         log_probs = self.learner.log_probabilities(prompts)
         if np.isnan(log_probs).any():
-            raise CannotReply("its model gives no probabilities any more: training diverged, try a lower train.lr")
+            raise CannotReply("its model predicts NaN: training diverged, try a lower train.lr")
         return log_probs
 
     def _holdout_sums(self, holdout: HoldoutState) -> HoldoutSums:

@@ -51,8 +51,8 @@ def state_tensors(state: ClientState) -> Tensors:
     """Return a client's state as named arrays; `state_from` reads them back."""
     tensors: Tensors = {f"own/{name}": value for name, value in state.own.items()}
     tensors |= {f"begun/{name}": value for name, value in state.begun.items()}
-    named = {name: getattr(state, name) for name in _ARRAYS}
-    tensors |= {name: value for name, value in named.items() if value is not None}
+    arrays = {name: getattr(state, name) for name in _ARRAYS}
+    tensors |= {name: value for name, value in arrays.items() if value is not None}
     if state.selection is not None:
         tensors |= {"index": state.selection.index, "label": state.selection.label}
         if state.selection.candidates is not None:
@@ -64,21 +64,21 @@ def state_tensors(state: ClientState) -> Tensors:
 
 def _prior_tensors(prior: PriorState) -> Tensors:
     """Return what a client keeps of the priors as named arrays."""
-    named: dict[str, NDArray[Any] | None] = {
+    arrays: dict[str, NDArray[Any] | None] = {
         "sent": prior.sent,
         "class_prior": prior.class_prior,
         "own_distances": prior.distances,
         "weight": None if prior.weight == 1 else np.array([prior.weight]),
         "refused": np.array([True]) if prior.refused else None,
     }
-    named |= {f"totals/{number}": total for number, total in enumerate(prior.totals)}
+    arrays |= {f"totals/{number}": total for number, total in enumerate(prior.totals)}
     if prior.scores is not None:
-        named["log_probs"] = prior.scores.log_probs
-        named |= {f"entered/{number}": value for number, value in prior.scores.entered.items()}
-        named |= {f"distances/{number}": value for number, value in prior.scores.distances.items()}
+        arrays["log_probs"] = prior.scores.log_probs
+        arrays |= {f"entered/{number}": value for number, value in prior.scores.entered.items()}
+        arrays |= {f"distances/{number}": value for number, value in prior.scores.distances.items()}
     if prior.model is not None:
-        named |= {f"model/{name}": value for name, value in prior.model.to_arrays().items()}
-    return {f"prior/{name}": np.asarray(value) for name, value in named.items() if value is not None}
+        arrays |= {f"model/{name}": value for name, value in prior.model.to_arrays().items()}
+    return {f"prior/{name}": np.asarray(value) for name, value in arrays.items() if value is not None}
 
 
 def _prior_from(stored: Tensors) -> PriorState:
@@ -129,10 +129,10 @@ def _holdout_from(tensors: Tensors) -> HoldoutState:
 def secret_tensors(secrets: Secrets) -> Tensors:
     """Return keys and digests as named arrays of bytes, without empty ones."""
     session = secrets.session.to_bytes() if secrets.session else b""
-    named = {"session": session, "spent": b"".join(secrets.spent), "history": secrets.history.encode()}
-    named |= {"members": "\n".join(secrets.prior_members).encode(), "totals": b"".join(secrets.prior_totals)}
-    named |= {f"{_NOISY}{kind}": reply.to_bytes() for kind, reply in secrets.noisy_replies.items()}
-    return {f"secrets/{name}": np.frombuffer(value, np.uint8) for name, value in named.items() if value}
+    fields = {"session": session, "spent": b"".join(secrets.spent), "history": secrets.history.encode()}
+    fields |= {"members": "\n".join(secrets.prior_members).encode(), "totals": b"".join(secrets.prior_totals)}
+    fields |= {f"{_NOISY}{kind}": reply.to_bytes() for kind, reply in secrets.noisy_replies.items()}
+    return {f"secrets/{name}": np.frombuffer(value, np.uint8) for name, value in fields.items() if value}
 
 
 def state_from(tensors: Tensors) -> ClientState:

@@ -93,8 +93,8 @@ class HoldoutCheck:
         if state.first is None:
             return state
         model = whole_model(self.learner.initial(), shared, state)
-        found = evidence(self._log_probs(model, state.first.index, state), state.first.label)
-        if found.agreed >= MIN_AGREEMENT * found.images:
+        final_evidence = evidence(self._log_probs(model, state.first.index, state), state.first.label)
+        if final_evidence.agreed >= MIN_AGREEMENT * final_evidence.images:
             return state
         begin = {**self.learner.initial(), **state.begun}
         return replace(state, own=begin, holdout=replace(state.holdout, was_reset=True))

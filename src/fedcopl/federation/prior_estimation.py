@@ -123,7 +123,7 @@ def reply_to(
     before = request.step - len(request.totals)
     if prior.scores is None or before != len(prior.totals) or prior.model is not None:
         if before:
-            raise CannotReply(f"asked for step {request.step + 1} of the priors without the steps before it")
+            raise CannotReply(f"request for step {request.step + 1} of the priors without the steps before it")
         prior = PriorState(ClientScores(log_probs()))
     scores = prior.scores
     assert scores is not None
@@ -148,9 +148,13 @@ def _with_weight(prior: PriorState, request: Adapt, config: RunConfig) -> PriorS
     """Take the client's weight in the totals from the first ones; it is the same in all others."""
     weight = request.weight
     if not 0 < weight <= 1 or (weight < 1 and config.privacy.secure_aggregation):
-        raise CannotReply(f"its weight in the totals of the priors is {weight:g}, not a share of its own sums")
+        raise CannotReply(
+            f"the client's weight in the totals of the priors is {weight:g}; it must be in (0, 1], with masks 1"
+        )
     if prior.totals and weight != prior.weight:
-        raise CannotReply(f"its weight in the totals of the priors changed from {prior.weight:g} to {weight:g}")
+        raise CannotReply(
+            f"the client's weight in the totals of the priors changed from {prior.weight:g} to {weight:g}"
+        )
     return replace(prior, weight=weight)
 
 
@@ -177,11 +181,11 @@ def _finished(
         model = replace(model, strength=scores.strength(model, CLEAR))
     distances = np.broadcast_to(scores.own_distances(model.prototypes), scores.log_probs.shape).copy()
     kept = ClientScores(scores.log_probs)
-    found = PriorState(kept, prior.totals, None, prior.weight, model, scores.class_prior(model), distances)
-    if not contradicts_zero_shot(scores.log_probs, found.own_log_posteriors(scores.log_probs)):
-        return found
+    state = PriorState(kept, prior.totals, None, prior.weight, model, scores.class_prior(model), distances)
+    if not contradicts_zero_shot(scores.log_probs, state.own_log_posteriors(scores.log_probs)):
+        return state
     fallback = replace(no_priors(settings.classes), strength=math.inf)
-    return replace(found, model=fallback, class_prior=fallback.class_prior, distances=0 * distances, refused=True)
+    return replace(state, model=fallback, class_prior=fallback.class_prior, distances=0 * distances, refused=True)
 
 
 def contradicts_zero_shot(log_probs: FloatArray, posteriors: FloatArray) -> bool:

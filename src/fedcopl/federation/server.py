@@ -131,7 +131,7 @@ def run_round(config: RunConfig, transport: Transport, state: ServerState) -> tu
     stale = _stale_rounds(state.stale, report.checks)
     report.converged = _has_converged(config, stale)
     if report.converged or is_evaluated(config, state.round):
-        # Clients check their final model when they evaluate the last round, which this may be before its time.
+        # Clients check their final model when they evaluate the last round, and convergence makes this the last.
         number = config.rounds - 1 if report.converged else state.round
         report.scores = _evaluate(exchange, number, shared)
     report.missed_refresh = tuple(client for client in exchange.seen if client not in members)

@@ -99,9 +99,9 @@ class Reasons:
     def __init__(self) -> None:
         self._times: dict[str, Counter[str]] = {}
 
-    def add(self, client: str, step: str, why: str) -> None:
+    def add(self, client: str, step: str, reason: str) -> None:
         """Add a reason that concerns a client, with the step in which it occurred."""
-        self._times.setdefault(client, Counter())[f"{step}: {why}"] += 1
+        self._times.setdefault(client, Counter())[f"{step}: {reason}"] += 1
 
     def take(self, other: "Reasons") -> None:
         """Add all reasons of another object."""
@@ -114,7 +114,7 @@ class Reasons:
     def in_words(self) -> dict[str, str]:
         """Return one line for each client."""
         return {
-            client: "; ".join(why if count == 1 else f"{why} ({count} times)" for why, count in times.items())
+            client: "; ".join(reason if count == 1 else f"{reason} ({count} times)" for reason, count in times.items())
             for client, times in self._times.items()
         }
 
@@ -172,7 +172,7 @@ class RoundExchange:
     >>> list(exchange.request(("north", "south"), lambda client: Evaluate(0, None), Evaluated))
     ['north']
     >>> exchange.report.dropped
-    {'south': 'Evaluate: more right than there are'}
+    {'south': 'Evaluate: more correct predictions than examples'}
     """
 
     transport: Transport
@@ -222,10 +222,10 @@ class RoundExchange:
         invalid = dict.fromkeys(requests.keys() - replies.keys(), _NO_REPLY)
         for client, reply in replies.items():
             request, reported = requests[client], self.reported.get(client, NOTHING_REPORTED)
-            why = validate_reply(request, reply, self.classes, self.config, reported, self.estimation)
-            if why:
-                invalid[client] = why
-                self.report.drops.add(client, type(request).__name__, why)
+            reason = validate_reply(request, reply, self.classes, self.config, reported, self.estimation)
+            if reason:
+                invalid[client] = reason
+                self.report.drops.add(client, type(request).__name__, reason)
                 if isinstance(request, Adapt | Estimate):
                     self.refused.add(client)
             elif isinstance(reply, kind):
@@ -237,9 +237,9 @@ class RoundExchange:
             raise NoClientReplied(too_few(requests, len(valid), needed, invalid))
         return valid
 
-    def drop(self, client: str, step: str, why: str) -> None:
+    def drop(self, client: str, step: str, reason: str) -> None:
         """Leave a client out of the rest of this round's labelling."""
-        self.report.drops.add(client, step, why)
+        self.report.drops.add(client, step, reason)
         self.refused.add(client)
 
     def weighted(self, request: Adapt, client: str) -> Adapt:
@@ -249,8 +249,8 @@ class RoundExchange:
     def leave_out(self, clients: Mapping[str, str]) -> None:
         """Leave clients out of the secure aggregations of the rest of the run, with the reason for each."""
         self.left_out |= clients
-        for client, why in clients.items():
-            self.report.drops.add(client, "secure aggregation", why)
+        for client, reason in clients.items():
+            self.report.drops.add(client, "secure aggregation", reason)
 
     def still_in(self, clients: Iterable[str]) -> tuple[str, ...]:
         """Return the clients that were not left out."""

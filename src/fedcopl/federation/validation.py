@@ -1,6 +1,6 @@
 """Validation of single replies and requests, before anything is computed from them.
 
-The server cannot see images. It checks that a reply has the form that was asked for, and that its numbers agree with
+The server cannot see images. It checks that a reply has the requested form, and that its numbers agree with
 what the client reported before: as many images throughout, no more confident, selected or trained images than that, and
 sums for the priors that so many images can have. A client checks the shapes and values of what the server sends; the
 totals of the priors are checked where they are used, against the client's own part in them.
@@ -91,7 +91,7 @@ def validate_reply(
     """Return why a reply must not be used, or None.
 
     Args:
-        request: What the client was asked.
+        request: The request to the client.
         reply: What it replied.
         classes: C.
         config: The settings of the run; with noise, counts may be below 0 and nothing can be compared.
@@ -106,7 +106,7 @@ def validate_reply(
 def _invalid_form(
     request: Request, reply: Reply, classes: int, has_noise: bool, estimation: Estimation | None
 ) -> Iterator[str]:
-    """What is wrong with a reply in itself."""
+    """Yield errors in the type, shape and values of a reply, without reference to earlier replies."""
     if type(reply) is not REPLY_TO[type(request)]:
         yield f"answered {type(request).__name__} with {type(reply).__name__}"
         return
@@ -124,17 +124,17 @@ def _invalid_form(
             yield from _invalid_training(request, reply)
         case Adapt(), Adapted(sums=sums):
             if sums is None and size:
-                yield "does not send the sums it was asked for"
+                yield "does not send the requested sums"
             elif sums is not None and (sums.shape != (size,) or sums.dtype != np.float64):
                 yield f"its sums are not {size} numbers"
             elif sums is not None and not sums @ sums < MAX_SUM**2:  # also when not a number
-                yield "its sums are no numbers of images"
+                yield "its sums are not finite or too large"
         case _, Estimated(counts=counts) if counts is not None:
             yield from _invalid_counts(counts, classes, has_noise)
         case _, Evaluated(correct=correct, examples=examples):
             yield from _not_counts(examples, correct)
             if correct > examples:
-                yield "more right than there are"
+                yield "more correct predictions than examples"
         case _, Selected(images=images, examples=selected, unchanged=unchanged):
             parts = [number for number in (selected, unchanged) if number is not None]
             if images is None and parts:
@@ -164,16 +164,16 @@ def _invalid_keys(request: Request, reply: Reply) -> Iterator[str]:
             yield from _invalid_shares(shares, {*survivors, *dropped}, SHARE)
 
 
-def _invalid_masked(masked: NDArray[Any] | None, size: int, was_asked: bool) -> Iterator[str]:
-    if not was_asked:
+def _invalid_masked(masked: NDArray[Any] | None, size: int, was_requested: bool) -> Iterator[str]:
+    if not was_requested:
         yield "sent a masked reply to a request without secure aggregation"
     elif masked is None or masked.dtype != np.uint64 or masked.shape != (size,):
-        yield f"its masked answer is not {size} whole numbers"
+        yield f"its masked reply is not {size} integers"
 
 
 def _invalid_shares(shares: Mapping[str, bytes], recipients: set[str], size: int) -> Iterator[str]:
     if not set(shares) <= recipients or any(len(share) != size for share in shares.values()):
-        yield "its shares are not those that were asked for"
+        yield "its shares are not the requested ones"
 
 
 def _invalid_training(request: Train, reply: Trained) -> Iterator[str]:
@@ -239,22 +239,22 @@ def _inconsistent(
             yield from _more("was confident of {:,} images", reported.confident or 0, "has {:,}", images)
         case _, Trained(examples=examples, checks=checks):
             labels = choose_labeler(config).labels_per_image(classes)
-            most = None if reported.selected is None else reported.selected * labels
-            yield from _more("trained on {:,} images", examples, "selected {:,}", most)
+            limit = None if reported.selected is None else reported.selected * labels
+            yield from _more("trained on {:,} images", examples, "selected {:,}", limit)
             if checks:
-                yield from _impossible_holdout(HoldoutSums(*checks), most)
+                yield from _impossible_holdout(HoldoutSums(*checks), limit)
         case _, Evaluated(examples=tested) if tested and reported.tested not in (None, tested):
             yield f"tested {counted(tested, 'image')}, and {reported.tested:,} before"
 
 
-def _more(what: str, number: int, than: str, most: int | None) -> Iterator[str]:
-    if most is not None and number > most:
-        yield f"{what.format(number)}, but {than.format(most)} by its own reports"
+def _more(name: str, number: int, than: str, limit: int | None) -> Iterator[str]:
+    if limit is not None and number > limit:
+        yield f"{name.format(number)}, but {than.format(limit)} by its own reports"
 
 
-def _impossible_holdout(sums: HoldoutSums, most: int | None) -> Iterator[str]:
-    if most is not None and sums.images > most:
-        yield f"its holdout has {counted(sums.images, 'image')}, but it selected {most:,} by its own reports"
+def _impossible_holdout(sums: HoldoutSums, limit: int | None) -> Iterator[str]:
+    if limit is not None and sums.images > limit:
+        yield f"its holdout has {counted(sums.images, 'image')}, but it selected {limit:,} by its own reports"
     if max(sums.loss_before, sums.loss_after) > LARGEST_LOSS * sums.images * (1 + SLACK):
         yield "the losses of its holdout are beyond those of its images"
     if not {sums.averages_rolled_back, sums.trainings_rolled_back, sums.low_confidence} <= {0.0, 1.0}:
@@ -304,7 +304,7 @@ def _invalid_request(request: Request, expected: Expected) -> Iterator[str]:
 
 def _invalid_prompts(prompts: Shared, known: Shared) -> Iterator[str]:
     if set(prompts) != set(known):
-        yield f"it comes with the prompts {sorted(prompts)!r:.80}; in this run they are {sorted(known)}"
+        yield f"the prompts are {sorted(prompts)!r:.80}; in this run they are {sorted(known)}"
         return
     for name, value in prompts.items():
         if value.shape != known[name].shape or value.dtype != known[name].dtype:

@@ -37,9 +37,9 @@ class _LogReporter(SilentReporter):
 def _main(grid: Grid, context: Context) -> None:
     plan, watcher = read_run_settings(context.run_config), _LogReporter()
     if plan.classes_file is None:
-        over = threading.Event()
+        finished = threading.Event()
         simulate_over(
-            grid, plan.config, plan.out, resume=plan.resume, progress=watcher, over=over, previous_run=plan.earlier
+            grid, plan.config, plan.out, resume=plan.resume, progress=watcher, over=finished, previous_run=plan.earlier
         )
     else:
         serve(grid, PreparedServer.prepare(plan), watcher)

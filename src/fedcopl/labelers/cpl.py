@@ -127,18 +127,22 @@ def match(log_probs: FloatArray, candidates: BoolArray, capacity: int) -> Select
     stable: no image and class prefer each other to their matches. It is ordered by class, then by descending
     probability, and each image keeps its whole candidate set.
     """
-    wishes = np.lexsort((-log_probs, ~candidates))  # of each image: its candidates in order, then the other classes
-    chances, refusals, since = candidates.sum(axis=1), *np.zeros((2, len(candidates)), np.int64)
+    preferences = np.lexsort(
+        (-log_probs, ~candidates)
+    )  # of each image: its candidates in order, then the other classes
+    candidate_counts, rejections, proposal_step = candidates.sum(axis=1), *np.zeros((2, len(candidates)), np.int64)
     while True:
-        hopeful = np.flatnonzero(refusals < chances)
-        wish = wishes[hopeful, refusals[hopeful]]
-        order = np.lexsort((since[hopeful], -log_probs[hopeful, wish], wish))  # stable, so the lower index wins a tie
-        hopeful, wish = hopeful[order], wish[order]
-        refused = hopeful[rank_in_group(wish) >= capacity]
-        if len(refused) == 0:
-            return Selection(hopeful, wish, candidates[hopeful])
-        refusals[refused] += 1
-        since[refused] = since.max() + 1
+        proposing = np.flatnonzero(rejections < candidate_counts)
+        proposed = preferences[proposing, rejections[proposing]]
+        order = np.lexsort(
+            (proposal_step[proposing], -log_probs[proposing, proposed], proposed)
+        )  # stable, so the lower index wins a tie
+        proposing, proposed = proposing[order], proposed[order]
+        rejected = proposing[rank_in_group(proposed) >= capacity]
+        if len(rejected) == 0:
+            return Selection(proposing, proposed, candidates[proposing])
+        rejections[rejected] += 1
+        proposal_step[rejected] = proposal_step.max() + 1
 
 
 def _likely_for_the_image(probs: FloatArray, alpha: float) -> BoolArray:

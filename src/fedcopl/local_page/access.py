@@ -40,14 +40,14 @@ _WELCOME = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>
 
 @dataclass(frozen=True)
 class Keys:
-    """What the address holds, and what is made of it."""
+    """The token of a page's address, and the keys derived from it."""
 
     token: str
     port: int
 
     @property
     def cookie(self) -> str:
-        """Its name. Browsers send cookies to every port, so two pages at once need two names."""
+        """Name of the cookie. Browsers send cookies to every port, so each port needs its own name."""
         return f"fedcopl-{self.port}"
 
     @property
@@ -75,26 +75,26 @@ class AccessControl:
         await respond(scope, receive, _with_headers(send, self._headers))
 
     def _refused(self, request: Request) -> Response | None:
-        """The response to a request that does not reach the page."""
+        """Return the response to a request that is refused; None if it is allowed."""
         if _host_name(request) not in _HOSTS:
-            return _refusal(421, "This page is only there for this machine: use 127.0.0.1 in the address.")
+            return _refusal(421, "This page is available on this machine only: use 127.0.0.1 in the address.")
         if request.method not in self._methods:
             return _refusal(405, "This page cannot do that.")
         if "token" in request.query_params:
             return self._welcome(request)
         if not _equal(request.cookies.get(self._keys.cookie, ""), self._keys.token):
-            return _refusal(403, "Open the address that fedcopl printed: it has a token that lets you in.")
+            return _refusal(403, "Open the address that fedcopl printed: it has the access token.")
         if _is_foreign(request):
             return _refusal(403, "This request comes from another site.")
         return None
 
     def _welcome(self, request: Request) -> Response:
-        """The token becomes a cookie, and leaves the address.
+        """Exchange the token in the address for a cookie.
 
-        By a page of ours, not by a redirect: after a click in a mail, a redirect would still count as cross-site.
+        Uses a page instead of a redirect: after a click in a mail, a redirect would count as cross-site.
         """
         if not _equal(request.query_params["token"], self._keys.token):
-            return _refusal(403, "The token is wrong, or of an earlier start: open the address that fedcopl printed.")
+            return _refusal(403, "The token is wrong or expired: open the address that fedcopl printed.")
         page = HTMLResponse(_WELCOME)
         page.set_cookie(self._keys.cookie, self._keys.token, httponly=True, samesite="strict", path="/")
         return page
@@ -117,14 +117,14 @@ async def read_form(request: Request, keys: Keys) -> Mapping[str, str] | None:
 
 
 def _host_name(request: Request) -> str:
-    """Without the port, which differs when the page is seen through a tunnel."""
+    """Return the Host header without the port, which differs behind a tunnel."""
     host = request.headers.get("host", "").lower()
     name, colon, port = host.rpartition(":")
     return name if colon and port.isdecimal() else host
 
 
 def _is_foreign(request: Request) -> bool:
-    """Whether a request comes from another site; a POST must have our Origin."""
+    """Return whether a request is cross-site; a POST must have the page's Origin."""
     if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
         return True
     ours = f"http://{request.headers.get('host', '')}"
@@ -135,8 +135,8 @@ def _equal(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode("utf-8", "replace"))
 
 
-def _refusal(status: int, why: str) -> Response:
-    return PlainTextResponse(f"{why}\n", status)
+def _refusal(status: int, reason: str) -> Response:
+    return PlainTextResponse(f"{reason}\n", status)
 
 
 def _with_headers(send: Send, added: Mapping[str, str]) -> Send:

@@ -50,14 +50,14 @@ def serve(make: Callable[[Keys], ASGIApp], *, port: int, token: str, open_it: bo
 def _listen(port: int) -> socket.socket:
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        if os.name == "posix":  # elsewhere it would let two programs have one port
+        if os.name == "posix":  # on Windows it would let two programs share a port
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((HOST, port))
         listening.listen(128)
     except (OSError, OverflowError) as error:
         listening.close()
-        why = getattr(error, "strerror", None) or error
-        raise ConfigError(f"--port {port}: cannot be used: {why}; without --port any free one is taken") from error
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"--port {port}: cannot be used: {reason}; without --port any free one is taken") from error
     return listening
 
 
@@ -65,16 +65,16 @@ def new_token() -> str:
     return secrets.token_urlsafe(24)
 
 
-def lasting_token(key_file: Path, purpose: str) -> str:
-    """The same token for the same purpose at each start, so that an open page finds its way back.
+def persistent_token(key_file: Path, purpose: str) -> str:
+    """Return the same token for the same purpose at each start, so that an open page keeps working.
 
-    A secret key of this user makes it. Where none can be kept, the token is a new one.
+    It is derived from a secret key of this user. If the key cannot be stored, the token is new.
     """
     with suppress(OSError):
         key_file.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
-            made = os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with open(made, "wb") as file:
+            descriptor = os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(descriptor, "wb") as file:
                 file.write(secrets.token_bytes(32))
         key = key_file.read_bytes()
         if len(key) == 32:
@@ -92,15 +92,17 @@ FILES = {
 
 @cache
 def environment() -> Environment:
-    made = Environment(
+    jinja = Environment(
         loader=PackageLoader("fedcopl.local_page", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {name: getattr(words, name) for name in ("count", "duration", "loss", "percent", "several", "size")}
-    return made
+    jinja.filters |= {
+        name: getattr(words, name) for name in ("count", "duration", "loss", "percent", "several", "size")
+    }
+    return jinja
 
 
 def page(name: str, status: int = 200, **values: Any) -> HTMLResponse:
@@ -108,7 +110,7 @@ def page(name: str, status: int = 200, **values: Any) -> HTMLResponse:
 
 
 def file_routes(*names: str) -> list[Route]:
-    """One route for each file; there is no other way to a file."""
+    """Return one route for each static file; no other file is served."""
     return [_file_route(name) for name in names]
 
 

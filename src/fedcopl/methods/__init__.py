@@ -71,7 +71,7 @@ def choose_method(config: RunConfig) -> Method:
 
 
 def run_title(config: RunConfig) -> str:
-    """Name of what runs with these settings, for every table and page: method, labeler, and what is added to them.
+    """Return the title of a run in tables and pages: method, labeler and priors.
 
     >>> from fedcopl.published import as_published
     >>> run_title(RunConfig(method="promptfl", labeler="fpl")), run_title(RunConfig())
@@ -91,8 +91,8 @@ def run_title(config: RunConfig) -> str:
             "label shift": priors.label_shift,
             "prototypes": priors.prototypes,
         }
-        some = ", ".join(kind for kind, is_on in kinds.items() if is_on)
-        parts.append("priors" if all(kinds.values()) else f"priors ({some})")
+        enabled = ", ".join(kind for kind, is_on in kinds.items() if is_on)
+        parts.append("priors" if all(kinds.values()) else f"priors ({enabled})")
     return " + ".join(parts) + " (as published)" * (method.trains and is_as_published(config))
 
 
@@ -114,6 +114,4 @@ def _refuse_contradictions(config: RunConfig) -> None:
     if config.method == "central" and config.options.get("labels") == "truth" and config.labeler != "copl":
         raise ConfigError(f"labeler: true labels need no labeler, so labeler={config.labeler} would change nothing")
     if config.method != "fedcopl" and config.sharing.aggregate != "visual":
-        raise ConfigError(
-            f"sharing.aggregate: is an ablation of fedcopl; {config.method} defines itself what is averaged"
-        )
+        raise ConfigError(f"sharing.aggregate: is an ablation of fedcopl; {config.method} defines what is averaged")

@@ -14,9 +14,9 @@ from ..clip.frozen_clip import Clip
 from ..config import NoOptions, RunConfig, Section, read_options
 from .prompts import Shape, first_prompts, text_shape, visual_shape
 
-Named = Mapping[str, Tensor]
+NamedTensors = Mapping[str, Tensor]
 """The arrays of a client's model by name, on the device."""
-Fit = Callable[[Tensor], Tensor]
+Criterion = Callable[[Tensor], Tensor]
 """The loss of a batch's logits on its pseudo labels."""
 
 
@@ -32,7 +32,7 @@ class Batch(NamedTuple):
 class Method:
     """FedAvg over prompts of a frozen CLIP; a method overrides what differs.
 
-    `named` has the arrays of a client's model: trained ones, and others that the client keeps. `images` and `classes`
+    `params` has the arrays of a client's model: trained ones, and others that the client keeps. `images` and `classes`
     receive only the arrays that `of_images` and `of_classes` declare, because their results are cached until one of
     these changes. A method that also averages a bias for each class is this class, its test, a line in `METHODS` and a
     row in docs/methods.md:
@@ -46,8 +46,8 @@ class Method:
     ...     def shared(self):
     ...         return ("text", "bias")
     ...
-    ...     def logits(self, encoder, images, classes, named):
-    ...         return super().logits(encoder, images, classes, named) + named["bias"]
+    ...     def logits(self, encoder, images, classes, params):
+    ...         return super().logits(encoder, images, classes, params) + params["bias"]
     >>> PromptWithBias(RunConfig()).averaged()
     ('text prompts', 'a bias for each class')
     """
@@ -112,27 +112,27 @@ class Method:
         """Return zero-shot CLIP's image features from `frozen`; None if it does not contain them."""
         return None
 
-    def images(self, encoder: Encoder, frozen: Tensor, named: Named) -> Tensor:
+    def images(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:
         """Return the normalised image features f(x), (B, d)."""
-        return encoder.image_features(frozen, named["visual"])
+        return encoder.image_features(frozen, params["visual"])
 
-    def classes(self, encoder: Encoder, named: Named) -> Tensor:
+    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return the normalised class features w_c, (C, d), computed once per step."""
-        return encoder.class_features(named["text"])
+        return encoder.class_features(params["text"])
 
-    def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
+    def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
         """Return the logits z, (B, C), used in training."""
         return encoder.logits(images, classes)
 
-    def at_home(self, prompts: Mapping[str, Array]) -> Mapping[str, Array]:
+    def inference_prompts(self, prompts: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return the arrays for labelling and evaluation; training starts from those the server sent."""
         return prompts
 
-    def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
+    def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
         """Return the logits z, (B, C), for labelling and evaluation, which may use arrays the client keeps."""
-        return self.logits(encoder, images, classes, named)
+        return self.logits(encoder, images, classes, params)
 
-    def before_training(self, encoder: Encoder, constants: Named) -> Named:
+    def before_training(self, encoder: Encoder, constants: NamedTensors) -> NamedTensors:
         """Return the arrays that training uses and does not change, computed once per round."""
         return constants
 
@@ -140,25 +140,33 @@ class Method:
         """Return the maximum learning rate of one trained array."""
         return self.config.train.lr
 
-    def loss(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Batch, fit: Fit) -> Tensor:
+    def loss(
+        self,
+        encoder: Encoder,
+        images: Tensor,
+        classes: Tensor,
+        params: NamedTensors,
+        batch: Batch,
+        criterion: Criterion,
+    ) -> Tensor:
         """Return the loss of a batch.
 
         Args:
             encoder: The frozen CLIP.
             images: The image features of the batch, (B, d).
             classes: The class features, (C, d).
-            named: All arrays of the client's model.
+            params: All arrays of the client's model.
             batch: Which images these are, and their pseudo labels.
-            fit: Computes the loss on the pseudo labels from logits, (B, C). A loss that calls it several times calls it
-                last with the logits of the prediction: losses on candidate sets keep the last probabilities.
+            criterion: Computes the loss on the pseudo labels from logits, (B, C). A loss that calls it several times
+                calls it last with the logits of the prediction: losses on candidate sets keep the last probabilities.
         """
-        return fit(self.logits(encoder, images, classes, named))
+        return criterion(self.logits(encoder, images, classes, params))
 
     def after_training(self, trained: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return further arrays to keep after training; they are never sent."""
         return {}
 
-    def penalty(self, named: Named, begin: Named) -> Tensor | float:
+    def penalty(self, params: NamedTensors, begin: NamedTensors) -> Tensor | float:
         """Return a regularisation term, given the trained arrays now and at the beginning of the round."""
         return 0.0
 

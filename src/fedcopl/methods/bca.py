@@ -64,7 +64,7 @@ class BCA(SiteFit):
             if posterior[k] > options.prior_threshold:
                 priors[k] = (prior_counts[k] * priors[k] + posterior) / (prior_counts[k] + 1)
                 prior_counts[k] += 1
-        return lambda images, said: np.log(np.maximum(posteriors(images, embeddings, priors, scale), LEAST))
+        return lambda images, image_log_probs: np.log(np.maximum(posteriors(images, embeddings, priors, scale), LEAST))
 
 
 def posteriors(features: FloatArray, embeddings: FloatArray, priors: FloatArray, scale: float) -> FloatArray:

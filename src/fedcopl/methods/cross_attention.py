@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Named
+from .base import NamedTensors
 from .prompts import Shape
 
 WIDER = 4  # hidden width of the feed-forward layer, relative to the block's
@@ -35,7 +35,7 @@ def layer_shapes(width: int, inputs: int) -> dict[str, Shape]:
 LAYERS = tuple(layer_shapes(1, 1))
 
 
-def cross_attention(queries: Tensor, keys: Tensor, values: Tensor, named: Named, heads: int) -> Tensor:
+def cross_attention(queries: Tensor, keys: Tensor, values: Tensor, params: NamedTensors, heads: int) -> Tensor:
     """Return A + W_2 GEGLU(W_1 LN(A)), (..., m, w), where A is the attention of the queries over the keys.
 
     GEGLU(a, b) = a gelu(b). Scores are over sqrt(w / heads), as in torch's multi-head attention.
@@ -44,21 +44,21 @@ def cross_attention(queries: Tensor, keys: Tensor, values: Tensor, named: Named,
         queries: (..., m, w).
         keys: (n, inputs).
         values: (n, inputs).
-        named: The arrays of `layer_shapes`.
+        params: The arrays of `layer_shapes`.
         heads: Number of heads, which divides w.
     """
     query, key, value = (
         rows.unflatten(-1, (heads, -1)).transpose(-3, -2)  # (..., heads, rows, w / heads)
         for rows in (
-            _map(queries, "query map", named),
-            F.linear(keys, named["key map"]),
-            _map(values, "value map", named),
+            _map(queries, "query map", params),
+            F.linear(keys, params["key map"]),
+            _map(values, "value map", params),
         )
     )
     weights = (query @ key.mT / key.shape[-1] ** 0.5).softmax(-1)
-    attended = _map((weights @ value).transpose(-3, -2).flatten(-2), "output map", named)
-    hidden, gates = _map(standardised(attended), "expand", named).chunk(2, dim=-1)
-    return attended + _map(hidden * F.gelu(gates), "contract", named)
+    attended = _map((weights @ value).transpose(-3, -2).flatten(-2), "output map", params)
+    hidden, gates = _map(standardised(attended), "expand", params).chunk(2, dim=-1)
+    return attended + _map(hidden * F.gelu(gates), "contract", params)
 
 
 def standardised(rows: Tensor) -> Tensor:
@@ -66,5 +66,5 @@ def standardised(rows: Tensor) -> Tensor:
     return F.layer_norm(rows, rows.shape[-1:])
 
 
-def _map(rows: Tensor, name: str, named: Named) -> Tensor:
-    return F.linear(rows, named[name], named[f"{name} bias"])
+def _map(rows: Tensor, name: str, params: NamedTensors) -> Tensor:
+    return F.linear(rows, params[name], params[f"{name} bias"])

@@ -19,7 +19,7 @@ from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
 from ..rng import stream
-from .base import Batch, Fit, Method, Named
+from .base import Batch, Criterion, Method, NamedTensors
 from .prompts import Shape
 
 
@@ -62,18 +62,26 @@ class FedCLIP(Method):
     def plain_images(self, frozen: Tensor) -> Tensor:
         return F.normalize(frozen, dim=-1)
 
-    def images(self, encoder: Encoder, frozen: Tensor, named: Named) -> Tensor:
-        hidden = torch.tanh(F.linear(frozen, named["down"], named["down bias"]))
-        attention = F.linear(hidden, named["up"], named["up bias"]).softmax(-1)
+    def images(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:
+        hidden = torch.tanh(F.linear(frozen, params["down"], params["down bias"]))
+        attention = F.linear(hidden, params["up"], params["up bias"]).softmax(-1)
         return F.normalize(attention * frozen, dim=-1)
 
-    def classes(self, encoder: Encoder, named: Named) -> Tensor:
+    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         return encoder.class_features(None)
 
-    def loss(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Batch, fit: Fit) -> Tensor:
+    def loss(
+        self,
+        encoder: Encoder,
+        images: Tensor,
+        classes: Tensor,
+        params: NamedTensors,
+        batch: Batch,
+        criterion: Criterion,
+    ) -> Tensor:
         """Return the loss of `options.loss`; candidate sets always have their own loss."""
         if self.options.loss == "ce" or batch.candidates is not None:
-            return super().loss(encoder, images, classes, named, batch, fit)
+            return super().loss(encoder, images, classes, params, batch, criterion)
         return contrast(encoder.logits(images, classes[torch.from_numpy(batch.label).to(classes.device)]))
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from ..clip.encoder import Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
-from .base import Method, Named
+from .base import Method, NamedTensors
 from .promptfl import FrozenImages
 from .prompts import Shape, visual_shape
 
@@ -52,7 +52,7 @@ class FedVPT(Method):
     def shared(self) -> tuple[str, ...]:
         return ("visual",)
 
-    def classes(self, encoder: Encoder, named: Named) -> Tensor:
+    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         return encoder.class_features(None)
 
 
@@ -67,7 +67,7 @@ class ZeroShot(FrozenImages):
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         return {}
 
-    def classes(self, encoder: Encoder, named: Named) -> Tensor:
+    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         return encoder.class_features(None)
 
 

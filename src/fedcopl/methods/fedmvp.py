@@ -31,7 +31,7 @@ from ..clip.frozen_clip import Clip
 from ..clip.vision_towers import VisionTower
 from ..config import Section
 from ..errors import ConfigError
-from .base import Batch, Fit, Method, Named
+from .base import Batch, Criterion, Method, NamedTensors
 from .cross_attention import LAYERS, cross_attention, layer_shapes, standardised
 from .prompts import Shape, initial_layers
 
@@ -60,7 +60,7 @@ class FedMVP(Method):
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         width = clip.vision.prompt_width
         if width % self.options.heads:
-            raise ConfigError(f"options.heads: must divide the {width} coordinates of a visual prompt")
+            raise ConfigError(f"options.heads: must divide the {width} dimensions of a visual prompt")
         texts: dict[str, Shape] = {"text map": (width, clip.feature_size), "text map bias": (width,)}
         return texts | layer_shapes(width, width)
 
@@ -70,23 +70,31 @@ class FedMVP(Method):
     def start(self, clip: Clip, classes: int) -> dict[str, Array]:
         return initial_layers(self.shapes(clip, classes), self.config.seed)
 
-    def images(self, encoder: Encoder, frozen: Tensor, named: Named) -> Tensor:
+    def images(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:
         """Return f(x), (B, d), from tokens, (B, 1 + N, v), and the prompts that are made of them."""
         vision, texts = encoder.clip.vision, encoder.class_features(None)
         first = vision.before_patches if isinstance(vision, VisionTower) else 1  # a ResNet's mean comes first
-        keys = F.linear(texts, named["text map"], named["text map bias"])
+        keys = F.linear(texts, params["text map"], params["text map bias"])
         patches = standardised(frozen[:, first:])
-        made = cross_attention(patches, standardised(keys), keys, named, self.options.heads)  # (B, N, v)
-        prompts = F.adaptive_avg_pool1d(made.mT, self.options.prompts).mT  # (B, p, v)
+        visual_prompts = cross_attention(patches, standardised(keys), keys, params, self.options.heads)  # (B, N, v)
+        prompts = F.adaptive_avg_pool1d(visual_prompts.mT, self.options.prompts).mT  # (B, p, v)
         if isinstance(vision, VisionTower):
             prompts = vision.norm_first(prompts)
         return encoder.image_features(torch.cat([frozen, prompts], dim=1))
 
-    def classes(self, encoder: Encoder, named: Named) -> Tensor:
+    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         return encoder.class_features(None)
 
-    def loss(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Batch, fit: Fit) -> Tensor:
+    def loss(
+        self,
+        encoder: Encoder,
+        images: Tensor,
+        classes: Tensor,
+        params: NamedTensors,
+        batch: Batch,
+        criterion: Criterion,
+    ) -> Tensor:
         """Return the loss on the pseudo labels plus the distance to the features of zero-shot CLIP."""
-        mean = super().loss(encoder, images, classes, named, batch, fit)
+        mean = super().loss(encoder, images, classes, params, batch, criterion)
         weight: float = self.options.consistency
         return mean if weight == 0 else mean + weight * (1 - F.cosine_similarity(images, batch.plain()).mean())

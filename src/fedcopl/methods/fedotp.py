@@ -22,7 +22,7 @@ from ..clip.frozen_clip import Clip
 from ..clip.neutral_init import stretched_words
 from ..clip.vision_towers import ResNetTower
 from ..config import Section
-from .base import Method, Named, in_double
+from .base import Method, NamedTensors, in_double
 from .prompts import Shape, text_shape
 
 Smoothing = Annotated[float, Field(gt=0)]
@@ -64,14 +64,14 @@ class FedOTP(Method):
     def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
         return encoder.patch_features(tokens)
 
-    def images(self, encoder: Encoder, frozen: Tensor, named: Named) -> Tensor:
+    def images(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:
         return frozen
 
-    def classes(self, encoder: Encoder, named: Named) -> Tensor:
+    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return h_{c,j}, (2, C, d): the class features by both prompts."""
-        return torch.stack([encoder.class_features(named[name]) for name in self.of_classes])
+        return torch.stack([encoder.class_features(params[name]) for name in self.of_classes])
 
-    def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
+    def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
         """Return z_c = s sum_ij T_ij S_ij, (B, C); the gradient flows through S only, not through the plan T."""
         similarity = torch.einsum("bmd,jcd->bcmj", images, classes)
         plan = transport(in_double(similarity), mass=self.options.mass, smoothing=self.smoothing(encoder.clip))

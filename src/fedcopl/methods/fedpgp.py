@@ -21,7 +21,7 @@ from torch import Tensor
 from ..clip.encoder import Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
-from .base import Batch, Fit, Named
+from .base import Batch, Criterion, NamedTensors
 from .promptfl import FrozenImages
 from .prompts import Shape, text_shape
 
@@ -52,21 +52,29 @@ class FedPGP(FrozenImages):
     def shared(self) -> tuple[str, ...]:
         return ("global text",)
 
-    def classes(self, encoder: Encoder, named: Named) -> Tensor:
+    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return the class features T by G + U V, (C, d)."""
-        return encoder.class_features(named["global text"] + named["low rank left"] @ named["low rank right"])
+        return encoder.class_features(params["global text"] + params["low rank left"] @ params["low rank right"])
 
-    def loss(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Batch, fit: Fit) -> Tensor:
+    def loss(
+        self,
+        encoder: Encoder,
+        images: Tensor,
+        classes: Tensor,
+        params: NamedTensors,
+        batch: Batch,
+        criterion: Criterion,
+    ) -> Tensor:
         """Return the loss on the pseudo labels plus mu times the contrastive loss."""
-        mean = super().loss(encoder, images, classes, named, batch, fit)
+        mean = super().loss(encoder, images, classes, params, batch, criterion)
         mu: float = self.options.mu
         if mu == 0:
             return mean
-        shared = encoder.class_features(named["global text"])
+        shared = encoder.class_features(params["global text"])
         return mean + mu * contrast(encoder.class_features(None), shared, classes, self.options.temperature)
 
 
 def contrast(zero_shot: Tensor, shared: Tensor, personal: Tensor, temperature: float) -> Tensor:
     """Return the contrastive loss of features, (C, d) each: `shared` near `zero_shot` rather than near `personal`."""
-    near, far = F.cosine_similarity(zero_shot, shared), F.cosine_similarity(shared, personal)
-    return -(torch.stack([near, far]) / temperature).log_softmax(0)[0].mean()
+    positive, negative = F.cosine_similarity(zero_shot, shared), F.cosine_similarity(shared, personal)
+    return -(torch.stack([positive, negative]) / temperature).log_softmax(0)[0].mean()

@@ -37,7 +37,7 @@ from ..clip.neutral_init import stretched_words
 from ..config import Section
 from ..errors import ConfigError
 from ..rng import stream
-from .base import Batch, Fit, Named
+from .base import Batch, Criterion, NamedTensors
 from .promptfl import FrozenImages
 from .prompts import Shape, text_shape
 
@@ -88,16 +88,24 @@ class FedPHA(FrozenImages):
         local[lengths.integers(options.shortest, options.longest, endpoint=True) :] = 0
         return {**start, "local text": local}
 
-    def classes(self, encoder: Encoder, named: Named) -> Tensor:
+    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return T_l, (C, d)."""
-        return encoder.class_features(used(named["local text"]))
+        return encoder.class_features(used(params["local text"]))
 
-    def loss(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Batch, fit: Fit) -> Tensor:
+    def loss(
+        self,
+        encoder: Encoder,
+        images: Tensor,
+        classes: Tensor,
+        params: NamedTensors,
+        batch: Batch,
+        criterion: Criterion,
+    ) -> Tensor:
         """Return the losses of both prompts on the pseudo labels, plus pull and push."""
-        local, shared = used(named["local text"]), named["global text"]
+        local, shared = used(params["local text"]), params["global text"]
         projected = encoder.class_features(minor_part(local, shared, self.options.ratio))
         global_classes = encoder.class_features(shared)
-        both = fit(encoder.logits(images, global_classes)) + fit(encoder.logits(images, classes))
+        both = criterion(encoder.logits(images, global_classes)) + criterion(encoder.logits(images, classes))
         return both + F.mse_loss(classes, projected) + push(classes, global_classes, self.options.margin)
 
 

@@ -22,7 +22,7 @@ from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
 from ..errors import ConfigError
-from .base import Named
+from .base import NamedTensors
 from .cross_attention import LAYERS, cross_attention, layer_shapes, standardised
 from .promptfl import FrozenImages
 from .prompts import Shape, initial_layers, initial_prompts, text_shape
@@ -47,7 +47,7 @@ class FedTPG(FrozenImages):
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         vectors, width = text_shape(clip, self.config.model)
         if width % self.options.heads:
-            raise ConfigError(f"options.heads: must divide the {width} coordinates of a text prompt")
+            raise ConfigError(f"options.heads: must divide the {width} dimensions of a text prompt")
         return {"queries": (vectors, width)} | layer_shapes(width, clip.feature_size)
 
     def shared(self) -> tuple[str, ...]:
@@ -59,8 +59,8 @@ class FedTPG(FrozenImages):
         queries = initial_prompts({"queries": shapes.pop("queries")}, config.train.init_std, config.seed)
         return queries | initial_layers(shapes, config.seed)
 
-    def classes(self, encoder: Encoder, named: Named) -> Tensor:
+    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return the class features, (C, d), by the generated context P, (m, w)."""
         texts = standardised(encoder.class_features(None))
-        context = cross_attention(standardised(named["queries"]), texts, texts, named, self.options.heads)
+        context = cross_attention(standardised(params["queries"]), texts, texts, params, self.options.heads)
         return encoder.class_features(context)

@@ -18,7 +18,7 @@ from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
 from ..rng import stream
-from .base import Batch, Fit, Named
+from .base import Batch, Criterion, NamedTensors
 from .promptfl import FrozenImages
 from .prompts import Shape
 
@@ -56,13 +56,13 @@ class FST(FrozenImages):
     def start(self, clip: Clip, classes: int) -> dict[str, Array]:
         return {name: np.zeros(shape, np.float32) for name, shape in self.shapes(clip, classes).items()}
 
-    def classes(self, encoder: Encoder, named: Named) -> Tensor:
+    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         return encoder.class_features(None)
 
-    def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
-        return images @ (classes + named["classifier"]).T
+    def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
+        return images @ (classes + params["classifier"]).T
 
-    def before_training(self, encoder: Encoder, constants: Named) -> Named:
+    def before_training(self, encoder: Encoder, constants: NamedTensors) -> NamedTensors:
         if not self.options.balance:
             return constants
         texts = encoder.class_features(None)
@@ -70,13 +70,21 @@ class FST(FrozenImages):
         scaled = torch.from_numpy(noise / np.sqrt(texts.shape[1])).to(texts)
         return {**constants, SYNTHETIC: F.normalize(texts + self.options.spread * scaled, dim=-1)}
 
-    def loss(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Batch, fit: Fit) -> Tensor:
+    def loss(
+        self,
+        encoder: Encoder,
+        images: Tensor,
+        classes: Tensor,
+        params: NamedTensors,
+        batch: Batch,
+        criterion: Criterion,
+    ) -> Tensor:
         """Return the mean loss over the batch and the synthetic features that balance it."""
-        mean = super().loss(encoder, images, classes, named, batch, fit)
-        if SYNTHETIC not in named:
+        mean = super().loss(encoder, images, classes, params, batch, criterion)
+        if SYNTHETIC not in params:
             return mean
         missing = missing_images(batch.label, len(classes)).to(mean)
-        synthetic = self.logits(encoder, named[SYNTHETIC].flatten(0, 1), classes, named)
+        synthetic = self.logits(encoder, params[SYNTHETIC].flatten(0, 1), classes, params)
         targets = torch.arange(len(classes), device=mean.device).repeat(self.options.samples)
         each = F.cross_entropy(synthetic, targets, reduction="none").view(self.options.samples, -1).mean(0)
         return (len(batch.label) * mean + missing @ each) / (len(batch.label) + missing.sum())

@@ -68,9 +68,9 @@ class ClipLearner:
 
     @torch.inference_mode()
     def _log_probs_of(self, index: NDArray[np.int64], prompts: Prompts) -> NDArray[np.float64]:
-        method, encoder, named = self.model.method, self.model.encoder, self.model.named(prompts)
-        images = self.model.images(self.side.frozen(index), named)
-        logits = method.logits(encoder, images, self.model.classes(prompts), named)
+        method, encoder, params = self.model.method, self.model.encoder, self.model.params(prompts)
+        images = self.model.images(self.side.frozen(index), params)
+        logits = method.logits(encoder, images, self.model.classes(prompts), params)
         return logits.cpu().double().log_softmax(-1).numpy()
 
     def train(
@@ -138,7 +138,7 @@ def score_everywhere(
     once. Each test set is encoded by itself, so that the result does not depend on the others.
     """
     scores: dict[Key, tuple[int, int]] = {}
-    keys = [key_of(prompts, tuple(prompts)) for prompts in map(test_sets[0].model.method.at_home, models)]
+    keys = [key_of(prompts, tuple(prompts)) for prompts in map(test_sets[0].model.method.inference_prompts, models)]
     for key, prompts in zip(keys, models, strict=True):
         if key not in scores:
             right, examples = zip(*(test_set.score(prompts, prior) for test_set in test_sets), strict=True)

@@ -44,7 +44,7 @@ def movement(side: ImageSide, prompts: Prompts) -> Movement | None:
     few = evenly_spaced(len(side), IMAGES)
     some, rows = side.part(few), torch.from_numpy(few)
     same = some.logits(prompts).argmax(-1) == side.zero_shot_logits()[rows].argmax(-1)
-    prompted = torch.cat(some.features(some.at_home(prompts)))
+    prompted = torch.cat(some.features(some.inference_prompts(prompts)))
     plain = torch.cat(side.plain_features())[rows.to(prompted.device)]
     alike = F.cosine_similarity(prompted, plain).double().mean().item() if prompted.shape == plain.shape else None
     return Movement(len(few), alike, same.double().mean().item())

@@ -25,7 +25,7 @@ from ..clip.frozen_clip import Clip
 from ..config import Section
 from ..errors import ConfigError
 from ..rng import stream
-from .base import Named
+from .base import NamedTensors
 from .promptfl import FrozenImages
 from .prompts import Shape, first_prompts, text_shape
 
@@ -62,7 +62,7 @@ class PFedMoAP(FrozenImages):
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         size = len(range(0, clip.feature_size, stride(clip.feature_size)))
         if size % self.options.heads:
-            raise ConfigError(f"options.heads: must divide the {size} coordinates that the gate receives")
+            raise ConfigError(f"options.heads: must divide the {size} dimensions of the gate's input")
         gate = {gate_name(part): (size, size) for part in GATE} | {f"{gate_name(part)} bias": (size,) for part in GATE}
         return {"text": text_shape(clip, self.config.model)} | gate
 
@@ -87,33 +87,33 @@ class PFedMoAP(FrozenImages):
         highest: float = self.config.train.lr if name == "text" else self.options.gate_lr
         return highest
 
-    def at_home(self, prompts: Mapping[str, Array]) -> Mapping[str, Array]:
+    def inference_prompts(self, prompts: Mapping[str, Array]) -> Mapping[str, Array]:
         return {**prompts, "text": prompts.get("own text", prompts["text"])}
 
     def after_training(self, trained: Mapping[str, Array]) -> Mapping[str, Array]:
         return {"own text": trained["text"]}
 
-    def before_training(self, encoder: Encoder, constants: Named) -> Named:
+    def before_training(self, encoder: Encoder, constants: NamedTensors) -> NamedTensors:
         """Compute the experts' class features, which do not change during training."""
         if EXPERTS not in constants:
             return constants
         return {**constants, EXPERTS_CLASSES: _of_experts(encoder, constants[EXPERTS])}
 
-    def classes(self, encoder: Encoder, named: Named) -> Tensor:
+    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return the class features T_L of the client, then those of each expert, (E, C, d)."""
-        local = encoder.class_features(named["text"])[None]
-        if EXPERTS not in named:
+        local = encoder.class_features(params["text"])[None]
+        if EXPERTS not in params:
             return local
-        known = named.get(EXPERTS_CLASSES)
-        return torch.cat([local, _of_experts(encoder, named[EXPERTS]) if known is None else known])
+        known = params.get(EXPERTS_CLASSES)
+        return torch.cat([local, _of_experts(encoder, params[EXPERTS]) if known is None else known])
 
-    def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
+    def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
         """Return z_c = s <Pool f, T_MoE(c)> + lambda s <f, T_L(c)>; without experts, z_c = s <f, T_L(c)>."""
         local = encoder.logits(images, classes[0])
         if len(classes) == 1:
             return local
         step = stride(images.shape[-1])
-        gate = {part: (named[gate_name(part)], named[f"{gate_name(part)} bias"]) for part in GATE}
+        gate = {part: (params[gate_name(part)], params[f"{gate_name(part)} bias"]) for part in GATE}
         mixed = mixture(images[:, ::step], classes[..., ::step], gate, self.options.heads)
         own_weight: float = self.options.own_weight
         return encoder.clip.logit_scale * mixed + own_weight * local

@@ -17,7 +17,7 @@ from ..algorithm.image_memory import Memory, build_memory, memory_logits, spatia
 from ..algorithm.select import Selection
 from ..clip.encoder import Array, Encoder
 from ..config import RunConfig, Section
-from .base import Batch, Fit, Method, Named, in_double
+from .base import Batch, Criterion, Method, NamedTensors, in_double
 from .promptfl import FrozenImages
 
 KEYS, VALUES, IMAGES = "memory keys", "memory values", "memory images"
@@ -59,19 +59,31 @@ class PFedPrompt(FrozenImages):
         # Image numbers are exact in float32 up to 16 million; all arrays of a client have one type.
         return {name: part.astype(np.float32) for name, part in zip((KEYS, VALUES, IMAGES), memory, strict=True)}
 
-    def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
-        return self._with_memory(self.logits(encoder, images, classes, named), images, named, None)
+    def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
+        return self._with_memory(self.logits(encoder, images, classes, params), images, params, None)
 
-    def loss(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Batch, fit: Fit) -> Tensor:
-        logits = self.logits(encoder, images, classes, named)
-        return fit(self._with_memory(logits, images, named, batch.index) if self.options.memory_in_training else logits)
+    def loss(
+        self,
+        encoder: Encoder,
+        images: Tensor,
+        classes: Tensor,
+        params: NamedTensors,
+        batch: Batch,
+        criterion: Criterion,
+    ) -> Tensor:
+        logits = self.logits(encoder, images, classes, params)
+        return criterion(
+            self._with_memory(logits, images, params, batch.index) if self.options.memory_in_training else logits
+        )
 
-    def _with_memory(self, logits: Tensor, images: Tensor, named: Named, own: NDArray[np.int64] | None) -> Tensor:
+    def _with_memory(
+        self, logits: Tensor, images: Tensor, params: NamedTensors, own: NDArray[np.int64] | None
+    ) -> Tensor:
         """Add alpha phi(A) L to the logits; `own` are the client's own images, whose keys are left out."""
         weight: float = self.options.memory_weight
-        if weight == 0 or KEYS not in named:
+        if weight == 0 or KEYS not in params:
             return logits
-        memory = Memory(in_double(named[KEYS]), in_double(named[VALUES]), in_double(named[IMAGES]).astype(np.int64))
+        memory = Memory(in_double(params[KEYS]), in_double(params[VALUES]), in_double(params[IMAGES]).astype(np.int64))
         sharpness, kernel = self.options.sharpness, self.options.kernel
         added = memory_logits(in_double(images), memory, sharpness=sharpness, kernel=kernel, images=own)
         return logits + weight * torch.from_numpy(added).to(logits)
@@ -93,11 +105,11 @@ class SpatialPFedPrompt(FrozenImages):
     def plain_images(self, frozen: Tensor) -> Tensor:
         return frozen[:, 0]
 
-    def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
+    def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
         return encoder.logits(images[:, 0], classes)
 
-    def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
-        logits, both = self.logits(encoder, images, classes, named), in_double(images)
+    def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
+        logits, both = self.logits(encoder, images, classes, params), in_double(images)
         added = spatial_logits(
             both[:, 0],
             both[:, 1:],

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..clip.encoder import ENCODE_BATCH, ClientImages, Encoder
 from ..federation.learner import Prompts as Prompts
-from .base import Method, Named
+from .base import Method, NamedTensors
 from .prompts import is_text
 
 CLASS_SIDES = 128 * 2**20  # bytes of cached class features: those of all clients of a small model, 64 of a large one
@@ -25,19 +25,19 @@ class Declared(Mapping[str, Tensor]):
         LookupError: Another name is used, also with `in` and `get`, which would behave as if the array did not exist.
     """
 
-    def __init__(self, named: Named, method: Method, side: str):
+    def __init__(self, params: NamedTensors, method: Method, side: str):
         self._names: tuple[str, ...] = getattr(method, side)
-        self._named, self._side = named, f"{type(method).__name__}.{side}"
+        self._params, self._side = params, f"{type(method).__name__}.{side}"
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._names:
             raise LookupError(
                 f"{self._side} does not declare {name!r}: add it, or cached results of another {name!r} would be used"
             )
-        return self._named[name]
+        return self._params[name]
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in self._names if name in self._named)
+        return (name for name in self._names if name in self._params)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -57,7 +57,7 @@ class PromptedModel:
         self._kept: OrderedDict[Key, Tensor] = OrderedDict()  # class features, least recently used first
         self._bytes = 0  # of the cache
 
-    def named(self, prompts: Prompts) -> dict[str, Tensor]:
+    def params(self, prompts: Prompts) -> dict[str, Tensor]:
         """Return arrays as tensors on the device."""
         return {name: self.encoder.tensor(value) for name, value in prompts.items()}
 
@@ -67,20 +67,20 @@ class PromptedModel:
         key = key_of(prompts, self.method.of_classes)
         if key not in self._kept:
             declared = {name: prompts[name] for name, _, _ in key}
-            self._kept[key] = self.classes_of(self.named(declared))
+            self._kept[key] = self.classes_of(self.params(declared))
             self._bytes += _size(key, self._kept[key])
             while self._bytes > CLASS_SIDES and len(self._kept) > 1:
                 self._bytes -= _size(*self._kept.popitem(last=False))
         self._kept.move_to_end(key)
         return self._kept[key]
 
-    def images(self, frozen: Tensor, named: Named) -> Tensor:
+    def images(self, frozen: Tensor, params: NamedTensors) -> Tensor:
         """Return the image features of a batch, from the arrays that the method declares for them."""
-        return self.method.images(self.encoder, frozen, Declared(named, self.method, "of_images"))
+        return self.method.images(self.encoder, frozen, Declared(params, self.method, "of_images"))
 
-    def classes_of(self, named: Named) -> Tensor:
+    def classes_of(self, params: NamedTensors) -> Tensor:
         """Return the class features with gradient, from the arrays that the method declares for them."""
-        return self.method.classes(self.encoder, Declared(named, self.method, "of_classes"))
+        return self.method.classes(self.encoder, Declared(params, self.method, "of_classes"))
 
 
 def _size(key: Key, classes: Tensor) -> int:
@@ -107,9 +107,9 @@ class ImageSide:
         """Return the features of some of these images, with caches of their own."""
         return ImageSide(self._model, self._images.part(rows))
 
-    def at_home(self, prompts: Prompts) -> Prompts:
+    def inference_prompts(self, prompts: Prompts) -> Prompts:
         """Return the arrays for labelling and evaluation."""
-        return self._model.method.at_home(prompts)
+        return self._model.method.inference_prompts(prompts)
 
     def frozen(self, index: NDArray[np.int64]) -> Tensor:
         """Return the frozen part of some images, on the device."""
@@ -151,11 +151,11 @@ class ImageSide:
         """Return the features of all images in batches, computed again only if the declared arrays have changed."""
         key = key_of(prompts, self._model.method.of_images)
         if self._last is None or self._last[0] != key:
-            named, keeps = self._model.named(prompts), self._model.method.keeps_images
+            params, keeps = self._model.params(prompts), self._model.method.keeps_images
             parts: list[Tensor] = []
             for frozen in self._frozen_batches():
                 chunks = (frozen,) if keeps else self._model.encoder.chunks(frozen)  # kept features need no tower
-                parts += [self._model.images(chunk, named) for chunk in chunks]
+                parts += [self._model.images(chunk, params) for chunk in chunks]
             self._last = key, parts
         return self._last[1]
 
@@ -165,9 +165,9 @@ class ImageSide:
         method, encoder = self._model.method, self._model.encoder
         if not len(self):
             return torch.empty(0, encoder.classes)
-        prompts = method.at_home(prompts)
-        classes, named = self._model.classes(prompts), self._model.named(prompts)
-        return torch.cat([method.personal(encoder, images, classes, named) for images in self.features(prompts)]).cpu()
+        prompts = method.inference_prompts(prompts)
+        classes, params = self._model.classes(prompts), self._model.params(prompts)
+        return torch.cat([method.personal(encoder, images, classes, params) for images in self.features(prompts)]).cpu()
 
     @torch.inference_mode()
     def zero_shot_logits(self) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..clip.encoder import Encoder
 from ..clip.frozen_clip import Clip
 from ..config import RunConfig, Section
-from .base import Method, Named
+from .base import Method, NamedTensors
 from .prompts import Shape, text_shape
 
 
@@ -46,7 +46,7 @@ class FrozenImages(Method):
     def plain_images(self, frozen: Tensor) -> Tensor:
         return frozen
 
-    def images(self, encoder: Encoder, frozen: Tensor, named: Named) -> Tensor:
+    def images(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:
         return frozen
 
 
@@ -76,11 +76,11 @@ class Proximal(Method):
     title = "PromptProx"
     Options = PromptProxOptions
 
-    def penalty(self, named: Named, begin: Named) -> Tensor | float:
+    def penalty(self, params: NamedTensors, begin: NamedTensors) -> Tensor | float:
         mu: float = self.options.mu
         if mu == 0:
             return 0.0  # not 0 * distance: then it is PromptFL to the last bit
-        return mu / 2 * sum((named[name] - begin[name]).square().sum() for name in begin)
+        return mu / 2 * sum((params[name] - begin[name]).square().sum() for name in begin)
 
 
 class PromptProx(Proximal, PromptFL):

@@ -19,7 +19,7 @@ from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
 from ..clip.neutral_init import stretched_words
 from ..config import Section
-from .base import Named
+from .base import NamedTensors
 from .promptfl import FrozenImages
 from .prompts import Shape, text_shape
 
@@ -51,7 +51,7 @@ class PromptFolio(FrozenImages):
             first["local text"] = stretched_words(clip, model.template, text_shape(clip, model))
         return first
 
-    def classes(self, encoder: Encoder, named: Named) -> Tensor:
+    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return (1 - theta) h_G + theta h_L, (C, d), not normalised."""
-        both, theta = [encoder.class_features(named[name]) for name in self.of_classes], float(self.options.theta)
+        both, theta = [encoder.class_features(params[name]) for name in self.of_classes], float(self.options.theta)
         return (1 - theta) * both[0] + theta * both[1]

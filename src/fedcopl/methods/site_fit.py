@@ -11,7 +11,7 @@ from ..algorithm import FloatArray
 from ..algorithm.select import Selection
 from ..clip.encoder import Array, Encoder
 from ..config import RunConfig
-from .base import Named, as_numpy, in_double
+from .base import NamedTensors, as_numpy, in_double
 from .fedcopl import ZeroShot
 from .prompted_model import Key, key_of
 
@@ -50,20 +50,20 @@ class SiteFit(ZeroShot, ABC):
     def remember(self, frozen: Callable[[], Tensor], selection: Selection, classes: int) -> dict[str, Array]:
         return {FEATURES: as_numpy(frozen())}
 
-    def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
+    def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
         """Return the scores of the site's model, or zero-shot CLIP's logits before there is one."""
-        logits = self.logits(encoder, images, classes, named)
-        if FEATURES not in named:
+        logits = self.logits(encoder, images, classes, params)
+        if FEATURES not in params:
             return logits
-        scores = self._model(encoder, named[FEATURES], classes)(in_double(images), in_double(logits.log_softmax(-1)))
+        scores = self._model(encoder, params[FEATURES], classes)(in_double(images), in_double(logits.log_softmax(-1)))
         return torch.from_numpy(scores).to(logits)
 
     def _model(self, encoder: Encoder, features: Tensor, classes: Tensor) -> Scores:
         key = key_of({"features": as_numpy(features), "classes": as_numpy(classes)}, ("features", "classes"))
         if key not in self._fitted:
-            seen, texts, scale = in_double(features), in_double(classes), float(encoder.clip.logit_scale)
-            log_probs = torch.from_numpy(scale * seen @ texts.T).log_softmax(-1).numpy()
-            self._fitted[key] = self.fit(seen, log_probs, texts, scale)
+            image_features, texts, scale = in_double(features), in_double(classes), float(encoder.clip.logit_scale)
+            log_probs = torch.from_numpy(scale * image_features @ texts.T).log_softmax(-1).numpy()
+            self._fitted[key] = self.fit(image_features, log_probs, texts, scale)
             if len(self._fitted) > SITES:
                 self._fitted.popitem(last=False)
         return self._fitted[key]

@@ -82,18 +82,18 @@ class StatA(SiteFit):
         z = np.exp(log_probs)
         anchor = text_anchor(features, z, texts)
         model = anchor
-        near, pull = nearest(features, features, count, skip_itself=True)
+        neighbour_index, affinity = nearest(features, features, count, skip_itself=True)
         for turn in range(options.turns + 1):  # the last one only assigns, so that z is of the final Gaussians
-            said = text * log_probs + kappa * model.log_likelihood(features)
+            logits = text * log_probs + kappa * model.log_likelihood(features)
             for _ in range(options.passes):
-                z = _softmax(said + neighbour_terms(near, pull, z))
+                z = _softmax(logits + neighbour_terms(neighbour_index, affinity, z))
             if turn < options.turns:
                 model = anchored(features, z, anchor, options.anchor, soft_counts=options.soft_counts)
 
-        def scores(images: FloatArray, said: FloatArray) -> FloatArray:
+        def scores(images: FloatArray, image_log_probs: FloatArray) -> FloatArray:
             around, weights = nearest(images, features, count)
             neighbours = np.einsum("ik,ikc->ic", weights, z[around])
-            total: FloatArray = text * said + kappa * model.log_likelihood(images) + neighbours
+            total: FloatArray = text * image_log_probs + kappa * model.log_likelihood(images) + neighbours
             return total
 
         return scores

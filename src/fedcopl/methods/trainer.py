@@ -14,7 +14,7 @@ from ..clip.encoder import Rows
 from ..config import RunConfig
 from ..labelers import choose_labeler
 from ..priors.posterior import LogitAdjustment
-from .base import Batch, Named, as_numpy
+from .base import Batch, NamedTensors, as_numpy
 from .losses import AdjustedLoss, LabelLoss, label_loss
 from .prompted_model import PromptedModel, Prompts
 
@@ -41,7 +41,7 @@ class Trainer:
 
     def __init__(self, model: PromptedModel, config: RunConfig, job: TrainJob):
         self._model, self._config, self._job = model, config, job
-        arrays, device = model.named(job.prompts), model.encoder.device
+        arrays, device = model.params(job.prompts), model.encoder.device
         names = model.method.shapes(model.encoder.clip, model.encoder.classes)
         self._begin = {name: arrays[name] for name in names}
         with torch.no_grad():
@@ -75,18 +75,18 @@ class Trainer:
         trained = {name: as_numpy(value) for name, value in self._prompts().items()}
         return {**self._job.prompts, **trained, **self._model.method.after_training(trained)}, mean_loss
 
-    def _prompts(self) -> Named:
+    def _prompts(self) -> NamedTensors:
         return {name: self._units[name].unscale(value) for name, value in self._trained.items()}
 
     def _step(self, rows: Rows) -> float:
         """One SGD step on the images at these rows of the selection; returns their mean loss."""
         method, encoder, selection = self._model.method, self._model.encoder, self._job.selection
-        named = {**self._constants, **self._prompts()}
-        images = self._model.images(self._job.frozen(selection.index[rows]), named)
-        classes, positions = self._model.classes_of(named), torch.from_numpy(rows).to(encoder.device)
+        params = {**self._constants, **self._prompts()}
+        images = self._model.images(self._job.frozen(selection.index[rows]), params)
+        classes, positions = self._model.classes_of(params), torch.from_numpy(rows).to(encoder.device)
         part = part_of(selection, rows)
         batch = Batch(*part, plain=lambda: self._job.plain(part.index))
-        loss = method.loss(encoder, images, classes, named, batch, lambda logits: self._loss(logits, positions))
+        loss = method.loss(encoder, images, classes, params, batch, lambda logits: self._loss(logits, positions))
         objective = loss + method.penalty(self._prompts(), self._begin)
         scale = encoder.arithmetic.loss_scale
         (objective * scale).backward()
@@ -143,7 +143,7 @@ class SGD:
     _momentum_buffers: dict[str, Tensor | None] = field(default_factory=dict)
 
     @torch.no_grad()
-    def step(self, trained: Named) -> None:
+    def step(self, trained: NamedTensors) -> None:
         """Update every array that has a gradient, and clear the gradients."""
         for name, value in trained.items():
             if value.grad is None:

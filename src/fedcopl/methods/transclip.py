@@ -37,4 +37,4 @@ class TransCLIP(SiteFit):
         options: TransCLIPOptions = self.options
         weights = MixtureWeights(options.text_weight, options.mixture_weight, options.neighbours)
         mixture = transduce(features, log_probs, weights, turns=options.turns, passes=options.passes)
-        return lambda images, said: scores_of(images, said, mixture, weights)
+        return lambda images, image_log_probs: scores_of(images, image_log_probs, mixture, weights)

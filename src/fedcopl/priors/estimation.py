@@ -33,7 +33,7 @@ Steps = Generator[Step, list[FloatArray], PosteriorModel]
 
 @dataclass(frozen=True)
 class Settings:
-    """What the estimation depends on besides the totals; the same at every party, but for the text."""
+    """Inputs of the estimation other than the totals; equal at all parties, except for the text."""
 
     classes: int  # C
     width: int  # d
@@ -62,7 +62,7 @@ class Settings:
 
 
 class Estimation:
-    """An estimation as far as the totals known so far determine it.
+    """A prior estimation, advanced by the totals received so far.
 
     Args:
         settings: The same at every party.
@@ -85,12 +85,12 @@ class Estimation:
         self._advance([part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)])
 
     def size(self, step: int) -> int:
-        """Return how many numbers a step asks for."""
+        """Return the number of values in a step."""
         return sum(math.prod(one.shape(self.settings.classes, self.settings.width)) for one in self.steps[step])
 
     @property
     def images(self) -> float | None:
-        """The number of images of all clients, as the first step told it; None before, and with noise."""
+        """Number of images of all clients, from the first step; None before it, and with noise."""
         if not self.totals or self.settings.noisy_steps:
             return None
         return float(self.totals[0][0] if self.settings.prototypes else self.totals[0][: self.settings.classes].sum())
@@ -115,16 +115,16 @@ _recent: list[Estimation] = []  # of this process: all its clients run the same 
 
 def estimation_after(settings: Settings, totals: Sequence[FloatArray], text: FloatArray | None = None) -> Estimation:
     """Return the estimation after these totals; what another client of this process computed is not computed again."""
-    for known in _recent:
-        if known.agrees(settings, totals, text):
-            found = known
+    for cached in _recent:
+        if cached.agrees(settings, totals, text):
+            estimation = cached
             break
     else:
-        found = Estimation(settings, text)
-        _recent[:] = [found, *_recent[:3]]
-    for total in totals[len(found.totals) :]:
-        found.add(total)
-    return found
+        estimation = Estimation(settings, text)
+        _recent[:] = [estimation, *_recent[:3]]
+    for total in totals[len(estimation.totals) :]:
+        estimation.add(total)
+    return estimation
 
 
 def _estimate(settings: Settings, text: FloatArray | None) -> Steps:
@@ -199,16 +199,16 @@ def _choose_parts(
     tried: list[PosteriorModel] = []
     if prototypes:
         [sums] = yield (Statistic("class_sums", tuple(models)),)
-        made = [make_prototypes(own, images, mean, square, number, text) for number, own in enumerate(sums)]
-        for model, own in zip(models, made, strict=True):
+        prototypes_of = [make_prototypes(own, images, mean, square, number, text) for number, own in enumerate(sums)]
+        for model, own in zip(models, prototypes_of, strict=True):
             tried += [replace(model, prototypes=own, feature_scale=scale) for scale in FEATURE_SCALES]
     views = (Statistic("view_sums", tuple(tried)),) if tried else ()
     text_sums, *view_sums = yield (Statistic("predicted", tuple(models)), *views)
     shift = Statistic("evidence", tuple(models), np.maximum(text_sums / images, TINY))
     agree = (Statistic("agreement", tuple(tried), np.maximum(view_sums[0] / images, TINY)),) if tried else ()
-    evidence, *found = yield (shift, *agree)
+    evidence, *view_evidence = yield (shift, *agree)
     evidence = evidence / images
-    agreement = found[0].reshape(len(models), -1) / images if found else np.zeros((len(models), 1))
+    agreement = view_evidence[0].reshape(len(models), -1) / images if view_evidence else np.zeros((len(models), 1))
     total = agreement[:, -1] + evidence.max(axis=1)
     chosen = int(total[-1] >= total[0] + clear)  # uniform unless another class prior is better
     step = 0
@@ -222,7 +222,7 @@ def _choose_parts(
 
 
 def _choose_scale(model: PosteriorModel, images: float) -> Generator[Step, list[FloatArray], PosteriorModel]:
-    """Choose how far likelihoods count beside a client's class prior, and how strong that is, by its evidence."""
+    """Choose the scale of the likelihoods relative to a client's class prior, and the prior's strength, by evidence."""
     scaled = [
         replace(
             model,
@@ -237,13 +237,13 @@ def _choose_scale(model: PosteriorModel, images: float) -> Generator[Step, list[
         [sums] = yield (Statistic("predicted", tuple(scaled)),)
         if step + 1 < SCALE_STEPS:
             scaled = [one.rebalanced(own) for one, own in zip(scaled, sums, strict=True)]
-    [found] = yield (Statistic("evidence", tuple(scaled), np.maximum(sums / images, TINY)),)
-    best = found.max(axis=1) / images
+    [evidence] = yield (Statistic("evidence", tuple(scaled), np.maximum(sums / images, TINY)),)
+    best = evidence.max(axis=1) / images
     if best.max() < _clear_shift(images):
         return replace(model, strength=math.inf)
     enough = best.max() * (1 - CLEAR * min(1.0, float(best.max())))
     last = int(np.flatnonzero(best >= enough)[-1])
-    return replace(scaled[last].rebalanced(sums[last]), strength=STRENGTHS[int(found[last].argmax())])
+    return replace(scaled[last].rebalanced(sums[last]), strength=STRENGTHS[int(evidence[last].argmax())])
 
 
 def _clear_shift(images: float) -> float:

@@ -42,8 +42,8 @@ def label_shift(
             break
     pi = np.maximum(pi, MIN_SHARE)
     pi = pi / pi.sum(axis=1, keepdims=True)
-    found: FloatArray = pi[0] if kept is None else pi
-    return found
+    estimate: FloatArray = pi[0] if kept is None else pi
+    return estimate
 
 
 def shift_evidence(ratios: FloatArray, class_prior: FloatArray) -> FloatArray:
@@ -60,8 +60,8 @@ def shift_evidence(ratios: FloatArray, class_prior: FloatArray) -> FloatArray:
         return np.zeros(len(STRENGTHS))
     fold = np.arange(images) % min(FOLDS, images)
     kept = (fold != np.arange(fold.max() + 1)[:, None]).astype(np.float64)
-    found, pi = [], np.tile(class_prior, (len(kept), 1))
+    evidence, pi = [], np.tile(class_prior, (len(kept), 1))
     for strength in STRENGTHS:
         pi = label_shift(ratios, class_prior, strength, kept, pi)
-        found.append(np.log(np.maximum((ratios * pi[fold]).sum(axis=1), TINY)).sum())
-    return np.array(found)
+        evidence.append(np.log(np.maximum((ratios * pi[fold]).sum(axis=1), TINY)).sum())
+    return np.array(evidence)

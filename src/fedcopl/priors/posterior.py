@@ -64,7 +64,7 @@ class Prototypes:
 
 @dataclass(frozen=True)
 class LogitAdjustment:
-    """What the priors add to the logits of some images: log posterior = log softmax(weight z + offset)."""
+    """Logit adjustment by the priors: log posterior = log softmax(weight z + offset)."""
 
     weight: float
     offset: FloatArray  # (n, C)
@@ -92,7 +92,7 @@ class PosteriorModel:
         Args:
             log_probs: log p_c(x) by the model, (n, C).
             features: Image features of the frozen CLIP, (n, d), of unit length.
-            class_prior: The class prior of where the images come from, (C,).
+            class_prior: The class prior of the images' site, (C,).
         """
         distances = 0.0 if self.prototypes is None else self.prototypes.distances(features)
         return log_softmax(self.scores(log_probs, distances) + np.log(class_prior))
@@ -110,16 +110,16 @@ class PosteriorModel:
             arrays["strength"] = np.array([self.strength])
         if self.prototypes is None:
             return arrays
-        made = self.prototypes
-        return arrays | {"counts": made.counts, "totals": made.totals, "whiten": made.whiten}
+        prototypes = self.prototypes
+        return arrays | {"counts": prototypes.counts, "totals": prototypes.totals, "whiten": prototypes.whiten}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, FloatArray]) -> "PosteriorModel":
         """Read what `to_arrays` returned."""
         text_scale, feature_scale = arrays["numbers"].tolist()
         strength = float(arrays["strength"][0]) if "strength" in arrays else math.inf
-        made = Prototypes(arrays["counts"], arrays["totals"], arrays["whiten"]) if "whiten" in arrays else None
-        return cls(arrays["class_prior"], arrays["logit_bias"], text_scale, feature_scale, made, strength)
+        prototypes = Prototypes(arrays["counts"], arrays["totals"], arrays["whiten"]) if "whiten" in arrays else None
+        return cls(arrays["class_prior"], arrays["logit_bias"], text_scale, feature_scale, prototypes, strength)
 
     def rebalanced(self, predicted: FloatArray, step: float = 1.0) -> "PosteriorModel":
         """Move the logit bias one step towards classes predicted in proportion to the class prior.

@@ -17,7 +17,7 @@ Kind = Literal["moments", "logits", "predicted", "class_sums", "view_sums", "agr
 
 
 class Statistic(NamedTuple):
-    """One sum over images, as the estimation asks for it; J is the number of models.
+    """One sum over images that the estimation requests; J is the number of models.
 
     moments      n, sum p (C), sum f (d), the upper triangle of sum f f^T
     logits       (C,): log p of a class against the mean over classes, of images in so far as they are of others
@@ -109,7 +109,7 @@ class ClientScores:
         return 0.0 if prototypes is None else self.distances[prototypes.number][1]
 
     def strength(self, model: PosteriorModel, threshold: float) -> float:
-        """Return the strength of the client's class prior by its own evidence alone; inf where that is not clear."""
+        """Return the strength of the client's class prior by its own evidence; inf if that is below the threshold."""
         posteriors = np.exp(self.log_posteriors(model))
         if len(posteriors) < 2:
             return math.inf
@@ -121,9 +121,11 @@ class ClientScores:
         """Return the scores with the distances to new prototypes."""
         if prototypes is None or prototypes.number in self.distances:
             return self
-        own, f = self.entered.get(prototypes.number), features()
-        both = np.stack([prototypes.text_distances(f, own), prototypes.distances(f, own)])
-        return replace(self, distances={**self.distances, prototypes.number: both})
+        posteriors, image_features = self.entered.get(prototypes.number), features()
+        text_and_image = np.stack(
+            [prototypes.text_distances(image_features, posteriors), prototypes.distances(image_features, posteriors)]
+        )
+        return replace(self, distances={**self.distances, prototypes.number: text_and_image})
 
     def _with_distances(self, models: tuple[PosteriorModel, ...], features: Callable[[], FloatArray]) -> "ClientScores":
         scores = self

@@ -27,13 +27,13 @@ def invalid_sums(
     """
     if not np.isfinite(sums).all():
         return "not all sums are finite"
-    for statistic, part, mine in _parts(step, sums, own, classes, width):
+    for statistic, part, own_part in _parts(step, sums, own, classes, width):
         if statistic.kind == "logits":  # in the first step, which tells the number of images itself
             count = float(sums[0] if step[0].kind == "moments" else sums[:classes].sum())
             if np.abs(part).max(initial=0.0) > -LOWEST * count + 1:
                 return "the logits are too large for the images"
             continue
-        for reason in _reasons(statistic, part, mine, classes, width, images):
+        for reason in _reasons(statistic, part, own_part, classes, width, images):
             return reason
     return None
 
@@ -56,16 +56,16 @@ def _reasons(
         case "moments":
             yield from _of_moments(sums, own, classes, width, images)
         case "predicted" | "view_sums":
-            rows, mine = sums.reshape(-1, classes), None if own is None else own.reshape(-1, classes)
-            yield from _of_counts(rows, mine, images, exact=True)
+            rows, own_rows = sums.reshape(-1, classes), None if own is None else own.reshape(-1, classes)
+            yield from _of_counts(rows, own_rows, images, exact=True)
         case "class_sums":
             counts, totals = sums[:, :, 0], sums[:, :, 1:]
             yield from _of_counts(counts, None if own is None else own[:, :, 0], images, exact=False)
             if (np.linalg.norm(totals, axis=2) > counts + _slack(counts.sum())).any():
-                yield "the features of a class are too long for its images"
+                yield "the feature sum of a class has a norm above its number of images"
         case _:
             if images is not None and np.abs(sums).max(initial=0.0) > MAX_LOG_RATIO * images + 1:
-                yield "the evidence is beyond that of the images"
+                yield "the evidence is too large for the number of images"
 
 
 def _of_moments(
@@ -75,13 +75,13 @@ def _of_moments(
     if count < 0 or (images is not None and abs(count - images) > _slack(images)):
         yield f"it is of {count:,.0f} images instead of {0 if images is None else images:,.0f}"
         return
-    mine = None if own is None else own[None, 1 : 1 + classes]
-    yield from _of_counts(sums[None, 1 : 1 + classes], mine, count, exact=True)
+    own_counts = None if own is None else own[None, 1 : 1 + classes]
+    yield from _of_counts(sums[None, 1 : 1 + classes], own_counts, count, exact=True)
     if np.linalg.norm(total) > count + _slack(count):
-        yield "the features are too long for the images"
+        yield "the feature sum has a norm above the number of images"
     square = _square(sums[1 + classes + width :], width)
     if abs(np.trace(square) - count) > _slack(count):
-        yield "the features do not have length one"
+        yield "the features do not have unit norm"
     contained = square if own is None else square - _square(own[1 + classes + width :], width)
     if own is not None and count < own[0] - _slack(count):
         yield "the totals do not contain this client's own images"
@@ -115,7 +115,7 @@ def _slack(images: float) -> float:
 
 
 def images_of(step: Step, sums: Sequence[float] | FloatArray, classes: int) -> int | None:
-    """Return the number of images that a first reply tells, or None if it does not."""
+    """Return the number of images in a first reply; None if the reply does not have it."""
     match step[0].kind:
         case "moments":
             return round(float(sums[0]))

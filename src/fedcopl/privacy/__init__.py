@@ -11,7 +11,7 @@ from ..errors import ConfigError
 
 
 def require_cryptography() -> None:
-    """Say what to install, before a run has begun."""
+    """Raise ConfigError before a run if the cryptography package is missing."""
     try:
         import cryptography  # noqa: F401
     except ImportError as error:

@@ -1,8 +1,8 @@
-"""How much was given away: epsilon and delta over all releases with noise on them, by the package dp-accounting.
+"""Privacy accounting: epsilon and delta over all noisy releases, by the package dp-accounting.
 
-The unit is one whole site: whether its numbers were in the sums, or zeros in their place. Every release is a Gaussian
-mechanism; they are composed by their Renyi divergences, which bound discrete and continuous noise alike. Taking part
-in some rounds only is not counted as a gain.
+The unit of privacy is one site: neighbouring data sets have its values in the sums, or zeros. Every release is a
+Gaussian mechanism; they are composed by their Renyi divergences, which bound discrete and continuous noise alike. There
+is no amplification by subsampling.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from ..errors import ConfigError
 from ..labelers import choose_labeler
 
 UNIT = "one site"
-NOISY_STEPS = 3  # exchanges of balance, where each one is paid for with noise
+NOISY_STEPS = 3  # steps of the logit bias with noise
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Release:
 
 
 def epsilon_of(noises: Iterable[float], delta: float) -> float:
-    """The epsilon of releases with these noises (standard deviation in units of what one site can change)."""
+    """Return the epsilon of releases with these noise multipliers (standard deviation / sensitivity to one site)."""
     return _epsilon(tuple(sorted(noises)), delta)
 
 
@@ -42,7 +42,7 @@ def _epsilon(noises: tuple[float, ...], delta: float) -> float:
 
 
 def noise_for(epsilon: float, delta: float, releases: int) -> float:
-    """The least noise with which so many releases cost no more than epsilon."""
+    """Return the smallest noise multiplier with which `releases` releases cost at most epsilon."""
     accounting = _library()
 
     def event(noise: float) -> Any:
@@ -53,8 +53,7 @@ def noise_for(epsilon: float, delta: float, releases: int) -> float:
 
 
 def planned_releases(config: RunConfig) -> int:
-    """How many releases a site that is always there takes part in: balance once, counts at each refresh, prompts in
-    each round."""
+    """Return the releases of a site that joins every round: logit bias once, counts per refresh, prompts per round."""
     refreshes = -(-config.rounds // config.labels.refresh_every)
     counts = refreshes if choose_labeler(config).cooperative else 0
     balance = NOISY_STEPS if config.adapts and config.priors.logit_bias else 0
@@ -74,7 +73,7 @@ class PrivacyStatement:
 
 
 def statement(config: RunConfig, releases: Iterable[Release]) -> PrivacyStatement | None:
-    """The privacy of a run after these releases; None where all settings of `privacy` are off."""
+    """Return the privacy statement of a run after these releases; None if all settings of `privacy` are off."""
     privacy = config.privacy
     if not config.is_private:
         return None
@@ -95,7 +94,7 @@ def statement(config: RunConfig, releases: Iterable[Release]) -> PrivacyStatemen
 
 
 def require_accounting(config: RunConfig) -> None:
-    """Say before a run with noise what its account will need at the end."""
+    """Raise ConfigError before a run with noise if the accounting package is missing."""
     if config.privacy.noise_multiplier:
         _library()
 

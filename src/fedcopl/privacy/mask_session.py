@@ -13,7 +13,7 @@ Random = Callable[[int], bytes]
 
 
 def split(secret: bytes, shares: int, needed: int, random: Random) -> list[bytes]:
-    """The values at 1, 2, ... of a random polynomial of degree needed - 1 that is the secret at 0."""
+    """Split a secret (Shamir): values at 1, 2, ... of a random polynomial of degree needed - 1 with f(0) = secret."""
     higher = [int.from_bytes(random(SECRET + 16)) % PRIME for _ in range(needed - 1)]  # 128 bits more: no bias
     coefficients = [int.from_bytes(secret), *higher]
     return [_value(coefficients, point).to_bytes(SHARE) for point in range(1, shares + 1)]
@@ -27,7 +27,7 @@ def _value(coefficients: list[int], point: int) -> int:
 
 
 def combine(shares: Mapping[int, bytes], at: int = 0) -> int:
-    """The value at 0, which is the secret, or elsewhere, of the polynomial through these shares, by point."""
+    """Interpolate the polynomial through these shares (by point) and return its value at `at`; 0: the secret."""
     total = 0
     for point, share in shares.items():
         above = below = 1
@@ -46,13 +46,13 @@ SEALED = NONCE + 2 * SHARE + TAG
 
 @dataclass(frozen=True)
 class Session:
-    """One secure aggregation: its keys are made for it, and forgotten with it."""
+    """One secure aggregation, with keys that are used only once."""
 
-    name: bytes  # the server's, a new one for each sum
-    private: bytes  # three private keys: of the sealed shares, of the masks by pair, of the own mask
-    roster: Mapping[str, bytes] = field(default_factory=dict)  # everybody's three public keys
-    peers: tuple[str, ...] = ()  # with whom the masks were made: no further numbers are masked with these keys
-    for_priors: bool = False  # the numbers are of a step of the priors: then nobody may be missing from the sum
+    name: bytes  # chosen by the server, a new one for each sum
+    private: bytes  # three private keys: for encrypted shares, pairwise masks and the self mask
+    roster: Mapping[str, bytes] = field(default_factory=dict)  # the three public keys of each client
+    peers: tuple[str, ...] = ()  # members of the sum; set once, since keys mask only one vector
+    for_priors: bool = False  # a step of the prior estimation: the sum needs all members
 
     @property
     def transcript(self) -> str:
@@ -65,7 +65,7 @@ class Session:
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> "Session":
-        """What `to_bytes` was given."""
+        """Restore a session written by `to_bytes`."""
         plain = json.loads(stored)
         roster = {client: bytes.fromhex(keys) for client, keys in plain["roster"].items()}
         name, private = bytes.fromhex(plain["name"]), bytes.fromhex(plain["private"])
@@ -73,13 +73,13 @@ class Session:
 
 
 def transcript(name: bytes, roster: Mapping[str, bytes]) -> str:
-    """What all who take part have to agree on before masks are made; other keys, other masks."""
+    """Return the digest of the session name and all public keys, which all members must agree on."""
     listed = [(client, roster[client].hex()) for client in sorted(roster)]
     return sha256(json.dumps([name.hex(), listed]).encode()).hexdigest()
 
 
 def needed(clients: int, share: float) -> int:
-    """This share of the clients, but more than half: two separate groups must never both be enough.
+    """Return the threshold: this share of the clients, but more than half, so that no two disjoint groups reach it.
 
     >>> needed(5, 0.6), needed(4, 0.5), needed(2, 0.6)
     (3, 3, 2)

@@ -1,12 +1,12 @@
-"""What stands where in a masked answer: whole numbers modulo 2^64, the same places at every client.
+"""Layout of a masked reply: integers modulo 2^64, in the same order at every client.
 
     counts    one word per class, in steps of 2^-16
-    priors    the sums that a step asks for, in steps of 2^-32
+    priors    the sums of a step, in steps of 2^-32
     training  examples, images the loss is of, that loss times them, batches, six sums of the hold-out check, then
               examples x prompt, in steps of 2^-32
 
 A client checks its own numbers so that no sum can overflow: with n clients in it, none may be above 2^62 / n. Counts
-come out exactly. The average of the prompts is wrong by at most 2^-33 n / (sum of the examples), and then rounded to
+are summed exactly. The average of the prompts is wrong by at most 2^-33 n / (sum of the examples), and then rounded to
 float32; so wherever every client has an image to train on, by at most 2^-33.
 """
 
@@ -23,7 +23,7 @@ from ..messages import Shared
 from ..plurals import counted
 
 COUNT_BITS, PROMPT_BITS = 16, 32
-LARGEST_PROMPT = 2.0**15  # of any value in a prompt; theirs are about 1
+LARGEST_PROMPT = 2.0**15  # of any value in a prompt; typical values are about 1
 COUNTED = 4  # words of examples, loss and batches
 Words = NDArray[np.uint64]
 Values = NDArray[np.float64]
@@ -62,9 +62,9 @@ class TrainingSum:
     examples: int  # of the clients that send a loss
     batches: int
     loss: float
-    mean: Shared | None  # the average of the prompts (Eq. 4); None: nobody had anything to train on
+    mean: Shared | None  # the average of the prompts (Eq. 4); None: no client had images to train on
     checks: HoldoutSums = NO_HOLDOUT_SUMS
-    updates: Mapping[str, Shared] = field(default_factory=dict)  # client by client, where that is known
+    updates: Mapping[str, Shared] = field(default_factory=dict)  # of each client, without secure aggregation
     holdouts: tuple[HoldoutSums, ...] = ()  # of each client, where there are enough to outvote a Byzantine one
 
 
@@ -77,7 +77,7 @@ def count_words(counts: Values, clients: int) -> Words:
 
 
 def totals_of(total: Words) -> NDArray[np.int64]:
-    """T, without the noise's fractions; below 0 only noise can be."""
+    """Return T, rounded and clipped at 0: noise is fractional and may be negative."""
     return np.maximum(np.rint(_values(total, COUNT_BITS)), 0).astype(np.int64)
 
 
@@ -94,7 +94,7 @@ def training_size(shared: Shared) -> int:
 
 
 def training_words(training: Training, batch: int, clients: int) -> Words:
-    """Weighted with the examples, so that the sum over all is that of Eq. 4."""
+    """Encode a training, weighted by its examples, so that the sum over the clients is that of Eq. 4."""
     prompts = flat(training.shared)
     if not np.abs(prompts).max(initial=0.0) <= LARGEST_PROMPT:  # also when not a number
         raise CannotReply(f"a prompt has a value beyond {LARGEST_PROMPT:g}: training diverged, try a lower train.lr")
@@ -108,11 +108,11 @@ def training_words(training: Training, batch: int, clients: int) -> Words:
 
 
 def training_sum(total: Words, sent: Shared, clients: tuple[str, ...]) -> TrainingSum:
-    """What the words of all clients say together; the prompts get the names and shapes of those sent."""
+    """Decode the sum of all clients' words; the prompts get the names and shapes of those sent."""
     values = _values(total, PROMPT_BITS)
     examples, with_loss, loss, batches = values[:COUNTED]
     if min(examples, with_loss, batches) < 0 or examples != round(examples):
-        raise InvalidMaskedUpdate("the sum is not that of numbers of images")
+        raise InvalidMaskedUpdate("the sum of the image counts is not a non-negative integer")
     mean = values[HEAD:] / max(examples, 1)
     if np.abs(mean).max(initial=0.0) > LARGEST_PROMPT:
         raise InvalidMaskedUpdate(f"the average of the prompts is beyond {LARGEST_PROMPT:g}")
@@ -121,7 +121,7 @@ def training_sum(total: Words, sent: Shared, clients: tuple[str, ...]) -> Traini
     return TrainingSum(clients, int(with_loss), int(batches), mean_loss, average, checks)
 
 
-def added_up(checks: Iterable[tuple[float, ...]]) -> HoldoutSums:
+def sum_holdouts(checks: Iterable[tuple[float, ...]]) -> HoldoutSums:
     """Add up the hold-out sums of clients."""
     return HoldoutSums(*np.sum([HoldoutSums(*one) for one in checks] or [NO_HOLDOUT_SUMS], axis=0).tolist())
 
@@ -131,13 +131,13 @@ def batches_of(examples: int, batch: int) -> int:
 
 
 def flat(prompts: Mapping[str, NDArray[Any]]) -> Values:
-    """All values in one row, the prompts in the order of their names."""
+    """Flatten all prompts into one vector, in the order of their names."""
     rows = [prompts[name].astype(np.float64).ravel() for name in sorted(prompts)]
     return np.concatenate([np.zeros(0), *rows])
 
 
 def shaped(values: Values, like: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """What `flat` was given, in the shapes and dtypes of these."""
+    """Invert `flat`, with the shapes and dtypes of `like`."""
     names = sorted(like)
     parts = np.split(values, np.cumsum([like[name].size for name in names])[:-1])
     cut = {name: part.reshape(like[name].shape) for name, part in zip(names, parts, strict=True)} if names else {}
@@ -148,7 +148,7 @@ def _words(steps: Values, clients: int) -> Words:
     largest = 2**62 // clients
     if not np.abs(steps).max(initial=0.0) <= largest:
         raise CannotReply(
-            f"its numbers are too large to be summed over {counted(clients, 'client')}: the sum might overflow"
+            f"values are too large to be summed over {counted(clients, 'client')}: the sum might overflow"
         )
     return np.rint(steps).astype(np.int64).view(np.uint64)
 

@@ -1,7 +1,7 @@
 """A client's part in the four stages of SecAgg: set up keys, share keys, mask a vector, unmask the sum.
 
-The server is taken to be curious but to keep to the protocol. A client still refuses what would lay bare another one:
-see the checks of each step.
+The server is assumed to be honest but curious. A client still refuses requests that would reveal the vector of another
+client: see the checks of each stage.
 """
 
 import json
@@ -32,13 +32,13 @@ def public_of(private: bytes) -> bytes:
 
 
 def agreed(private: bytes, public: bytes, *label: str) -> bytes:
-    """A key that both sides of a pair can work out and nobody else, a different one for each label."""
+    """Derive the shared key of a pair of clients (X25519 key agreement), a different one for each label."""
     both = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
     return derived(both, *label)
 
 
 def are_public(keys: bytes) -> bool:
-    """Whether all of these can be agreed with: a few values cannot, and would stop everybody."""
+    """Return whether key agreement works with all these public keys: points of low order are invalid."""
     try:
         return all(agreed(bytes(KEY), keys[start : start + KEY]) for start in range(0, len(keys), KEY))
     except ValueError:
@@ -55,7 +55,7 @@ def seal(key: bytes, text: bytes, random: Random) -> bytes:
 
 
 def unseal(key: bytes, sealed: bytes) -> bytes | None:
-    """The text, or None if this is not what was sealed with this key."""
+    """Decrypt a text; None if it was not encrypted with this key."""
     try:
         return AESGCM(key).decrypt(sealed[:NONCE], sealed[NONCE:], None)
     except (InvalidTag, ValueError):
@@ -63,7 +63,7 @@ def unseal(key: bytes, sealed: bytes) -> bytes | None:
 
 
 class WordStream:
-    """Numbers from 0 to 2^64 - 1 that look random to everybody without the key. A key is for one stream only."""
+    """Pseudorandom numbers from 0 to 2^64 - 1 (AES-CTR). A key is for one stream only."""
 
     def __init__(self, key: bytes):
         self._stream = Cipher(AES(key), CTR(bytes(16))).encryptor()
@@ -73,7 +73,7 @@ class WordStream:
 
 
 def setup_keys(name: bytes, random: Random = os.urandom) -> Session:
-    """New keys, for one sum only."""
+    """Generate the keys of one secure aggregation."""
     return Session(name, random(KEYS))
 
 
@@ -82,57 +82,61 @@ def public_keys(session: Session) -> bytes:
 
 
 def thirds(keys: bytes) -> tuple[bytes, bytes, bytes]:
-    """The key for sealed shares, the one for masks by pair, the one for the own mask."""
+    """Split three keys: for encrypted shares, for pairwise masks, for the self mask."""
     return keys[:KEY], keys[KEY : 2 * KEY], keys[2 * KEY :]
 
 
 def spending(session: Session) -> bytes:
-    """What to remember of keys whose masks were taken off."""
+    """Return the digest by which used keys are recognised."""
     return sha256(public_keys(session)).digest()
 
 
 def own_name(session: Session, roster: Mapping[str, bytes]) -> str:
-    """How the server calls this client: nobody else has its keys."""
-    mine = public_keys(session)
-    names = [client for client, keys in roster.items() if keys == mine]
+    """Return the name of this client on the server, found by its public keys."""
+    own_keys = public_keys(session)
+    names = [client for client, keys in roster.items() if keys == own_keys]
     if len(names) != 1 or len(set(roster.values())) != len(roster):
-        raise CannotReply("the list of keys does not name it exactly once, or names one key twice")
+        raise CannotReply("the list of keys does not contain this client exactly once, or contains one key twice")
     return names[0]
 
 
 def share_keys(
     session: Session, roster: Mapping[str, bytes], needed: int, random: Random = os.urandom
 ) -> tuple[dict[str, bytes], Session]:
-    """For each client a share of both secrets, sealed so that only that client can read it."""
+    """Return a share of both secrets for each client, encrypted for that client."""
     if session.roster:
-        raise CannotReply("asked to share the same keys twice")
-    known = replace(session, roster=dict(roster))
-    me = own_name(session, roster)
+        raise CannotReply("ShareKeys request for keys that were already shared")
+    updated = replace(session, roster=dict(roster))
+    this_client = own_name(session, roster)
     sealing, *secrets = thirds(session.private)
     shares = zip(*(split(secret, len(roster), needed, random) for secret in secrets), strict=True)
     sealed = {
         other: seal(
-            agreed(sealing, thirds(roster[other])[0], "share", known.transcript, me, other), b"".join(two), random
+            agreed(sealing, thirds(roster[other])[0], "share", updated.transcript, this_client, other),
+            b"".join(two),
+            random,
         )
         for other, two in zip(sorted(roster), shares, strict=True)
     }
-    return sealed, known
+    return sealed, updated
 
 
-def mask(session: Session, numbers: Words, peers: Collection[str], question: str, needed: int) -> tuple[Words, Session]:
-    """The numbers under all their masks. `question` is what all were asked: other question, other masks."""
+def mask(
+    session: Session, numbers: Words, peers: Collection[str], request_digest: str, needed: int
+) -> tuple[Words, Session]:
+    """Add the self mask and all pairwise masks; each mask depends on `request_digest`."""
     if not session.roster or session.peers:
-        raise CannotReply("asked for a masked answer without new keys for it")
-    me = own_name(session, session.roster)
-    if not {me} <= set(peers) <= set(session.roster) or not needed <= len(set(peers)) == len(peers):
+        raise CannotReply("request for a masked reply without new keys")
+    this_client = own_name(session, session.roster)
+    if not {this_client} <= set(peers) <= set(session.roster) or not needed <= len(set(peers)) == len(peers):
         raise CannotReply(
-            f"asked for a masked answer among {counted(len(peers), 'client')}; {needed} different ones are needed"
+            f"request for a masked reply among {counted(len(peers), 'client')}; {needed} different ones are needed"
         )
-    label = (session.transcript, question)
+    label = (session.transcript, request_digest)
     masked = numbers + own_mask(thirds(session.private)[2], len(numbers), label)
     for other in peers:
-        if other != me:
-            masked += pair_mask(session.private, session.roster[other], me < other, len(numbers), label)
+        if other != this_client:
+            masked += pair_mask(session.private, session.roster[other], this_client < other, len(numbers), label)
     return masked, replace(session, peers=tuple(peers))
 
 
@@ -141,7 +145,7 @@ def own_mask(private: bytes, count: int, label: tuple[str, str]) -> Words:
 
 
 def pair_mask(private: bytes, public: bytes, adds: bool, count: int, label: tuple[str, str]) -> Words:
-    """What the owner of the three private keys adds because of the owner of the three public ones."""
+    """Return the pairwise mask that the owner of the private keys adds for the owner of the public keys."""
     words = WordStream(agreed(thirds(private)[1], thirds(public)[1], "pair mask", *label))(count)
     return words if adds else -words
 
@@ -149,24 +153,22 @@ def pair_mask(private: bytes, public: bytes, adds: bool, count: int, label: tupl
 def unmask(
     session: Session, survivors: Collection[str], dropped: Collection[str], sealed: Mapping[str, bytes], needed: int
 ) -> dict[str, bytes]:
-    """One share for each client: of the own mask where its numbers came, of the masks by pair where they did not.
+    """Return one share for each client: of the self mask of a survivor, of the pairwise masks of a dropped client.
 
-    A share that was tampered with is left out. Only one of the two is ever given out for a client: the caller must
-    forget the session after this, and never come back with its keys.
+    A share that was tampered with is left out. Only one of the two is ever revealed for a client: the caller must
+    discard the session afterwards and never reuse its keys.
     """
-    me = own_name(session, session.roster) if session.roster else ""
+    this_client = own_name(session, session.roster) if session.roster else ""
     if not session.peers or set(survivors) & set(dropped) or set(survivors) | set(dropped) != set(session.peers):
-        raise CannotReply("asked to take off masks of others than those its own were made with")
-    if me not in survivors or len(set(survivors)) < needed:
-        raise CannotReply(
-            f"asked to take off the masks of {counted(len(survivors), 'client')}; at least {needed} are needed"
-        )
-    opened = {other: open_shares(session, other, me, sealed.get(other, b"")) for other in session.peers}
+        raise CannotReply("Unmask request for other clients than those of the masked reply")
+    if this_client not in survivors or len(set(survivors)) < needed:
+        raise CannotReply(f"Unmask request for {counted(len(survivors), 'client')}; at least {needed} are needed")
+    opened = {other: open_shares(session, other, this_client, sealed.get(other, b"")) for other in session.peers}
     return {other: two[other in survivors] for other, two in opened.items() if two is not None}
 
 
-def open_shares(session: Session, sender: str, me: str, sealed: bytes) -> tuple[bytes, bytes] | None:
-    """The shares of the masks by pair and of the own mask that somebody sealed for this client."""
-    sealing, theirs = thirds(session.private)[0], thirds(session.roster[sender])[0]
-    text = unseal(agreed(sealing, theirs, "share", session.transcript, sender, me), sealed)
+def open_shares(session: Session, sender: str, receiver: str, sealed: bytes) -> tuple[bytes, bytes] | None:
+    """Decrypt the shares of the pairwise masks and of the self mask that `sender` encrypted for this client."""
+    sealing, sender_key = thirds(session.private)[0], thirds(session.roster[sender])[0]
+    text = unseal(agreed(sealing, sender_key, "share", session.transcript, sender, receiver), sealed)
     return None if text is None or len(text) != 2 * SHARE else (text[:SHARE], text[SHARE:])

@@ -1,10 +1,10 @@
-"""Differential privacy: how far one client can move a sum, and noise that hides it.
+"""Differential privacy: clipping to a bounded sensitivity, and discrete Gaussian noise.
 
-Numbers are put on a grid of steps of 2^-bits and the noise is drawn on the same grid, because noise made of floats
-gives away the number beneath it by its last digits (Mironov 2012). The discrete Gaussian is that of Canonne, Kamath
+Values are rounded to a grid of 2^-bits and the noise is drawn on the same grid, because floating-point noise reveals
+the value by its last digits (Mironov 2012). The discrete Gaussian is that of Canonne, Kamath
 and Steinke (2020), drawn by their rejection method: it has the same bound on Renyi divergence as the continuous one.
 
-How exact it is: whole numbers are drawn without any bias. Chances of the form exp(-x) are compared with uniform
+Precision: integers are drawn without bias. Probabilities of the form exp(-x) are compared with uniform
 numbers of 53 bits, so each is right to about 2^-53, and to some 10^-14 of itself where it is not tiny; nothing beyond
 37 standard deviations is ever drawn.
 """
@@ -17,42 +17,42 @@ from numpy.typing import NDArray
 from ..algorithm import BoolArray, FloatArray, IntArray
 
 WordSource = Callable[[int], NDArray[np.uint64]]
-"""A source of so many uniform whole numbers below 2^64."""
+"""Returns `count` uniform integers below 2^64."""
 LARGEST = 2.0**45  # standard deviation, in steps of the grid
-SLACK = 2.0**-40  # of a norm, for what rounding may have added to it
+SLACK = 2.0**-40  # relative tolerance of a norm for rounding errors
 
 
 def clip(values: FloatArray, norm: float) -> FloatArray:
-    """The vector made no longer than `norm` (L2), its direction kept."""
+    """Clip a vector to the L2 norm `norm`, keeping its direction."""
     length = float(np.linalg.norm(values)) * (1 + SLACK)
     return values if length <= norm else values * (norm / length)
 
 
 def on_grid(values: FloatArray, bits: int) -> IntArray:
-    """In steps of 2^-bits, cut towards 0: no vector gets longer by it."""
+    """Round towards 0 to steps of 2^-bits, so that the norm does not grow."""
     return np.trunc(np.ldexp(values, bits)).astype(np.int64)
 
 
 def noised(values: FloatArray, norm: float, sigma: float, bits: int, words: WordSource) -> FloatArray:
-    """The clipped values on the grid, with noise of standard deviation sigma. The sums of such are exact in float64."""
+    """Clip, round to the grid and add noise of standard deviation sigma; sums of the results are exact in float64."""
     steps = on_grid(clip(values, norm), bits) + discrete_gaussian(np.ldexp(sigma, bits), values.size, words)
     return np.ldexp(steps.astype(np.float64), -bits)
 
 
 def discrete_gaussian(sigma: float, count: int, words: WordSource) -> IntArray:
-    """Whole numbers x with probability proportional to exp(-x^2 / (2 sigma^2)), independent of each other."""
+    """Sample independent integers x with probability proportional to exp(-x^2 / (2 sigma^2))."""
     if not 0 < sigma <= LARGEST:
         raise ValueError(f"a standard deviation of {sigma:g} steps is not between 0 and {LARGEST:g}")
-    found: list[IntArray] = []
+    samples: list[IntArray] = []
     missing = count
     while missing > 0:
-        found.append(_accepted(sigma, 2 * missing + 16, words)[:missing])
-        missing -= len(found[-1])
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
+        samples.append(_accepted(sigma, 2 * missing + 16, words)[:missing])
+        missing -= len(samples[-1])
+    return np.concatenate(samples) if samples else np.zeros(0, np.int64)
 
 
 def _accepted(sigma: float, tries: int, words: WordSource) -> IntArray:
-    """Of discrete Laplace numbers of nearly the same width, those that make a Gaussian."""
+    """Sample a discrete Laplace of nearly the same width and keep the accepted values (rejection sampling)."""
     width = int(sigma) + 1
     laplace = _discrete_laplace(width, tries, words)
     exponent = (np.abs(laplace) - sigma * (sigma / width)) / sigma
@@ -61,7 +61,7 @@ def _accepted(sigma: float, tries: int, words: WordSource) -> IntArray:
 
 
 def _discrete_laplace(width: int, tries: int, words: WordSource) -> IntArray:
-    """At most so many whole numbers x with probability proportional to exp(-|x| / width)."""
+    """Sample at most `tries` integers x with probability proportional to exp(-|x| / width)."""
     low = _below(width, tries, words)
     low = low[_uniform(len(low), words) < np.exp(-low / width)]
     high = np.floor(-np.log1p(-_uniform(len(low), words))).astype(np.int64)  # P(high >= k) = exp(-k)
@@ -73,7 +73,7 @@ def _discrete_laplace(width: int, tries: int, words: WordSource) -> IntArray:
 
 
 def _below(limit: int, tries: int, words: WordSource) -> IntArray:
-    """At most so many numbers from 0 to limit - 1, all equally likely: what would make some likelier is left out."""
+    """Sample at most `tries` uniform integers from 0 to limit - 1; values that would cause modulo bias are rejected."""
     drawn = words(tries)
     whole = 2**64 // limit * limit
     fair = drawn if whole == 2**64 else drawn[drawn < np.uint64(whole)]
@@ -81,5 +81,5 @@ def _below(limit: int, tries: int, words: WordSource) -> IntArray:
 
 
 def _uniform(count: int, words: WordSource) -> FloatArray:
-    """Numbers in [0, 1) in steps of 2^-53."""
+    """Sample uniform numbers in [0, 1), in steps of 2^-53."""
     return np.ldexp((words(count) >> np.uint64(11)).astype(np.float64), -53)

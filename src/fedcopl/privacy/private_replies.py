@@ -30,6 +30,7 @@ from ..messages import (
     Unmasked,
     digest,
 )
+from ..plurals import counted
 from .mask_session import Session, needed
 from .masked_layout import (
     COUNT_BITS,
@@ -47,7 +48,7 @@ from .masked_layout import (
 from .noise import noised
 
 SummedRequest = Adapt | Estimate | Train
-"""A question whose answers are added up."""
+"""A request whose replies are summed over the clients."""
 SHORTEST_SECRET = 16  # bytes
 FEWEST_STEPS = 8  # of the grid in a standard deviation: from about 2 on, parts of the noise add up as one would
 
@@ -57,30 +58,30 @@ class NoisyQueries:
     """The reply with noise that a client sent in a round; an equal request gets the same reply."""
 
     round: int
-    question: str  # its digest
+    request_digest: str
     values: bytes
 
     def to_bytes(self) -> bytes:
-        return f"{self.round} {self.question}\n".encode() + self.values
+        return f"{self.round} {self.request_digest}\n".encode() + self.values
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> "NoisyQueries":
-        """What `to_bytes` was given."""
+        """Restore a record written by `to_bytes`."""
         head, values = stored.split(b"\n", 1)
-        round, question = head.decode().split()
-        return cls(int(round), question, values)
+        round, request_digest = head.decode().split()
+        return cls(int(round), request_digest, values)
 
 
 @dataclass(frozen=True)
 class Secrets:
-    """What a client keeps for the sake of privacy. Never sent."""
+    """A client's private state: keys, sent noisy replies and pinned totals. It is never sent."""
 
     session: Session | None = None  # the secure aggregation that is under way
-    spent: tuple[bytes, ...] = ()  # keys of sums whose masks it has helped to take off: never again
-    history: str = ""  # digest of all questions that its numbers depend on, where it adds noise
+    spent: tuple[bytes, ...] = ()  # digests of the keys of finished sums, which must not be used again
+    history: str = ""  # with noise: digest of all requests that its numbers depend on
     noisy_replies: Mapping[str, NoisyQueries] = field(
         default_factory=dict
-    )  # by kind of question, where it adds all of the noise
+    )  # by kind of request, if the client adds all of the noise
     prior_members: tuple[str, ...] = ()  # of the first unmasked sum for the priors: the others have the same
     prior_totals: tuple[bytes, ...] = ()  # digests of the totals of the priors' steps: a restart must repeat them
 
@@ -90,14 +91,12 @@ class PrivateReplies:
     """Adds noise or masks to a client's replies, by the settings of the run and a secret of its own."""
 
     config: RunConfig
-    secret: bytes = b""  # noise is drawn from it: whoever knows it can take the noise off
-    repeatable: bool = (
-        False  # a simulation: a round that is played again has the same noise, also in secure aggregation
-    )
+    secret: bytes = b""  # seed of the noise: anyone who knows it can remove the noise
+    repeatable: bool = False  # in a simulation: a repeated round has the same noise, also in secure aggregation
 
     def remember(self, request: Request, secrets: Secrets) -> Secrets:
         """Update the history of requests: equal ones get equal noise, so that repeating one reveals nothing new."""
-        if isinstance(request, Evaluate):  # whatever sum was under way is over, and went on without this client
+        if isinstance(request, Evaluate):  # a secure aggregation in progress has ended without this client
             secrets = replace(secrets, session=None)
         if not self.config.privacy.noise_multiplier or not isinstance(request, Adapt | Estimate | Select | Train):
             return secrets
@@ -110,22 +109,22 @@ class PrivateReplies:
         """Raise CannotReply where one more reply would reveal more than the accountant of the run counts."""
         config, kind, number = self.config, kind_of(request), request.round + 1
         if request.round >= config.rounds:
-            raise CannotReply(f"asked to {kind} in round {number}, but the run has {config.rounds}")
+            raise CannotReply(f"{kind} request in round {number}, but the run has {config.rounds} rounds")
         if isinstance(request, Estimate) and request.round % config.labels.refresh_every:
-            raise CannotReply(f"asked to {kind} in round {number}, which has no refresh")
+            raise CannotReply(f"{kind} request in round {number}, which has no refresh")
         before = secrets.noisy_replies.get(kind)
-        if before and before.round >= request.round and before.question != digest(request):
+        if before and before.round >= request.round and before.request_digest != digest(request):
             raise CannotReply(
-                f"asked to {kind} in round {number}, but has answered another such question in round "
-                f"{before.round + 1}: with noise there is one answer a round"
+                f"{kind} request in round {number} differs from the one answered in round "
+                f"{before.round + 1}: with noise a client replies once per round"
             )
 
     def counts(self, counts: NDArray[np.int64], request: Estimate, secrets: Secrets) -> tuple[Estimated, Secrets]:
-        """The class counts u_k, as the server gets them."""
+        """Return the class counts u_k with noise or masks."""
         privacy, values = self.config.privacy, counts.astype(np.float64)
-        again = repeated_reply(request, secrets)
-        if again is not None:
-            return Estimated(np.frombuffer(again, np.int64)), secrets
+        repeated = repeated_reply(request, secrets)
+        if repeated is not None:
+            return Estimated(np.frombuffer(repeated, np.int64)), secrets
         if privacy.noise_multiplier:
             values = self._noised(values, privacy.count_clip, COUNT_BITS, request, secrets)
         if not privacy.secure_aggregation:
@@ -135,10 +134,10 @@ class PrivateReplies:
         return Estimated(None, masked), secrets
 
     def adaptation(self, sums: Values, request: Adapt, secrets: Secrets) -> tuple[Adapted, Secrets]:
-        """The sums for the priors, as the server gets them; with noise the estimation asks for the logit bias only."""
-        privacy, again = self.config.privacy, repeated_reply(request, secrets)
-        if again is not None:
-            return Adapted(np.frombuffer(again, np.float64)), secrets
+        """Return the sums for the priors with noise or masks; with noise, only the logit bias is estimated."""
+        privacy, repeated = self.config.privacy, repeated_reply(request, secrets)
+        if repeated is not None:
+            return Adapted(np.frombuffer(repeated, np.float64)), secrets
         values = (
             self._noised(sums, privacy.count_clip, COUNT_BITS, request, secrets) if privacy.noise_multiplier else sums
         )
@@ -149,7 +148,7 @@ class PrivateReplies:
         return Adapted(None, masked), secrets
 
     def _pin_totals(self, request: Adapt, secrets: Secrets) -> Secrets:
-        """Hold a secure estimation of the priors to its members and, without noise, to the totals of its first run.
+        """Pin the members of a secure prior estimation and, without noise, the totals of its first run.
 
         The difference of two sums over different members, or of two estimations with other totals, would reveal what
         one sum hides. With the same members the totals of a restarted server are the same.
@@ -160,17 +159,17 @@ class PrivateReplies:
             return secrets
         first, pinned = request.step - len(request.totals), list(secrets.prior_totals)
         for step, total in enumerate(request.totals, start=first):
-            found = sha256(total.tobytes()).digest()
-            if step < len(pinned) and pinned[step] != found:
+            total_digest = sha256(total.tobytes()).digest()
+            if step < len(pinned) and pinned[step] != total_digest:
                 raise CannotReply(f"the totals of step {step + 1} of the priors differ from those sent before")
-            pinned[step:] = [found, *pinned[step + 1 :]]
+            pinned[step:] = [total_digest, *pinned[step + 1 :]]
         return replace(secrets, prior_totals=tuple(pinned))
 
     def training(self, training: Training, request: Train, secrets: Secrets) -> tuple[Trained, Secrets]:
-        """The prompts after training, as the server gets them."""
-        again = repeated_reply(request, secrets)
-        if again is not None:
-            values = np.frombuffer(again, np.float32).astype(np.float64)
+        """Return the trained prompts with noise or masks."""
+        repeated = repeated_reply(request, secrets)
+        if repeated is not None:
+            values = np.frombuffer(repeated, np.float32).astype(np.float64)
             return Trained(shaped(values, request.shared), 1, math.nan), secrets
         disclosed = (
             self._training_noised(training, request, secrets) if self.config.privacy.noise_multiplier else training
@@ -207,15 +206,15 @@ class PrivateReplies:
         return Training(shaped(on_grid + moved, wide), 1, math.nan)
 
     def _noised(self, values: Values, clip: float, bits: int, request: SummedRequest, secrets: Secrets) -> Values:
-        """Clipped values with noise; in a secure aggregation each of the clients adds its part of it."""
+        """Clip values and add noise; in a secure aggregation each client adds its part of the noise."""
         from .masking import WordStream, derived  # brings cryptography, which is an extra
 
         if len(self.secret) < SHORTEST_SECRET:
-            raise CannotReply("noise is switched on, but this client has no secret to draw it from")
+            raise CannotReply("noise is on, but this client has no secret to draw it from")
         sigma = self.config.privacy.noise_multiplier * clip / math.sqrt(max(len(request.peers), 1))
         if math.ldexp(sigma, bits) < FEWEST_STEPS:
             raise CannotReply(
-                "the noise is too small to be shared out: set a larger privacy.noise_multiplier or a larger clip"
+                "the noise is too small to be split over the clients: set a larger privacy.noise_multiplier or clip"
             )
         label = (secrets.history, self._sum_of(secrets))
         return noised(values, clip, sigma, bits, WordStream(derived(self.secret, "noise", *label)))
@@ -228,7 +227,7 @@ class PrivateReplies:
         from .masking import mask
 
         if secrets.session is None or not request.peers:
-            raise CannotReply("asked for its numbers openly, but privacy.secure_aggregation is switched on")
+            raise CannotReply("request for a reply without masks, but privacy.secure_aggregation is on")
         enough = self._enough(secrets.session)
         masked, session = mask(secrets.session, words(len(request.peers)), request.peers, digest(request), enough)
         return masked, replace(secrets, session=replace(session, for_priors=isinstance(request, Adapt)))
@@ -240,7 +239,7 @@ class PrivateReplies:
     def keys(self, request: KeyRequest, secrets: Secrets) -> tuple[Reply, Secrets]:
         """Reply to the key requests of secure aggregation: new keys, secret shares, shares for unmasking."""
         if not self.config.privacy.secure_aggregation:
-            raise CannotReply(f"asked to {type(request).__name__}, but privacy.secure_aggregation is not switched on")
+            raise CannotReply(f"{type(request).__name__} request, but privacy.secure_aggregation is off")
         match request:
             case SetupKeys():
                 return self._setup_keys(request, secrets)
@@ -260,7 +259,9 @@ class PrivateReplies:
 
         few = self.config.privacy.min_sites
         if len(request.keys) < few:
-            raise CannotReply(f"asked to take part in a sum of {len(request.keys)}; privacy.min_sites is {few}")
+            raise CannotReply(
+                f"request for a sum over {counted(len(request.keys), 'client')}; privacy.min_sites is {few}"
+            )
         sealed, session = share_keys(session, request.keys, needed(len(request.keys), self.config.privacy.threshold))
         return KeyShares(sealed), replace(secrets, session=session)
 
@@ -269,16 +270,16 @@ class PrivateReplies:
 
         spent = spending(session)
         if spent in secrets.spent:
-            raise CannotReply("asked to take off the masks of a secure aggregation a second time")
+            raise CannotReply("second Unmask request for the same secure aggregation")
         if session.for_priors and request.dropped:
-            raise CannotReply("asked to take the masks off a sum for the priors from which a member is missing")
+            raise CannotReply("Unmask request for a sum of the priors that lacks a member")
         shares = unmask(session, request.survivors, request.dropped, request.sealed, self._enough(session))
         members = session.peers if session.for_priors else secrets.prior_members
         return Unmasked(shares), replace(secrets, session=None, spent=(*secrets.spent, spent), prior_members=members)
 
     def _session(self, request: ShareKeys | Unmask, secrets: Secrets) -> Session:
         if secrets.session is None or secrets.session.name != request.session:
-            raise CannotReply("asked about a secure aggregation that is over, or for which it has no keys")
+            raise CannotReply("request for a secure aggregation that has ended, or without keys")
         return secrets.session
 
 
@@ -290,4 +291,4 @@ def kind_of(request: SummedRequest) -> str:
 def repeated_reply(request: SummedRequest, secrets: Secrets) -> bytes | None:
     """Return the reply with noise that was sent to an equal request, or None."""
     before = secrets.noisy_replies.get(kind_of(request))
-    return before.values if before and before.question == digest(request) else None
+    return before.values if before and before.request_digest == digest(request) else None

@@ -1,4 +1,4 @@
-"""The server's part: rebuild the secrets behind the masks that are left in a sum, and take those off."""
+"""The server's part of SecAgg: reconstruct the secrets of the masks left in a sum, and subtract those masks."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,39 +14,39 @@ from .masking import own_mask, pair_mask, public_of, thirds
 PAIR, OWN = 1, 2  # which of a client's three keys
 TRIES = 1000  # of sets of shares, where some are wrong
 Shares = Mapping[str, Mapping[str, bytes]]
-"""What each survivor answered: a share of every client's secret."""
+"""The replies of the survivors: a share of each client's secret."""
 
 
 class CannotUnmask(Exception):
-    """The shares that came do not give back a secret, of one client or of several."""
+    """The received shares do not reconstruct the secret of at least one client."""
 
     def __init__(self, shares: Mapping[str, int]):
         client, helped = next(iter(shares.items()))
         super().__init__(
-            f"{counted(helped, 'client')} helped to take off the masks of {client}, but the shares do not fit"
+            f"the masks of {client} cannot be removed: the shares of {counted(helped, 'client')} are inconsistent"
         )
         self.reasons = {
-            client: f"its masks did not come off: the shares of {counted(helped, 'client')} do not fit"
+            client: f"its masks cannot be removed: the shares of {counted(helped, 'client')} are inconsistent"
             for client, helped in shares.items()
         }
 
 
 @dataclass(frozen=True)
 class MaskedSum:
-    """A sum with masks on it."""
+    """A sum of masked replies."""
 
     name: bytes  # of the session
     roster: Mapping[str, bytes]  # the public keys of all participants
-    masked: Mapping[str, Words]  # the survivors' answers
-    dropped: tuple[str, ...]  # who shared out secrets, but whose answer did not come
-    question: str
-    needed: int  # shares that give back a secret
-    wrong_shares: set[str] = field(default_factory=set)  # who turned out to have given a wrong share
+    masked: Mapping[str, Words]  # the survivors' replies
+    dropped: tuple[str, ...]  # clients that shared secrets, but whose reply did not arrive
+    request_digest: str
+    needed: int  # number of shares that reconstruct a secret
+    wrong_shares: set[str] = field(default_factory=set)  # clients that sent a wrong share
 
     def unmasked(self, shares: Shares) -> Words:
-        """The sum of the survivors' numbers, modulo 2^64."""
+        """Return the sum of the survivors' vectors, modulo 2^64."""
         secrets = self._secrets(shares)
-        label = (transcript(self.name, self.roster), self.question)
+        label = (transcript(self.name, self.roster), self.request_digest)
         count = len(next(iter(self.masked.values())))
         total: Words = np.sum(list(self.masked.values()), axis=0, dtype=np.uint64)
         for client in self.masked:
@@ -54,19 +54,19 @@ class MaskedSum:
         for client in self.dropped:
             private = bytes(KEY) + secrets[client] + bytes(KEY)
             for survivor in self.masked:
-                # What the lost one would have added is the opposite of what the survivor did add.
+                # The mask of the dropped client is the negative of the one that the survivor added.
                 total += pair_mask(private, self.roster[survivor], client < survivor, count, label)
         return total
 
     def _secrets(self, shares: Shares) -> dict[str, bytes]:
-        """Of everybody the one that has to be known. CannotUnmask names all whose is not to be had."""
-        wanted = dict.fromkeys(self.masked, OWN) | dict.fromkeys(self.dropped, PAIR)
-        secrets = {client: self._secret(client, which, shares) for client, which in wanted.items()}
-        found = {client: secret for client, secret in secrets.items() if secret is not None}
-        if len(found) < len(wanted):
-            helped = {client: sum(client in given for given in shares.values()) for client in wanted}
-            raise CannotUnmask({client: helped[client] for client in wanted if client not in found})
-        return found
+        """Return the secret that each client's masks need; CannotUnmask names the clients without one."""
+        kinds = dict.fromkeys(self.masked, OWN) | dict.fromkeys(self.dropped, PAIR)
+        secrets = {client: self._secret(client, which, shares) for client, which in kinds.items()}
+        known_secrets = {client: secret for client, secret in secrets.items() if secret is not None}
+        if len(known_secrets) < len(kinds):
+            helped = {client: sum(client in given for given in shares.values()) for client in kinds}
+            raise CannotUnmask({client: helped[client] for client in kinds if client not in known_secrets})
+        return known_secrets
 
     def _secret(self, client: str, which: int, shares: Shares) -> bytes | None:
         """Return a client's private key, from shares that reproduce its public key; None if no shares do."""
@@ -83,7 +83,7 @@ class MaskedSum:
 
 
 def _sets(points: list[int], size: int) -> Iterator[tuple[int, ...]]:
-    """Sets of so many points: first those of neighbours, so that a single wrong share is soon left out."""
+    """Yield sets of `size` points, consecutive ones first, so that a single wrong share is soon left out."""
     around = [*points, *points[: size - 1]] if len(points) > size else points
     windows = (tuple(around[start : start + size]) for start in range(len(around) - size + 1))
     return chain(windows, islice(combinations(points, size), TRIES))

@@ -15,7 +15,7 @@ _Bounds = tuple[float, float]
 
 @dataclass(frozen=True)
 class Unit:
-    """How the numbers of a chart are written, and how far its axis reaches.
+    """Number format of a chart, and the limits of its axis.
 
     The axis covers all values and those to `include`, within `bounds`, and spans at least `least`, so that noise does
     not look like a trend. It is linear in `bend(value)`; `ticked` writes its marks.
@@ -126,11 +126,11 @@ def line_chart(
     lines = [line for line in lines if any(value is not None for value in line.values)]
     if not lines:
         return None
-    known = {name: level for name, level in (levels or {}).items() if level is not None}
+    drawn_levels = {name: level for name, level in (levels or {}).items() if level is not None}
     drawn = [value for line in lines for value in line.values if value is not None]
     drawn += [edge for line in lines for _, low, high in _edges(line) for edge in (low, high)]
     possible = [min(max(value, unit.bounds[0]), unit.bounds[1]) for value in drawn]
-    values = [*possible, *unit.include, *known.values()]
+    values = [*possible, *unit.include, *drawn_levels.values()]
     steps = ticks(*_room([unit.bend(value) for value in values], unit))
     up = _AxisScale(steps[0], steps[-1], _HEIGHT - _BOTTOM, _TOP, unit.bend)
     even = replace(up, bend=float)
@@ -139,13 +139,13 @@ def line_chart(
     left, right = _left(texts), _WIDTH - max(_RIGHT, math.ceil(last / 2))
     pad = min(14.0, (right - left) / (2 * len(rounds)))
     across = _AxisScale(rounds[0], rounds[-1], left + pad, right - pad)
-    most = min(10, int((right - left) / (last + _BESIDE)))
+    limit = min(10, int((right - left) / (last + _BESIDE)))
     return LineChart(
         title=title,
-        across=[_Tick(across(value), count(round(value))) for value in whole_ticks(rounds[0], rounds[-1], most)],
+        across=[_Tick(across(value), count(round(value))) for value in whole_ticks(rounds[0], rounds[-1], limit)],
         up=[_Tick(even(value), text) for value, text in zip(steps, texts, strict=True)],
         lines=[_drawn(line, rounds, across, up, unit) for line in lines],
-        levels=[_Tick(up(level), f"{name}, {unit.write(level)}") for name, level in known.items()],
+        levels=[_Tick(up(level), f"{name}, {unit.write(level)}") for name, level in drawn_levels.items()],
         refreshes=[across(value) for value in refreshed],
         strips=_strips(rounds, lines, across, unit, set(refreshed), (right - left) / len(rounds)),
         left=left,
@@ -208,7 +208,7 @@ def _strips(
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round numbers that reach from at or below `low` to at or above `high`, in at most so many steps."""
+    """Return at most `most` + 1 round tick values that cover `low` to `high`."""
     step = _step((high - low) / most)
     while math.ceil(high / step - 1e-9) - math.floor(low / step + 1e-9) > most:
         step = _step(step * 1.01)
@@ -280,7 +280,7 @@ def bar_chart(
     *,
     level: tuple[str, float] | None = None,
 ) -> BarChart:
-    """For each name one bar of each series, and a line with a name at `level`."""
+    """Draw one bar per name and series, and a line at `level` with its name."""
     slot = min(max(900 / len(names), 36.0), 104.0)
     upright = max(map(len, names)) * 8 > slot
     bottom = _HEIGHT - _BOTTOM

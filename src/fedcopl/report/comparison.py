@@ -32,7 +32,7 @@ _SECTIONS = {
     "runs": "Runs",
     "settings": "Settings",
 }
-_APART = {"name", "seed"}  # settings that do not make another experiment
+_EXCLUDED = {"name", "seed"}  # settings that do not make another experiment
 _SPEAKING = {"method", "labeler", "backbone", "source"}  # settings whose values need no name before them
 _LONG_LABEL = 48  # letters of a name for a group; with more it is called after its folder
 
@@ -58,7 +58,7 @@ class Spread:
     std: float | None = None
 
     def written(self, write: Callable[[float], str]) -> str:
-        """`82.7 ± 0.6 %`: the unit once, at the end, where both have the same."""
+        """Format as `82.7 ± 0.6 %`, with the unit once at the end."""
         if self.std is None:
             return write(self.mean)
         number, space, unit = write(self.mean).partition(words.SPACE)
@@ -69,11 +69,11 @@ class Spread:
 
 
 def spread(values: Sequence[float | None]) -> Spread | None:
-    """None where nothing was measured. The deviation is that of a sample, over n - 1."""
-    known = [value for value in values if value is not None]
-    if not known:
+    """Return mean and sample standard deviation (n - 1); None without a value."""
+    present = [value for value in values if value is not None]
+    if not present:
         return None
-    return Spread(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None)
+    return Spread(statistics.fmean(present), statistics.stdev(present) if len(present) > 1 else None)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class _RunGroup:
 
     @property
     def method(self) -> str:
-        """What ran, as tables call it; empty in folders that do not say it."""
+        """Title of the method; empty if the folder has none."""
         return self.runs[0].outcome.method
 
     @property
@@ -133,7 +133,7 @@ class _RunGroup:
 
     @property
     def rounds(self) -> str:
-        """How many rounds are done; runs of a group may stop early at different ones."""
+        """Number of finished rounds; runs of a group may stop at different rounds."""
         done = ", ".join(dict.fromkeys(words.count(len(run.outcome.rounds)) for run in self.runs))
         return done if self.finished else f"{done} of {words.count(self.runs[0].outcome.planned_rounds)}, not finished"
 
@@ -149,11 +149,11 @@ class _RunGroup:
 def differing(runs: Sequence[ComparedRun]) -> list[str]:
     """The settings that are not the same in all runs, without names and seeds, in the order of the file."""
     settings = [by_full_name(run.outcome.settings) for run in runs]
-    names = dict.fromkeys(name for one in settings for name in one if name not in _APART)
+    names = dict.fromkeys(name for one in settings for name in one if name not in _EXCLUDED)
     return [name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)]
 
 
-def _once_each(runs: Sequence[ComparedRun]) -> tuple[list[ComparedRun], list[tuple[ComparedRun, ComparedRun]]]:
+def _drop_duplicates(runs: Sequence[ComparedRun]) -> tuple[list[ComparedRun], list[tuple[ComparedRun, ComparedRun]]]:
     """The runs without those that repeat another's settings and seed, which are no second trial; and these with it."""
     kept: list[ComparedRun] = []
     repeats: list[tuple[ComparedRun, ComparedRun]] = []
@@ -167,7 +167,7 @@ def _once_each(runs: Sequence[ComparedRun]) -> tuple[list[ComparedRun], list[tup
 
 
 def grouped(runs: Sequence[ComparedRun]) -> list[_RunGroup]:
-    """The runs by what they did, in the order in which each experiment comes first."""
+    """Group runs by experiment, in order of first occurrence."""
     keys = [_key(run) for run in runs]
     order = sorted(range(len(runs)), key=lambda n: (keys.index(keys[n]), n))
     together = [[runs[n] for n in members] for _, members in groupby(order, key=lambda n: keys.index(keys[n]))]
@@ -175,8 +175,8 @@ def grouped(runs: Sequence[ComparedRun]) -> list[_RunGroup]:
 
 
 def _key(run: ComparedRun) -> tuple[dict[str, Any], tuple[str, ...], int]:
-    """All that makes an experiment, and how far it got: half a run is not the same as a whole one."""
-    settings = {name: value for name, value in by_full_name(run.outcome.settings).items() if name not in _APART}
+    """Return what identifies an experiment: its settings and how many rounds are done."""
+    settings = {name: value for name, value in by_full_name(run.outcome.settings).items() if name not in _EXCLUDED}
     done = len(run.outcome.rounds)
     return settings, run.outcome.classes, run.outcome.planned_rounds if run.outcome.is_complete else done
 
@@ -199,11 +199,11 @@ def _labels(groups: Sequence[Sequence[ComparedRun]]) -> list[str]:
 
 
 def _by_settings(run: ComparedRun, differ: Sequence[str]) -> str:
-    """Return the differing settings in short, without those that the method's title says already."""
+    """Return the differing settings in short, without those in the method's title."""
     settings = by_full_name(run.outcome.settings)
     titled = {"method", "labeler"} if run.outcome.method else set()
-    named = [(name.rpartition(".")[2], settings.get(name, words.NOTHING)) for name in differ if name not in titled]
-    return ", ".join(str(value) if name in _SPEAKING else f"{name} {value}" for name, value in named)
+    shown = [(name.rpartition(".")[2], settings.get(name, words.NOTHING)) for name in differ if name not in titled]
+    return ", ".join(str(value) if name in _SPEAKING else f"{name} {value}" for name, value in shown)
 
 
 def _short_folders(folders: Sequence[Path]) -> list[str]:
@@ -274,8 +274,10 @@ def _recall_table(groups: Sequence[_RunGroup]) -> tuple[list[str], list[tuple[st
     """
 
     def means(rows: Sequence[tuple[float | None, ...] | None]) -> list[Spread | None]:
-        known = [row for row in rows if row]
-        return [spread([hundred(value) for value in column]) for column in zip(*known, strict=True)] if known else []
+        present = [row for row in rows if row]
+        return (
+            [spread([hundred(value) for value in column]) for column in zip(*present, strict=True)] if present else []
+        )
 
     def cell(number: Spread | None) -> _RankedCell:
         if number is None:
@@ -303,7 +305,7 @@ def write_comparison(path: Path, runs: Sequence[ComparedRun]) -> None:
 
 def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = None) -> str:
     """Render the page that compares these runs."""
-    runs, repeats = _once_each(runs)
+    runs, repeats = _drop_duplicates(runs)
     groups = grouped(runs)
     recall, differ = _recall_table(groups), differing(runs)
     measures = [measure for measure in _MEASURES if any(group.numbers[measure.name] for group in groups)]
@@ -320,7 +322,7 @@ def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = Non
         title=f"{' · '.join(titles)} · FedCoPL comparison",
         titles=titles,
         runs=runs,
-        repeats=[(str(again.folder), str(first.folder)) for again, first in repeats],
+        repeats=[(str(duplicate.folder), str(first.folder)) for duplicate, first in repeats],
         groups=groups,
         differ=differ,
         measures=measures,
@@ -332,7 +334,7 @@ def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = Non
         left_out=len(groups) - len(shown),
         recall=recall,
         values=[
-            [_written(by_full_name(group.runs[0].outcome.settings).get(name, words.NOTHING)) for name in differ]
+            [_format_setting(by_full_name(group.runs[0].outcome.settings).get(name, words.NOTHING)) for name in differ]
             for group in groups
         ],
         rows=list(_rows(groups, measures)),
@@ -342,7 +344,7 @@ def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = Non
     )
 
 
-def _written(value: object) -> str:
+def _format_setting(value: object) -> str:
     return value if isinstance(value, str) and value else written(value)
 
 
@@ -423,10 +425,10 @@ def _versions(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
 
 def _common(runs: Sequence[ComparedRun]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return the settings that are the same in all runs, by section."""
-    apart = {*differing(runs), *_APART}
+    excluded = {*differing(runs), *_EXCLUDED}
     kept: dict[str, Any] = {}
     for name, value in by_full_name(runs[0].outcome.settings).items():
         section, _, leaf = name.partition(".")
-        if name not in apart:
+        if name not in excluded:
             (kept.setdefault(section, {}) if leaf else kept)[leaf or name] = value
     return by_section(kept)

@@ -61,7 +61,7 @@ def hundred(share: float | None) -> float | None:
 def by_round(outcome: Outcome, value: Callable[[RoundRecord], float | None]) -> ByRound:
     """Return a number of the rounds that have it."""
     measured = ((record.number, value(record)) for record in outcome.rounds)
-    return {number: float(found) for number, found in measured if found is not None}
+    return {number: float(measurement) for number, measurement in measured if measurement is not None}
 
 
 def accuracy_by_round(outcome: Outcome, kind: AccuracyKind) -> ByRound:
@@ -78,8 +78,8 @@ def by_refresh(outcome: Outcome, share: str = "pseudo_label_accuracy") -> ByRoun
 def seconds_by_round(outcome: Outcome) -> ByRound:
     """Return the duration of each round; the records have the time since the start."""
     since = [0.0, *(record.seconds for record in outcome.rounds)]
-    taken = (max(0.0, after - before) for before, after in pairwise(since))
-    return {record.number: seconds for record, seconds in zip(outcome.rounds, taken, strict=True)}
+    durations = (max(0.0, after - before) for before, after in pairwise(since))
+    return {record.number: seconds for record, seconds in zip(outcome.rounds, durations, strict=True)}
 
 
 DRIFT: Mapping[str, Callable[[Drift], float | None]] = {
@@ -151,9 +151,9 @@ def _share(record: RoundRecord, part: str, whole: str) -> float | None:
 
 
 def _drift_chart(outcome: Outcome, measure: str) -> LineChart | None:
-    named = {name: drift_by_round(outcome, name, measure) for name in drifting(outcome)}
-    unit = drift_unit(value for values in named.values() for value in values.values())
-    return _chart(measure, unit, named, over=outcome.rounds)
+    by_name = {name: drift_by_round(outcome, name, measure) for name in drifting(outcome)}
+    unit = drift_unit(value for values in by_name.values() for value in values.values())
+    return _chart(measure, unit, by_name, over=outcome.rounds)
 
 
 def _chart(
@@ -187,9 +187,9 @@ _STEPS = {
 def time_by_step(outcome: Outcome) -> list[tuple[str, float, float]]:
     """Name, seconds and share of each kind of request; the rest is loading, averaging, measuring and writing."""
     sums = {name: sum(record.seconds_of.get(key, 0.0) for record in outcome.rounds) for key, name in _STEPS.items()}
-    known = {name: seconds for name, seconds in sums.items() if seconds}
-    if not known or not outcome.seconds:
+    measured = {name: seconds for name, seconds in sums.items() if seconds}
+    if not measured or not outcome.seconds:
         return []
-    whole = max(outcome.seconds, sum(known.values()))
-    known["all else"] = whole - sum(known.values())
-    return [(name, seconds, seconds / whole) for name, seconds in known.items()]
+    whole = max(outcome.seconds, sum(measured.values()))
+    measured["all else"] = whole - sum(measured.values())
+    return [(name, seconds, seconds / whole) for name, seconds in measured.items()]

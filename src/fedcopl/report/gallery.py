@@ -81,7 +81,7 @@ def examples_from(content: bytes, classes: int) -> list[Example]:
         raise ValueError(": ".join(line for line in lines if not line.startswith("For further"))) from error
     for number, example in enumerate(examples):
         if not example.image.startswith("data:image/") or not 0 <= example.label < classes:
-            raise ValueError(f"example {number} is no image of one of the {classes} classes")
+            raise ValueError(f"example {number} is not an image of one of the {classes} classes")
     return examples
 
 
@@ -97,11 +97,11 @@ def gallery(
     shown, always with the first and the last.
     """
     owner, position, label = _ranked(chosen)
-    most = max(2, min(_PER_CLASS, _IN_ALL // max(len(classes), 1)))
+    limit = max(2, min(_PER_CLASS, _IN_ALL // max(len(classes), 1)))
     shown: list[int] = []
     for c in range(len(classes)):
         ranked = np.flatnonzero(label == c)
-        number = min(most, len(ranked))
+        number = min(limit, len(ranked))
         shown += [int(ranked[rank * (len(ranked) - 1) // max(number - 1, 1)]) for rank in range(number)]
     return [_example(images, labels, classes, chosen[owner[n]], int(position[n])) for n in shown]
 
@@ -168,9 +168,9 @@ def on_white(image: Image.Image) -> Image.Image:
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return _stretched(image)
     if image.has_transparency_data:
-        seen = image.convert("RGBA")
-        white = Image.new("RGBA", seen.size, "white")
-        return Image.alpha_composite(white, seen).convert("RGB")
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, "white")
+        return Image.alpha_composite(white, rgba).convert("RGB")
     return image.convert("L" if image.mode in ("1", "L") else "RGB")
 
 

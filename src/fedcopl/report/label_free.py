@@ -23,8 +23,8 @@ from .tables import largest_clients
 UNSURE = 0.5  # probability of the predicted class below which an image counts as unsure
 REVIEWED = 20  # images to confirm for a first estimate of the accuracy
 LOW_AGREEMENT = 0.5  # of text and prototypes, below which class names may describe the images poorly
-_NAMED = 3  # largest classes of a client that are named
-_LEAST = 0.005  # share of a class that is named
+_MAX_CLASSES_SHOWN = 3  # largest classes of a client that are named
+_MIN_SHARE_SHOWN = 0.005  # share of a class that is named
 _LISTED = 10  # clients whose class shares are printed on the terminal
 _LETTERS = 30  # of a class name on the terminal
 _WORSE, _MOST, _BETTER = 6.0, 0.35, 0.5  # error of calibrated confidence, see `label_free_accuracy`
@@ -53,18 +53,18 @@ def write_review(folder: Path, client: str, estimate: AccuracyEstimate) -> None:
 
 def read_reviews(folder: Path) -> list[ReviewedClient]:
     """Return the estimates of all reviews in the run's folder, by client."""
-    found = []
+    reviews = []
     for file in sorted((folder / "review").glob("*.json")):
         try:
             kept = ReviewedClient(**json.loads(file.read_bytes()))
             if not 0 <= kept.low <= kept.share <= kept.high <= 1:
-                raise ValueError("it is no share with its interval")
+                raise ValueError("it is not a share with its confidence interval")
         except (OSError, ValueError, TypeError) as error:
             raise RunFolderError(
                 f"{file}: is damaged: {error}; write it again with: fedcopl review {folder} --score"
             ) from error
-        found.append(kept)
-    return found
+        reviews.append(kept)
+    return reviews
 
 
 def label_free_accuracy(confidence: float) -> tuple[float, float, float]:
@@ -98,14 +98,14 @@ class _EstimatedShare:
 
     @property
     def text(self) -> str:
-        """In whole per cent: decimals mean nothing here."""
+        """Format as whole per cent."""
         share, low, high = (f"{100 * value:.0f}" for value in (self.share, self.low, self.high))
         return f"{share}{SPACE}% ({low} to {high})"
 
 
 @dataclass(frozen=True)
 class _LabelFreeClient:
-    """What a client estimates about its own images."""
+    """Estimates of a client about its own images."""
 
     name: str
     images: int | None
@@ -184,18 +184,18 @@ def label_free(
 
 
 def _label_free_client(
-    client: ClientRecord, own: LastLabels | None, classes: Sequence[str], with_priors: bool, refused: bool
+    client: ClientRecord, labels: LastLabels | None, classes: Sequence[str], with_priors: bool, refused: bool
 ) -> _LabelFreeClient:
-    if own is None or not len(own.label):
+    if labels is None or not len(labels.label):
         return _LabelFreeClient(client.name, client.train, (), refused, None, None, None)
     shares: list[_EstimatedShare] = []
-    if with_priors and not refused and own.class_share is not None and own.class_error is not None:
-        largest = np.argsort(-own.class_share, kind="stable")[:_NAMED].tolist()
-        for k in (k for k in largest if own.class_share[k] >= _LEAST):
-            share, margin = float(own.class_share[k]), _margin(float(own.class_error[k]), len(own.label))
+    if with_priors and not refused and labels.class_share is not None and labels.class_error is not None:
+        largest = np.argsort(-labels.class_share, kind="stable")[:_MAX_CLASSES_SHOWN].tolist()
+        for k in (k for k in largest if labels.class_share[k] >= _MIN_SHARE_SHOWN):
+            share, margin = float(labels.class_share[k]), _margin(float(labels.class_error[k]), len(labels.label))
             shares.append(_EstimatedShare(classes[k], share, max(0.0, share - margin), min(1.0, share + margin)))
-    confidence, unsure = float(own.confidence.mean()), int((own.confidence < UNSURE).sum())
-    return _LabelFreeClient(client.name, client.train, shares, refused, confidence, unsure, own.agreement)
+    confidence, unsure = float(labels.confidence.mean()), int((labels.confidence < UNSURE).sum())
+    return _LabelFreeClient(client.name, client.train, shares, refused, confidence, unsure, labels.agreement)
 
 
 def label_free_facts(summary: _LabelFree) -> Iterator[tuple[str, str]]:
@@ -217,9 +217,9 @@ def label_free_facts(summary: _LabelFree) -> Iterator[tuple[str, str]]:
     if summary.agreement is not None:
         low = ": the class names may describe the images poorly" if summary.agreement < LOW_AGREEMENT else ""
         yield "text and prototypes", f"agree on {100 * summary.agreement:.0f} % of the images{low}"
-    known = [client for client in summary.clients if client.shares or client.refused]
-    for client in known[:_LISTED]:
-        named = ", ".join(f"{shortened(one.name, _LETTERS)} {one.text}".replace(SPACE, " ") for one in client.shares)
-        yield "class prior", f"{client.name}: {named or 'none, it refused the priors'}"
-    if len(known) > _LISTED:
-        yield "class prior", f"{counted(len(known) - _LISTED, 'more client')}: see the report"
+    labelled = [client for client in summary.clients if client.shares or client.refused]
+    for client in labelled[:_LISTED]:
+        shares = ", ".join(f"{shortened(one.name, _LETTERS)} {one.text}".replace(SPACE, " ") for one in client.shares)
+        yield "class prior", f"{client.name}: {shares or 'none, it refused the priors'}"
+    if len(labelled) > _LISTED:
+        yield "class prior", f"{counted(len(labelled) - _LISTED, 'more client')}: see the report"

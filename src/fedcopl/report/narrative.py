@@ -10,7 +10,7 @@ from . import numbers as words
 
 @dataclass(frozen=True)
 class LabelStory:
-    """Where the labels came from, and what the three counts of a refresh mean."""
+    """Description of the labels: their origin, and the meaning of the three counts of a refresh."""
 
     account: str  # how the images of each class were chosen
     labelled: str  # what happens at a refresh
@@ -49,7 +49,7 @@ _CPL = LabelStory(
 
 
 def label_story(outcome: Outcome) -> LabelStory:
-    """The story of the run's labeler, with a sentence about priors where the run has them."""
+    """Return the description of the run's labels, with a sentence about priors if the run has them."""
     story = _story(outcome)
     if story.supervised or not has_priors(outcome):
         return story
@@ -95,17 +95,17 @@ def lead(outcome: Outcome) -> str:
     images = "their own images" if held is None else words.several(held, "image", "images")
     classes = words.several(len(outcome.classes), "class", "classes")
     clients = words.several(len(outcome.clients), "client", "clients")
-    how = label_story(outcome)
+    story = label_story(outcome)
     if not outcome.trains:
         adjusted = ", adjusted by label-free priors" if has_priors(outcome) else ""
         return f"Zero-shot CLIP predictions{adjusted}, without training: {clients}, {images}, {classes}."
-    if outcome.pools and how.supervised:
+    if outcome.pools and story.supervised:
         return f"Supervised training on all {images} in one place, {classes}: an upper bound for a federation."
     if outcome.pools:
         return f"Training without labels on all {images} in one place, {classes}: a reference, not a federation."
     if all(record.loss is None and record.kept_old_prompt for record in outcome.rounds):
         return f"{clients} labelled {images} of {classes} without labels; nothing was trained, see the warnings."
-    server = f"the server {'balances the classes and ' if how.cooperative else ''}{averages(outcome)}"
+    server = f"the server {'balances the classes and ' if story.cooperative else ''}{averages(outcome)}"
     return (
         f"{clients} trained a classifier of {classes} on {images} without labels: {_client_part(outcome)}, "
         f"{server}, and no image leaves its client."
@@ -120,13 +120,13 @@ def _client_part(outcome: Outcome) -> str:
 
 
 def _summary(labeler: object) -> str:
-    """What each client does, in the labeler's words; a plug-in may be missing where a report is made again."""
-    known = LABELERS.get(str(labeler))
-    return known.summary if known else f"each client selects images by the labeler {labeler}"
+    """Return what each client does, as summarised by the labeler; the plug-in of the labeler may be missing."""
+    labeler_class = LABELERS.get(str(labeler))
+    return labeler_class.summary if labeler_class else f"each client selects images by the labeler {labeler}"
 
 
 def averages(outcome: Outcome) -> str:
-    """What the server averages, as a predicate."""
+    """Return what the server averages, as a predicate."""
     if outcome.averaged is None:
         return f"averages the arrays that {outcome.method or outcome.setting('method') or 'the method'} shares"
     return f"averages their {' and '.join(outcome.averaged)}" if outcome.averaged else "averages nothing"
@@ -140,11 +140,11 @@ def by_rounds(lines: Iterable[tuple[int, str]]) -> list[str]:
     """
     spans: dict[str, list[tuple[int, int]]] = {}
     for number, text in lines:
-        known = spans.setdefault(text, [])
-        first = known.pop()[0] if known and known[-1][1] == number - 1 else number
-        known.append((first, number))
-    found = []
-    for text, known in spans.items():
-        named = ", ".join(f"{first} to {last}" if last > first else f"{first}" for first, last in known)
-        found.append(f"round{'' if named.isdecimal() else 's'} {named}: {text}")
-    return found
+        ranges = spans.setdefault(text, [])
+        first = ranges.pop()[0] if ranges and ranges[-1][1] == number - 1 else number
+        ranges.append((first, number))
+    descriptions = []
+    for text, ranges in spans.items():
+        listed = ", ".join(f"{first} to {last}" if last > first else f"{first}" for first, last in ranges)
+        descriptions.append(f"round{'' if listed.isdecimal() else 's'} {listed}: {text}")
+    return descriptions

@@ -33,12 +33,12 @@ def loss(value: float | None) -> str:
 
 
 def difference(after: float | None, before: float | None) -> float | None:
-    """In points: from 0.80 to 0.83 is 3."""
+    """Format a difference in percentage points: from 0.80 to 0.83 is 3."""
     return None if after is None or before is None else 100 * (after - before)
 
 
 def points(value: float | None) -> str:
-    """With its sign, which a rounded nothing does not have."""
+    """Format percentage points with a sign; a value that rounds to 0 has none."""
     if value is None:
         return NOTHING
     text = f"{value:+.1f}"
@@ -55,7 +55,7 @@ def signed(text: str) -> str:
 
 
 def size(octets: int) -> str:
-    """In decimal units: 1 kB is 1,000 bytes."""
+    """Format bytes in decimal units: 1 kB is 1,000 bytes."""
     value = float(octets)
     for unit in ("bytes", "kB", "MB", "GB"):
         if value < 999.95:

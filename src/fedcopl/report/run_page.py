@@ -71,7 +71,7 @@ def render_folder(folder: Path, outcome: Outcome, live: LiveStatus | None = None
 
 
 def render_waiting(title: str, live: LiveStatus) -> str:
-    """A page that says what is going on before there is anything to report."""
+    """Render the page of a run without a finished round."""
     return template("base.html.jinja").render(title=title, live=live, sections=[])
 
 
@@ -83,12 +83,12 @@ def render(
     live: LiveStatus | None = None,
 ) -> str:
     """Render the report; `labels` are the pseudo labels of the last refresh by client."""
-    how, numbers, recall, priors = label_story(outcome), counted(outcome), recall_rows(outcome), class_priors(outcome)
+    story, numbers, recall, priors = label_story(outcome), counted(outcome), recall_rows(outcome), class_priors(outcome)
     clients = reported_clients(outcome, numbers)
     shown_if = {"Class priors": priors["priors"], "Classes": recall}
     result = {
         "labelled": outcome.final.macro is not None,
-        "moments": _moments(outcome),
+        "moments": _accuracies(outcome),
         "label_free": label_free(outcome, labels or {}, reviews),
         "problems": _problems(outcome),
         "clients": clients,
@@ -112,24 +112,24 @@ def render(
         outcome=outcome,
         live=live,
         title=f"{outcome.name} · FedCoPL report",
-        how=how,
+        how=story,
         lead=lead(outcome),
         unfinished=None if outcome.is_complete else outcome.planned_rounds,
         sections=[(anchor, heading) for anchor, heading in _SECTIONS.items() if shown_if.get(heading, True)],
         **result,
         **shown,
-        **_for_researchers(outcome, numbers, how),
+        **_for_researchers(outcome, numbers, story),
     )
 
 
-def _for_researchers(outcome: Outcome, numbers: Counted | None, how: LabelStory) -> dict[str, Any]:
-    """What the folded section of the page shows."""
+def _for_researchers(outcome: Outcome, numbers: Counted | None, story: LabelStory) -> dict[str, Any]:
+    """Return the variables of the page's collapsed section."""
     classes = [] if numbers is None else class_rows(outcome, numbers)
     return {
         "tiles": list(_tiles(outcome)),
         "classes": classes,
-        "balance": _balance_chart(classes, how) if classes else None,
-        "heat_tables": [] if numbers is None else heat_tables(outcome, numbers, how),
+        "balance": _balance_chart(classes, story) if classes else None,
+        "heat_tables": [] if numbers is None else heat_tables(outcome, numbers, story),
         **curves.run_charts(outcome),
         "steps": curves.time_by_step(outcome),
     }
@@ -149,16 +149,16 @@ def template(name: str) -> Template:
     return environment.get_template(name)
 
 
-def _moments(outcome: Outcome) -> list[tuple[str, Measured]]:
-    """The bars of the result: zero-shot, priors without training, and the last measured round, as far as they exist."""
-    found: list[tuple[str, Measured]] = [("zero-shot", outcome.zero_shot)]
+def _accuracies(outcome: Outcome) -> list[tuple[str, Measured]]:
+    """Return the results of zero-shot, the priors without training, and the last evaluated round, if they exist."""
+    results: list[tuple[str, Measured]] = [("zero-shot", outcome.zero_shot)]
     if outcome.untrained is not None:
-        found.append(("priors", outcome.untrained))
+        results.append(("priors", outcome.untrained))
     if outcome.trains:
-        found.append(("trained", outcome.final))
+        results.append(("trained", outcome.final))
     elif outcome.setting("method") != "zeroshot":
-        found.append(("priors", outcome.final))
-    return [(name, scores) for name, scores in found if scores.macro is not None]
+        results.append(("priors", outcome.final))
+    return [(name, scores) for name, scores in results if scores.macro is not None]
 
 
 def _tiles(outcome: Outcome) -> Iterator[dict[str, Any]]:
@@ -171,12 +171,12 @@ def _tiles(outcome: Outcome) -> Iterator[dict[str, Any]]:
         yield {"name": kind.name, "meaning": kind.meaning, "untrained": untrained, "gain": gain, **tile}
 
 
-def _balance_chart(classes: Sequence[ClassRow], how: LabelStory) -> BarChart:
+def _balance_chart(classes: Sequence[ClassRow], story: LabelStory) -> BarChart:
     """Images per class at the last refresh, with a line at the equal share where the server balances."""
     kinds = ("estimated", "allocated", "selected")
     series = [Bars(kind, kind, [getattr(row, kind) for row in classes]) for kind in kinds]
     share = sum(row.estimated for row in classes) / len(classes)
-    level = ("equal share", share) if how.cooperative else None
+    level = ("equal share", share) if story.cooperative else None
     names = [row.name for row in classes]
     return bar_chart("Images per class, all clients together", names, series, curves.COUNT, level=level)
 
@@ -205,13 +205,13 @@ def _problems(outcome: Outcome) -> list[str]:
     """Return replies that were not used, clipped weights, rounds without an average, and rollbacks."""
     lines: list[tuple[int, str]] = []
     for record in outcome.rounds:
-        texts = [f"{client}: {why}; not used" for client, why in record.dropped.items()]
+        texts = [f"{client}: {reason}; not used" for client, reason in record.dropped.items()]
         texts += [f"{who}: {text}" for who, text in record.site_notes()]
         if outcome.trains:
             texts += ["nothing to average; the prompts stayed as they were"] * record.kept_old_prompt
             texts += record.rollbacks()
         lines += [(record.number, text) for text in texts]
-    before = [f"before the first round: {who}: {why}; not used" for who, why in outcome.dropped_before.items()]
+    before = [f"before the first round: {who}: {reason}; not used" for who, reason in outcome.dropped_before.items()]
     problems = [*before, *by_rounds(lines)]
     more = len(problems) - _PROBLEMS
     return problems if more <= 0 else [*problems[:_PROBLEMS], f"and {words.count(more)} more: see {ROUNDS}"]

@@ -20,7 +20,7 @@ Table = tuple[NDArray[np.int64], NDArray[np.bool_]]
 
 
 def _count_table(rows: Sequence[Counts | None], classes: int) -> Table:
-    """From one row per client; a client without a reply has None or an empty one."""
+    """Build a table from one row per client; a client without a reply has None or an empty row."""
     full = [row or (0,) * classes for row in rows]
     return np.array(full, np.int64).reshape(len(rows), classes), np.array([bool(row) for row in rows], np.bool_)
 
@@ -36,7 +36,7 @@ class Counted:
 
 
 def counted(outcome: Outcome) -> Counted | None:
-    """None for a run that never labelled anything."""
+    """Return the label counts of a run; None if nothing was labelled."""
     if not outcome.refreshes:
         return None
     classes, last = len(outcome.classes), outcome.refreshes[-1]
@@ -61,19 +61,19 @@ class _HeatTable:
     missing: str = "no reply"  # stands for a row without numbers
 
 
-def heat_tables(outcome: Outcome, numbers: Counted, how: LabelStory) -> list[_HeatTable]:
+def heat_tables(outcome: Outcome, numbers: Counted, story: LabelStory) -> list[_HeatTable]:
     """The counts with one common scale of shades, and the change where the server balanced the classes."""
-    used = "Labels of the data; they were used." if how.supervised else "Labels of the data; never used in training."
+    used = "Labels of the data; they were used." if story.supervised else "Labels of the data; never used in training."
     titled = [
         ("True", used, numbers.true),
-        ("Estimated", how.estimated, numbers.estimated),
-        ("Allocated", how.allocated, numbers.allocated),
-        ("Selected", how.selected, numbers.selected),
+        ("Estimated", story.estimated, numbers.estimated),
+        ("Allocated", story.allocated, numbers.allocated),
+        ("Selected", story.selected, numbers.selected),
     ]
-    known = [(title, note, one) for title, note, one in titled if one is not None]
-    largest = max(int(counts.max(initial=0)) for _, _, (counts, _) in known)
-    tables = [_heat_table(outcome, title, note, one, largest) for title, note, one in known]
-    if not how.cooperative:
+    available = [(title, note, one) for title, note, one in titled if one is not None]
+    largest = max(int(counts.max(initial=0)) for _, _, (counts, _) in available)
+    tables = [_heat_table(outcome, title, note, one, largest) for title, note, one in available]
+    if not story.cooperative:
         return tables
     both = numbers.estimated[1] & numbers.allocated[1]
     change = np.where(both[:, None], numbers.allocated[0] - numbers.estimated[0], 0)
@@ -116,7 +116,7 @@ def _shares(rows: Sequence[Sequence[float] | None], classes: int) -> NDArray[np.
 
 
 def class_priors(outcome: Outcome) -> dict[str, Any]:
-    """What the page shows of the class priors of the last refresh.
+    """Return the page's table of class priors of the last refresh.
 
     Returns:
         priors: The estimated ones, and the true ones where labels exist; nothing without priors.
@@ -133,32 +133,32 @@ def class_priors(outcome: Outcome) -> dict[str, Any]:
     tables = [_prior_table(outcome, "Estimated class prior", note, estimated)]
     if true.any():
         tables.append(_prior_table(outcome, "True class prior", "In per cent; from labels that were never used.", true))
-    known, both = estimated[estimated.any(axis=1)], estimated.any(axis=1) & true.any(axis=1)
+    nonzero, both = estimated[estimated.any(axis=1)], estimated.any(axis=1) & true.any(axis=1)
     overlap = float(min(np.minimum(estimated, true)[both].sum(axis=1).mean(), 1.0)) if both.any() else None
-    return {"priors": tables, "common": bool(len(known) and np.ptp(known, axis=0).max() < 1e-9), "overlap": overlap}
+    return {"priors": tables, "common": bool(len(nonzero) and np.ptp(nonzero, axis=0).max() < 1e-9), "overlap": overlap}
 
 
 def _prior_table(outcome: Outcome, title: str, note: str, shares: NDArray[np.float64]) -> _HeatTable:
     present = np.asarray(shares.any(axis=1))
     images = np.array([client.train or 0 for client in outcome.clients], np.int64)
 
-    def together(clients: NDArray[np.int64]) -> list[int]:
-        """The prior of all their images; every client counts alike where their number is not known."""
-        known = clients[present[clients]]
-        weights = images[known] if images[known].any() else np.ones(len(known))
-        return [int(share) for share in np.rint(100 * weights @ shares[known] / max(weights.sum(), 1))]
+    def pooled_prior(clients: NDArray[np.int64]) -> list[int]:
+        """Average the class priors, weighted by images; unweighted if their numbers are unknown."""
+        estimated = clients[present[clients]]
+        weights = images[estimated] if images[estimated].any() else np.ones(len(estimated))
+        return [int(share) for share in np.rint(100 * weights @ shares[estimated] / max(weights.sum(), 1))]
 
     percents = np.rint(100 * shares).astype(np.int64), present
-    return _heat_table(outcome, title, note, percents, 100, together, unit="per cent", missing="not estimated")
+    return _heat_table(outcome, title, note, percents, 100, pooled_prior, unit="per cent", missing="not estimated")
 
 
 def _shade(number: int, largest: int, levels: int) -> int:
-    """From 0 for none to `levels` for the largest, by the square root: small counts stay visible."""
+    """Map a count to a shade from 0 to `levels`, by the square root, so that small counts stay visible."""
     return math.ceil(levels * math.sqrt(number / largest)) if number else 0
 
 
 def largest_clients(outcome: Outcome, most: int = SHOWN) -> list[int]:
-    """All clients in their order, or of many those with the most training images, the largest first."""
+    """Return all clients in order; if there are many, those with the most training images, largest first."""
     sizes = np.array([client.train or 0 for client in outcome.clients])
     if len(sizes) <= SHOWN:
         return list(range(len(sizes)))
@@ -204,16 +204,18 @@ class _ReportedClient:
 
 
 def reported_clients(outcome: Outcome, numbers: Counted | None) -> list[_ReportedClient]:
-    """Every client; of many, the largest first."""
+    """Return the rows of all clients; if there are many, largest first."""
     clients, rounds = outcome.clients, outcome.rounds
     untrained = outcome.untrained.clients if outcome.untrained else ()
     priors = untrained if len(untrained) == len(clients) else (None,) * len(clients)
     listed = any(record.sites is not None for record in rounds)
-    taken = [sum(client.name in (record.sites or ()) for record in rounds) if listed else None for client in clients]
+    trained_rounds = [
+        sum(client.name in (record.sites or ()) for record in rounds) if listed else None for client in clients
+    ]
     last = [_last_part(client.name, rounds[-1]) for client in clients]
     tables = (numbers.estimated, numbers.allocated, numbers.selected) if numbers else ()
     sums = [table[0].sum(axis=1).tolist() for table in tables]
-    rows = [_ReportedClient(*row) for row in zip(clients, priors, taken, last, *sums, strict=True)]
+    rows = [_ReportedClient(*row) for row in zip(clients, priors, trained_rounds, last, *sums, strict=True)]
     return [rows[k] for k in largest_clients(outcome, len(rows))]
 
 
@@ -226,7 +228,7 @@ def _last_part(name: str, record: RoundRecord) -> str:
 
 
 def changed_clients(rows: Sequence[_ReportedClient]) -> tuple[int, int, int] | None:
-    """How many clients are better than zero-shot, worse, and equal; None where nothing was measured."""
+    """Count the clients that are better than zero-shot, worse, and equal; None without an evaluation."""
     measured = [row.points for row in rows if row.points is not None]
     better, worse = sum(points > 0 for points in measured), sum(points < 0 for points in measured)
     return (better, worse, len(measured) - better - worse) if measured else None
@@ -246,7 +248,7 @@ class RecallRow:
 
 
 def recall_rows(outcome: Outcome) -> list[RecallRow]:
-    """One row per class; none at all without labelled test images."""
+    """Return one row per class; empty without labelled test images."""
     last = last_recall(outcome)
     zero_shot = outcome.zero_shot.recall or (None,) * len(outcome.classes)
     return [RecallRow(*row) for row in zip(outcome.classes, zero_shot, last, strict=True)] if last else []

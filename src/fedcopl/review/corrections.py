@@ -17,7 +17,7 @@ WORDS = {"none": "(none of the classes)", "unclear": "(cannot tell)"}
 
 
 def answers_csv(answers: Iterable[ExpertAnswer]) -> str:
-    """One row per answered image; harmless in a spreadsheet whatever the names are."""
+    """Format one CSV row per answered image; names that look like formulas are escaped."""
     rows = [("file", "pseudo label", "label", "when", "digest")]
     for answer in answers:
         label = answer.label or WORDS[answer.kind]
@@ -35,7 +35,7 @@ def write_manifest(survey: SampleSurvey, path: Path) -> tuple[int, Path]:
         number: answer.label for number, answer in survey.sample(survey.answers.current()) if answer.label is not None
     }
     if not tested:
-        raise DataError("no image of the random sample is answered, so there are no test images to write down")
+        raise DataError("no image of the random sample is answered, so there are no test images to write")
     rows = [
         (_file(survey, number), tested.get(number, ""), "test" if number in tested else "train")
         for number in range(len(survey.gallery.names))
@@ -49,12 +49,12 @@ def write_manifest(survey: SampleSurvey, path: Path) -> tuple[int, Path]:
 def _file(survey: SampleSurvey, number: int) -> str:
     file = survey.gallery.file(number)
     if file is None:
-        raise DataError(f"{survey.gallery.client}: its images are no files of their own, and a manifest names files")
+        raise DataError(f"{survey.gallery.client}: its images are not separate files, which a manifest needs")
     try:
         str(file).encode()
     except UnicodeEncodeError as error:
         raise DataError(
-            f"{survey.gallery.names[number]}: its name is no text; rename it to list it in a manifest"
+            f"{survey.gallery.names[number]}: its name is not valid text; rename it to list it in a manifest"
         ) from error
     return str(file)
 
@@ -85,9 +85,9 @@ def merge_answers(survey: SampleSurvey, file: Path) -> _Merged:
         image, text = row["file"], row["label"]
         kind = _KIND_OF.get(text, "class")
         label = text if kind == "class" else None
-        why = _why_not(survey, image, label, row.get("digest") or "")
-        if why:
-            merged.passed_over.append((image, why))
+        reason = _rejection_reason(survey, image, label, row.get("digest") or "")
+        if reason:
+            merged.passed_over.append((image, reason))
         elif image not in current:
             digest = survey.gallery.digest(survey.number_of[image])
             survey.answers.add(
@@ -101,7 +101,7 @@ def merge_answers(survey: SampleSurvey, file: Path) -> _Merged:
     return merged
 
 
-def _why_not(survey: SampleSurvey, image: str, label: str | None, digest: str) -> str | None:
+def _rejection_reason(survey: SampleSurvey, image: str, label: str | None, digest: str) -> str | None:
     if image not in survey.number_of:
         return "there is no such image here"
     if label is not None and label not in survey.gallery.classes:

@@ -86,7 +86,7 @@ class Answers:
         self.path = folder / "review" / f"{file_name(client)}.sqlite"
 
     def add(self, given: Given) -> int:
-        """Write an answer down, and return its number."""
+        """Store an answer and return its number."""
         sampled = int(given.drawn_by is not None)
         about = (given.image, given.digest, given.pseudo, given.kind, given.label)
         row = (*about, sampled, given.tab, given.page, _now())
@@ -101,20 +101,20 @@ class Answers:
             return int(added.lastrowid or 0)
 
     def undo(self, tab: str) -> tuple[str, str] | None:
-        """Take back the last answer given in this tab: its image and its page; None if there is none."""
+        """Remove the last answer of this tab and return its image and page; None if there is none."""
         with self._open(create=True) as database, database:
-            taken = database.execute(
+            removed = database.execute(
                 "UPDATE answer SET undone = ? WHERE id = (SELECT MAX(id) FROM answer WHERE tab = ? AND undone IS NULL) "
                 "RETURNING image, place",
                 (_now(), tab),
             ).fetchall()
-        return (str(taken[0][0]), str(taken[0][1])) if taken else None
+        return (str(removed[0][0]), str(removed[0][1])) if removed else None
 
     def can_undo(self, tab: str) -> bool:
         return bool(self._rows("SELECT 1 FROM answer WHERE tab = ? AND undone IS NULL LIMIT 1", tab))
 
     def current(self) -> dict[str, ExpertAnswer]:
-        """The answer that holds for each image, in the order they were given."""
+        """Return the current answer of each image, in the order they were given."""
         rows = self._rows(_CURRENT)
         return {
             image: ExpertAnswer(id, image, digest, pseudo, kind, label, bool(sampled), answered)
@@ -122,7 +122,7 @@ class Answers:
         }
 
     def plan_round(self) -> int | None:
-        """The round whose labels the random order is drawn by; None before its first answer."""
+        """Return the round whose labels determine the random order; None before its first answer."""
         rows = self._rows("SELECT round FROM plan")
         return int(rows[0][0]) if rows else None
 

@@ -62,7 +62,7 @@ class LabelHistory:
 
     @cached_property
     def changes(self) -> NDArray[np.int64]:
-        """How often the label of each image changed from one refresh to the next."""
+        """Return how often the label of each image changed between refreshes."""
         changed: NDArray[np.int64] = (np.diff(self.labels, axis=0) != 0).sum(axis=0)
         return changed
 
@@ -105,29 +105,29 @@ def open_gallery(folder: Path, client: str | None) -> Gallery:
         raise RunFolderError(f"{folder}: {no_folder(folder)}; name the folder of a run")
     classes, clients = read_images(folder)
     name = _choose_client(folder, list(clients), client)
-    held = clients[name]
-    refreshes = [labels for labels in read_labels(folder, name) if len(labels.classes) == len(held.names)]
-    if not held.names or not refreshes:
-        why = "holds no image" if not held.names else "has no labels yet: a run writes them at its first refresh"
-        raise RunFolderError(f"{folder}: the client {printable(name)} {why}")
-    predictions = predictions_of(refreshes, _trained_as(folder, name, len(held.names)))
+    images = clients[name]
+    refreshes = [labels for labels in read_labels(folder, name) if len(labels.classes) == len(images.names)]
+    if not images.names or not refreshes:
+        reason = "holds no image" if not images.names else "has no labels yet: a run writes them at its first refresh"
+        raise RunFolderError(f"{folder}: the client {printable(name)} {reason}")
+    predictions = predictions_of(refreshes, _trained_as(folder, name, len(images.names)))
     if max(int(labels.classes.max()) for labels in refreshes) >= len(classes):
         raise RunFolderError(f"{folder}: its labels do not fit its {counted(len(classes), 'class')}")
-    shown = [image.encode("utf-8", "backslashreplace").decode() for image in held.names]  # answers need valid text
-    return Gallery(printable(name), [printable(name) for name in classes], shown, predictions, _images(folder, held))
+    shown = [image.encode("utf-8", "backslashreplace").decode() for image in images.names]  # answers need valid text
+    return Gallery(printable(name), [printable(name) for name in classes], shown, predictions, _images(folder, images))
 
 
-def _choose_client(folder: Path, clients: Sequence[str], wanted: str | None) -> str:
+def _choose_client(folder: Path, clients: Sequence[str], requested: str | None) -> str:
     """The client that is meant; names are compared as they are printed."""
     shown = ", ".join(printable(name) for name in clients[:10]) + (", ..." if len(clients) > 10 else "")
-    if wanted is None and len(clients) == 1:
+    if requested is None and len(clients) == 1:
         return clients[0]
-    if wanted is None:
+    if requested is None:
         raise RunFolderError(f"{folder}: has {counted(len(clients), 'client')}; name one with --client ({shown})")
-    found = [name for name in clients if wanted in (name, printable(name))]
-    if not found:
-        raise RunFolderError(f"{folder}: has no client {wanted}; its clients are: {shown}")
-    return found[0]
+    matches = [name for name in clients if requested in (name, printable(name))]
+    if not matches:
+        raise RunFolderError(f"{folder}: has no client {requested}; its clients are: {shown}")
+    return matches[0]
 
 
 def predictions_of(refreshes: Sequence[PseudoLabels], trained_as: NDArray[np.int64] | None = None) -> LabelHistory:
@@ -159,7 +159,7 @@ def _images(folder: Path, held: HeldImages) -> Sequence[Image.Image]:
         return ImageFiles([Path(file) for file in held.files], held.pages).with_options(reading)
     data = load_settings(folder / "settings.toml").data
     if data.source not in SOURCES:
-        raise DataError(f"{folder}: its images were handed over in memory and cannot be opened again")
+        raise DataError(f"{folder}: its images were passed in memory and cannot be opened again")
     train = load_dataset(data).train
     index_of = {name: number for number, name in enumerate(train.names)}
     missing = [name for name in held.names if name not in index_of]
@@ -270,7 +270,7 @@ def encoded(image: Image.Image, side: int) -> _ShownPicture:
 
 
 def _crossed_out() -> Image.Image:
-    """Draw the picture that stands for an image that cannot be opened."""
+    """Draw the placeholder of an image that cannot be opened."""
     blank = Image.new("L", (48, 48), 200)
     for x in range(12, 36):
         for thick in range(3):

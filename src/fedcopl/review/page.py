@@ -43,7 +43,7 @@ class _Position:
 
     @classmethod
     def read(cls, fields: Mapping[str, str], classes: int) -> "_Position":
-        """From an address or a form; what makes no sense is left out."""
+        """Parse an address or a form; invalid values are ignored."""
         order = fields.get("order", SAMPLE)
         order = order if order in ORDERS else SAMPLE
         label = _whole_number(fields.get("class"))
@@ -90,12 +90,14 @@ class ReviewPage:
         position = _Position.read(request.query_params, len(self.survey.gallery.classes))
         return self._page(position, did=_whole_number(request.query_params.get("did")))
 
-    def _page(self, position: _Position, did: int | None = None, trouble: str = "", status: int = 200) -> Response:
+    def _page(
+        self, position: _Position, did: int | None = None, error_message: str = "", status: int = 200
+    ) -> Response:
         current = self.survey.answers.current()
         numbers = self._numbers(position, current)
         to_do = sum(1 for _ in self.survey.sample(current)) if position.order == SAMPLE else 0
-        at = min(to_do if position.at is None else position.at, max(len(numbers) - 1, 0))
-        start = at - at % PER_PAGE
+        index = min(to_do if position.at is None else position.at, max(len(numbers) - 1, 0))
+        start = index - index % PER_PAGE
         shown = enumerate(numbers[start : start + PER_PAGE], start)
         gallery = self.survey.gallery
         return page(
@@ -106,15 +108,15 @@ class ReviewPage:
             sizes=self.survey.class_sizes.tolist(),
             labels_of=gallery.predictions.made,
             refreshes=len(gallery.predictions.rounds),
-            position=replace(position, at=at),
+            position=replace(position, at=index),
             orders=ORDERS,
             total=len(numbers),
             per_page=PER_PAGE,
-            detail=_detail(self.survey, int(numbers[at]), at, current) if len(numbers) else None,
+            detail=_detail(self.survey, int(numbers[index]), index, current) if len(numbers) else None,
             cards=[_card(self.survey, int(number), card_at, current) for card_at, number in shown],
             outcome=self.survey.outcome(current),
             saved=next((answer for answer in current.values() if answer.id == did), None),
-            trouble=trouble,
+            error_message=error_message,
             can_undo=self.survey.answers.can_undo(position.tab),
             key=self.keys.form_key,
             version=self.keys.form_key[:8],
@@ -124,8 +126,8 @@ class ReviewPage:
         if position.order != ANSWERED:
             return self.survey.views.numbers(position.order, position.label)
         number_of, label = self.survey.number_of, self.survey.gallery.predictions.label
-        known = [number_of[name] for name in reversed(list(current)) if name in number_of]
-        return np.array([n for n in known if position.label in (None, label[n])], np.int64)
+        answered = [number_of[name] for name in reversed(list(current)) if name in number_of]
+        return np.array([n for n in answered if position.label in (None, label[n])], np.int64)
 
     def image(self, request: Request) -> Response:
         size, number = request.path_params["size"], request.path_params["number"]
@@ -151,10 +153,10 @@ class ReviewPage:
         gallery = self.survey.gallery
         position, number = _Position.read(fields, len(gallery.classes)), _whole_number(fields.get("number"))
         if number is None or number >= len(gallery.names):
-            return self._page(position, trouble="There is no such image.", status=422)
-        meant = _meaning(fields, gallery.classes)
+            return self._page(position, error_message="There is no such image.", status=422)
+        meant = _parse_answer(fields, gallery.classes)
         if isinstance(meant, str):
-            return self._page(position, trouble=meant, status=422)
+            return self._page(position, error_message=meant, status=422)
         kind, label = meant
         given = Given(
             gallery.names[number],
@@ -173,13 +175,13 @@ class ReviewPage:
 
     def _undo(self, fields: Mapping[str, str]) -> Response:
         position = _Position.read(fields, len(self.survey.gallery.classes))
-        taken = self.survey.answers.undo(position.tab)
+        removed = self.survey.answers.undo(position.tab)
         self.survey.keep_outcome()
-        return RedirectResponse(f"/?{taken[1]}" if taken else position.link(), 303)
+        return RedirectResponse(f"/?{removed[1]}" if removed else position.link(), 303)
 
 
-def _meaning(fields: Mapping[str, str], classes: Sequence[str]) -> tuple[AnswerKind, str | None] | str:
-    """Parse a form: a class by its number or its name, none of them, cannot tell; or an error message."""
+def _parse_answer(fields: Mapping[str, str], classes: Sequence[str]) -> tuple[AnswerKind, str | None] | str:
+    """Parse a form: a class by number or name, none of the classes, or unclear; or return an error message."""
     word = fields.get("answer", "")
     if word in _WITHOUT_CLASS:
         return _WITHOUT_CLASS[word], None
@@ -190,22 +192,24 @@ def _meaning(fields: Mapping[str, str], classes: Sequence[str]) -> tuple[AnswerK
 
 
 def find_class(text: str, classes: Sequence[str]) -> int | str:
-    """The number of the class that matches the text, or an error message."""
+    """Return the number of the class that matches the text, or an error message."""
     typed = clean(text).casefold()
     if not typed:
         return "Type the name of a class, or a part of it."
     folded = [name.casefold() for name in classes]
     for fits in (str.__eq__, str.startswith, str.__contains__):
-        found = [number for number, name in enumerate(folded) if fits(name, typed)]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            some = ", ".join(classes[number] for number in found[:_OPTIONS]) + (
-                ", ..." if len(found) > _OPTIONS else ""
+        matches = [number for number, name in enumerate(folded) if fits(name, typed)]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            some = ", ".join(classes[number] for number in matches[:_OPTIONS]) + (
+                ", ..." if len(matches) > _OPTIONS else ""
             )
             return f"Several classes fit “{text}”: {some}."
-    near = get_close_matches(typed, folded, n=1)
-    return f"No class fits “{text}”." + (f" Did you mean {classes[folded.index(near[0])]}?" if near else "")
+    close_matches = get_close_matches(typed, folded, n=1)
+    return f"No class fits “{text}”." + (
+        f" Did you mean {classes[folded.index(close_matches[0])]}?" if close_matches else ""
+    )
 
 
 _HISTORY = 12  # refreshes shown of an image
@@ -227,7 +231,7 @@ class _Card:
 
 @dataclass(frozen=True)
 class _Detail:
-    """The image in question, with its likeliest classes and the history of its label."""
+    """The selected image with its most probable classes and the history of its label."""
 
     card: _Card
     guesses: Sequence[Mapping[str, Any]]  # number, name and probability of a class

@@ -59,7 +59,7 @@ class Views:
 
 @dataclass(frozen=True)
 class _ClassShare:
-    """How many images predicted as a class are right, by the random sample."""
+    """Estimated accuracy of the images predicted as one class."""
 
     name: str
     images: int
@@ -68,7 +68,7 @@ class _ClassShare:
 
 @dataclass(frozen=True)
 class SampleOutcome:
-    """What is known by now."""
+    """Result of a review so far."""
 
     estimate: AccuracyEstimate
     classes: Sequence[_ClassShare]
@@ -83,7 +83,7 @@ class SampleOutcome:
 
     @property
     def more(self) -> int:
-        """How many further images of the sample make the interval at most _HALF_WIDTH wide to either side."""
+        """Number of further images to review until the interval is at most _HALF_WIDTH to either side."""
         share = self.estimate.share if self.known else 0.5
         return max(0, images_needed(share, self.images, _HALF_WIDTH) - self.estimate.looked_at)
 
@@ -100,7 +100,7 @@ class SampleSurvey:
         return {name: number for number, name in enumerate(self.gallery.names)}
 
     def sample(self, current: Mapping[str, ExpertAnswer]) -> Iterator[tuple[int, ExpertAnswer]]:
-        """The images of the random sample that count, with their answers."""
+        """Yield the reviewed images of the random sample, with their answers."""
         for number in self.views.numbers(SAMPLE):
             answer = current.get(self.gallery.names[number])
             if answer is None or not answer.sampled:
@@ -108,17 +108,17 @@ class SampleSurvey:
             yield int(number), answer
 
     def is_right(self, number: int, answer: ExpertAnswer) -> bool:
-        """Whether the image's current label is the expert's answer."""
+        """Return whether the image's current label is the expert's answer."""
         return answer.kind == "class" and self.gallery.classes[self.gallery.predictions.label[number]] == answer.label
 
     def outcome(self, current: Mapping[str, ExpertAnswer]) -> SampleOutcome:
         sampled = list(self.sample(current))
         judged = [(number, self.is_right(number, answer)) for number, answer in sampled if answer.kind != "unclear"]
-        looked_at = np.array([number for number, _ in judged], np.int64)
+        reviewed = np.array([number for number, _ in judged], np.int64)
         right = np.array([is_right for _, is_right in judged], np.bool_)
         return SampleOutcome(
-            estimate=estimate_share(self.views.strata, looked_at, right),
-            classes=list(self._by_class(looked_at, right)),
+            estimate=estimate_share(self.views.strata, reviewed, right),
+            classes=list(self._by_class(reviewed, right)),
             unclear=len(sampled) - len(judged),
             answered=len(current),
             corrected=sum(
@@ -135,17 +135,17 @@ class SampleSurvey:
         write_review(self.answers.folder, self.gallery.client, outcome.estimate)
         return outcome
 
-    def _by_class(self, looked_at: NDArray[np.int64], right: NDArray[np.bool_]) -> Iterator[_ClassShare]:
+    def _by_class(self, reviewed: NDArray[np.int64], right: NDArray[np.bool_]) -> Iterator[_ClassShare]:
         label = self.gallery.predictions.label
-        held = self.class_sizes
-        for number in np.unique(label[looked_at]):
-            mine = label[looked_at] == number
-            images = int(held[number])
+        sizes = self.class_sizes
+        for number in np.unique(label[reviewed]):
+            in_class = label[reviewed] == number
+            images = int(sizes[number])
             one_stratum = np.zeros(images, np.int64)
-            share = estimate_share(one_stratum, np.arange(int(mine.sum())), right[mine])
+            share = estimate_share(one_stratum, np.arange(int(in_class.sum())), right[in_class])
             yield _ClassShare(self.gallery.classes[number], images, share)
 
     @cached_property
     def class_sizes(self) -> NDArray[np.int64]:
-        """How many images are predicted as each class."""
+        """Number of images predicted as each class, (C,)."""
         return np.bincount(self.gallery.predictions.label, minlength=len(self.gallery.classes))

@@ -118,7 +118,7 @@ def expert_labels(file: str, dataset: Dataset) -> Mapping[int, int]:
         return {}
     labels = read_corrections(Path(file), dataset.train, dataset.classes)
     if not labels:
-        raise DataError(f"{file}: labels none of these images")
+        raise DataError(f"{file}: has a label for none of these images")
     return labels
 
 

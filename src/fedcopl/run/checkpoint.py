@@ -46,9 +46,9 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         tensors |= {f"client/{number}/{name}": value for name, value in state_tensors(state).items()}
     for number, upload in enumerate(server.uploads.values()):
         tensors |= {f"upload/{number}/{name}": value for name, value in upload.items()}
-    tensors, again = _each_once(tensors)
+    tensors, duplicates = _deduplicate(tensors)
     about = {
-        "again": again,
+        "again": duplicates,
         "round": server.round,
         "classes": server.classes,
         "members": server.members,
@@ -68,11 +68,11 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     write_bytes(folder / _CHECKPOINT, save(tensors, {"about": json.dumps(about)}))
 
 
-def _each_once(tensors: Tensors) -> tuple[Tensors, dict[str, str]]:
+def _deduplicate(tensors: Tensors) -> tuple[Tensors, dict[str, str]]:
     """Return the tensors without repetitions of the same object, and for each repetition the name that is kept.
 
     >>> same = np.zeros(2)
-    >>> _each_once({"a": same, "b": same, "c": np.zeros(2)})[1]
+    >>> _deduplicate({"a": same, "b": same, "c": np.zeros(2)})[1]
     {'b': 'a'}
     """
     first: dict[int, str] = {}

@@ -159,8 +159,10 @@ class RunFolder:
 def _own_prior(prior: PriorState, pooled: PosteriorModel | None) -> dict[str, NDArray[np.float64]]:
     """Return a client's own class prior, and its model only if it differs from the server's."""
     assert prior.model is not None and prior.class_prior is not None
-    arrays, known = prior.model.to_arrays(), {} if pooled is None else pooled.to_arrays()
-    same = arrays.keys() == known.keys() and all(np.array_equal(arrays[name], known[name]) for name in arrays)
+    arrays, pooled_arrays = prior.model.to_arrays(), {} if pooled is None else pooled.to_arrays()
+    same = arrays.keys() == pooled_arrays.keys() and all(
+        np.array_equal(arrays[name], pooled_arrays[name]) for name in arrays
+    )
     return {SITE_PRIOR: prior.class_prior} | ({} if same else arrays)
 
 
@@ -201,10 +203,10 @@ def find_runs(folder: Path) -> list[Path]:
         raise RunFolderError(f"{folder}: there is no such folder")
     if not folder.is_dir():
         raise RunFolderError(f"{folder}: is a file; name the folder of a run")
-    found = sorted(_runs_in(folder, _SEARCH_DEPTH))
-    if not found:
+    runs = sorted(_runs_in(folder, _SEARCH_DEPTH))
+    if not runs:
         raise RunFolderError(f"{folder}: holds no run: there is no {RESULTS} or {SETTINGS} in it or below")
-    return found
+    return runs
 
 
 def _runs_in(folder: Path, depth: int) -> Iterator[Path]:
@@ -236,10 +238,10 @@ def read_so_far(folder: Path) -> Outcome:
         NothingYet: No round is finished.
         RunFolderError: The outcome is damaged.
     """
-    found = next((path for name in (RESULTS, PROGRESS) if (path := folder / name).is_file()), None)
-    if found is None:
+    file = next((path for name in (RESULTS, PROGRESS) if (path := folder / name).is_file()), None)
+    if file is None:
         raise NothingYet(f"{folder}: no round of this run is finished, so there is nothing to report yet")
-    return _read_file(found)
+    return _read_file(file)
 
 
 def _read_file(file: Path) -> Outcome:

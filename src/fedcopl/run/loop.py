@@ -108,7 +108,7 @@ def complete_outcome(outcome: Outcome, config: RunConfig, **known: Any) -> Outco
     )
 
 
-def round_record(report: RoundReport, found: Measured) -> RoundRecord:
+def round_record(report: RoundReport, scores: Measured) -> RoundRecord:
     """Return the record of a round from the server's report and the accuracies measured after it."""
     return RoundRecord(
         round=report.round,
@@ -129,9 +129,9 @@ def round_record(report: RoundReport, found: Measured) -> RoundRecord:
         missed_refresh=report.missed_refresh,
         releases=tuple(report.releases),
         holdout=HoldoutRecord(**report.checks._asdict(), server_rolled_back=report.server_rolled_back),
-        macro=found.macro,
-        weighted=found.weighted,
-        everywhere=found.everywhere,
-        clients=found.clients,
-        recall=found.recall,
+        macro=scores.macro,
+        weighted=scores.weighted,
+        everywhere=scores.everywhere,
+        clients=scores.clients,
+        recall=scores.recall,
     )

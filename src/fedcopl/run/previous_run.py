@@ -107,14 +107,14 @@ def adapt_previous_run(
         ConfigError: Method, model, shapes or classes do not match.
     """
     method = choose_method(config)
-    _refuse_another_kind(previous, config, method, clip)
+    _check_compatible(previous, config, method, clip)
     rows = _ClassRows(method, clip, previous.outcome.classes, tuple(classes), start, str(previous.folder))
     shared = {name: rows.fit(name, previous.shared[name]) for name in method.shared()}
     own = {client: rows.fit_all(arrays) for client, arrays in previous.own.items()}
     return replace(previous, shared=shared, own=own)
 
 
-def _refuse_another_kind(previous: PreviousRun, config: RunConfig, method: Method, clip: Clip) -> None:
+def _check_compatible(previous: PreviousRun, config: RunConfig, method: Method, clip: Clip) -> None:
     outcome, folder = previous.outcome, previous.folder
     if not method.trains:
         raise ConfigError(f"previous_run: method={config.method} does not train, so it cannot continue a run")

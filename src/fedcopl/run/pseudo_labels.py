@@ -86,16 +86,18 @@ def write_labels(
         log_probs: log p_c(x), (n, C), of each client's images.
         agreement: Share of each client's images to which text and prototypes give the same class, where it is known.
     """
-    about = {"round": round, "agreement": dict(agreement)}
-    _write(folder / _LABELS / f"round-{round:06}.safetensors", about, log_probs)
+    metadata = {"round": round, "agreement": dict(agreement)}
+    _write(folder / _LABELS / f"round-{round:06}.safetensors", metadata, log_probs)
 
 
-def _write(path: Path, about: dict[str, Any], log_probs: Mapping[str, NDArray[np.float64]]) -> None:
+def _write(path: Path, metadata: dict[str, Any], log_probs: Mapping[str, NDArray[np.float64]]) -> None:
     tensors: Tensors = {}
-    for number, own in enumerate(log_probs.values()):
-        tensors[f"client/{number}/classes"], tensors[f"client/{number}/log_probability"] = _top_classes(own)
-        tensors[f"client/{number}/class_share"] = _class_share(own)
-    write_bytes(path, save(tensors, {"about": json.dumps({**about, "clients": list(log_probs)})}))
+    for number, client_log_probs in enumerate(log_probs.values()):
+        tensors[f"client/{number}/classes"], tensors[f"client/{number}/log_probability"] = _top_classes(
+            client_log_probs
+        )
+        tensors[f"client/{number}/class_share"] = _class_share(client_log_probs)
+    write_bytes(path, save(tensors, {"about": json.dumps({**metadata, "clients": list(log_probs)})}))
 
 
 def write_final(folder: Path, client: str, made_of: str, round: int, log_probs: NDArray[np.float64]) -> None:

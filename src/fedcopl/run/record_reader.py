@@ -29,8 +29,8 @@ class ReadOutcome:
 
 def read_outcome(plain: object) -> ReadOutcome:
     """Return the outcome in the content of results.json, without invalid values."""
-    found, errors = _read(Outcome, plain)
-    outcome = found or Outcome()
+    valid, errors = _read(Outcome, plain)
+    outcome = valid or Outcome()
     return ReadOutcome(outcome, (*errors, *_wrong_lengths(outcome)))
 
 
@@ -48,8 +48,8 @@ def _read(kind: type, plain: object) -> tuple[Any, list[str]]:
         try:
             return adapter(kind).validate_python(plain), errors
         except ValidationError as invalid:
-            found = invalid.errors(include_url=False, include_context=False)
-        paths = {_existing(plain, error["loc"]): error for error in found}
+            problems = invalid.errors(include_url=False, include_context=False)
+        paths = {_existing(plain, error["loc"]): error for error in problems}
         errors += [_describe(path, error) for path, error in paths.items()]
         if () in paths:
             return None, errors
@@ -85,10 +85,10 @@ def _without(plain: Any, path: Sequence[int | str]) -> Any:
 
 
 def _describe(path: Sequence[int | str], error: Any) -> str:
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".") or "it"
+    location = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".") or "it"
     if error["type"] == "missing":
-        return f"{where}.{error['loc'][-1]} is missing"
-    return f"{where} is {error['input']!r:.40}"
+        return f"{location}.{error['loc'][-1]} is missing"
+    return f"{location} is {error['input']!r:.40}"
 
 
 def _wrong_lengths(outcome: Outcome) -> Iterator[str]:
@@ -109,6 +109,6 @@ def _wrong_lengths(outcome: Outcome) -> Iterator[str]:
         if len(client.true_counts or ()) not in (0, classes):
             yield f"clients[{n}].true_counts is not one count for each of {classes} classes"
     recalls = {f"rounds[{n}].recall": record.recall for n, record in enumerate(outcome.rounds)}
-    for where, recall in {"zero_shot.recall": outcome.zero_shot.recall, **recalls}.items():
+    for location, recall in {"zero_shot.recall": outcome.zero_shot.recall, **recalls}.items():
         if len(recall or ()) not in (0, classes):
-            yield f"{where} is not one number for each of {classes} classes"
+            yield f"{location} is not one number for each of {classes} classes"

@@ -91,8 +91,8 @@ class LocalTransport:
 
     def take_seconds(self) -> dict[str, float]:
         """Return the wall time of each kind of request since the last call, whatever the number of workers."""
-        taken, self._seconds = self._seconds, {}
-        return taken
+        seconds, self._seconds = self._seconds, {}
+        return seconds
 
 
 def _handle(context: WorkerContext, client: str, request: Request, state: ClientState) -> ReplyAndState:

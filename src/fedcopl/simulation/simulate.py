@@ -97,7 +97,7 @@ def _write_about_images(simulation: Simulation, run_folder: RunFolder, progress:
         left = counted(len(skipped), "image is skipped,", "images are skipped, for example")
         listed = f"; {run_folder.path / SKIPPED} lists all" if len(skipped) > 1 else ""
         progress.noticed(f"{left} {skipped[0][0]}: {skipped[0][1]}{listed}")
-        run_folder.write_lines(SKIPPED, [{"name": name, "why": why} for name, why in skipped])
+        run_folder.write_lines(SKIPPED, [{"name": name, "why": reason} for name, reason in skipped])
     held = dict(zip(simulation.clients, simulation.parts.train, strict=True))
     write_images(run_folder.path, simulation.dataset.classes, simulation.dataset.train, held)
 
@@ -135,7 +135,7 @@ class _SimulationRecorder:
         return replace(
             record,
             pseudo_label_accuracy=refresh.pseudo_label_accuracy if refresh else None,
-            seconds_of={kind.lower(): taken for kind, taken in seconds.items()},
+            seconds_of={kind.lower(): duration for kind, duration in seconds.items()},
             seconds_per_step=seconds["Train"] / steps if steps else None,
         ), refresh
 

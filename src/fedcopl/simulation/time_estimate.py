@@ -50,10 +50,10 @@ class TimeEstimate:
 
     def __str__(self) -> str:
         rounds, epochs = counted(self.config.rounds, "round"), counted(self.config.train.epochs, "epoch")
-        what = f"{rounds} of {epochs}" if choose_method(self.config).trains else "labelling, no training"
+        amount = f"{rounds} of {epochs}" if choose_method(self.config).trains else "labelling, no training"
         by = f" by {counted(self.workers, 'worker')}" if self.workers > 1 else ""
         busy = " (measured now on a busy machine: may be less)" if self.is_busy else ""
-        return f"about {in_time(self.seconds)}{busy} and {self.memory / GIGABYTE:.1f} GB of memory, for {what}{by}"
+        return f"about {in_time(self.seconds)}{busy} and {self.memory / GIGABYTE:.1f} GB of memory, for {amount}{by}"
 
 
 def estimate_time(config: RunConfig, clip: Clip, dataset: Dataset) -> TimeEstimate:

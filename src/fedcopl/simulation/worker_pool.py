@@ -66,7 +66,7 @@ class WorkerPool:
         for _ in range(count):
             self._workers.append(self._fork())
         self.groups = _balanced(sizes, count)
-        self._home = {name: number for number, group in enumerate(self.groups) for name in group}
+        self._worker_of = {client: number for number, group in enumerate(self.groups) for client in group}
 
     def __enter__(self) -> "WorkerPool":
         return self
@@ -98,7 +98,7 @@ class WorkerPool:
         """
         queues = [deque[str]() for _ in self._workers]
         for name in jobs:
-            queues[self._home.get(name, 0)].append(name)
+            queues[self._worker_of.get(name, 0)].append(name)
         try:
             results = self._results(jobs, queues, done, steal)
         except BaseException:
@@ -202,7 +202,7 @@ def _death(process: BaseProcess) -> FedCoPLError:
     process.join()
     code = process.exitcode or 0
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    return FedCoPLError(f"its process {how}, twice; is there enough memory? --workers 1 needs least")
+    return FedCoPLError(f"its process {how}, twice; is there enough memory? --workers 1 needs the least")
 
 
 def _picklable(error: Exception) -> Exception:

@@ -59,7 +59,7 @@ def read_json(file: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ModelError(f"{file}: cannot be read: {error}") from error
     if not isinstance(content, dict):
-        raise ModelError(f"{file}: holds a {type(content).__name__}, not settings by name")
+        raise ModelError(f"{file}: holds a {type(content).__name__}, not a JSON object")
     return content
 
 
@@ -86,7 +86,7 @@ def read_weights(file: Path) -> Weights:
     except ModelError:
         raise
     except Exception as error:  # of parsers, on a damaged or hostile file
-        raise ModelError(f"{file}: is damaged or no file of weights ({first_sentence(error)})") from error
+        raise ModelError(f"{file}: is damaged or not a weights file ({first_sentence(error)})") from error
 
 
 def first_sentence(error: Exception) -> str:
@@ -101,9 +101,9 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
 
 def _read_shards(index: Path) -> dict[str, Tensor]:
     """Read the files of an index, which are in its folder."""
-    where: dict[str, str] = read_json(index)["weight_map"]
-    shards = {name: read_weights(index.parent / Path(name).name) for name in sorted(set(where.values()))}
-    return {tensor: shards[shard].get(tensor) for tensor, shard in where.items()}
+    shard_of: dict[str, str] = read_json(index)["weight_map"]
+    shards = {name: read_weights(index.parent / Path(name).name) for name in sorted(set(shard_of.values()))}
+    return {tensor: shards[shard].get(tensor) for tensor, shard in shard_of.items()}
 
 
 def _read_pickle(file: Path) -> dict[str, Tensor]:
@@ -121,8 +121,8 @@ def _load_pickle(file: Path) -> Any:
     try:  # only torch's newer format, a zip archive, can be mapped
         return torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except pickle.UnpicklingError as error:  # torch's message explains how to run the file anyway
-        named = re.search(r"GLOBAL ([\w.]+)", str(error))
-        content = f"calls {named[1]}" if named else "is no pickle of tensors"
+        match = re.search(r"GLOBAL ([\w.]+)", str(error))
+        content = f"calls {match[1]}" if match else "is no pickle of tensors"
         raise ModelError(
             f"{file}: holds more than weights ({content}): it is not opened, because it could run code"
         ) from error
@@ -162,7 +162,7 @@ def _read_torchscript(file: Path) -> dict[str, Tensor]:
 
 
 def _tensors(value: Any, name: str, visited: set[int]) -> Iterator[tuple[str, Tensor]]:
-    """Yield each tensor with its dotted name; boxes may contain each other, so each is visited once."""
+    """Yield each tensor with its dotted name; containers may be nested, so each is visited once."""
     if torch.is_tensor(value):
         yield name, value
     elif isinstance(value, _Box) and id(value) not in visited:
@@ -192,7 +192,7 @@ class _Reader(pickle.Unpickler):
             return _Box
         if module == "torch.jit._pickle" and name.startswith("build_"):
             return _untagged
-        raise pickle.UnpicklingError(f"calls {module}.{name}, which no CLIP needs")
+        raise pickle.UnpicklingError(f"calls {module}.{name}, which a CLIP checkpoint does not need")
 
     def persistent_load(self, key: Any) -> Tensor:
         """Return a storage as a flat tensor."""

@@ -216,7 +216,7 @@ def _plain_tokenizer(weights: Weights, text: TextTower) -> Tokenizer:
 def _read_preprocess(preprocess: Mapping[str, Any], image_size: int, file: Path) -> ImageTransform:
     """Read the transform of the section preprocess_cfg of an open_clip config."""
     if not isinstance(preprocess, Mapping):
-        raise ModelError(f"{file}: preprocess_cfg is {preprocess!r}, not settings by name")
+        raise ModelError(f"{file}: preprocess_cfg is {preprocess!r}, not a JSON object")
     modes = {"shortest": False, "squash": True}
     filters = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
     mode, resample = preprocess.get("resize_mode") or "shortest", preprocess.get("interpolation") or "bicubic"
@@ -363,7 +363,7 @@ def _bert(weights: Weights, text: _OpenClipSettings, file: Path) -> BertText:
     if pooler != _CLS_POOLER:
         raise ModelError(f"{file}: text_cfg.hf_pooler_type is {pooler!r}; only {_CLS_POOLER!r} is supported")
     if not any(name.startswith("text.transformer.encoder.layer.0.attention.self.") for name in weights.tensors):
-        raise ModelError(f"{file}: text_cfg.hf_model_name is {text['hf_model_name']!r}, whose weights are no BERT's")
+        raise ModelError(f"{file}: text_cfg.hf_model_name is {text['hf_model_name']!r}, which is not a BERT model")
     length = positive(int, text.get("context_length", 77), "context_length", file)
     return build_bert(weights, _BERT_TEXT, BlockTraits(None, "gelu", _BERT_EPSILON), length)
 

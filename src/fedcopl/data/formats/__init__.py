@@ -42,7 +42,7 @@ def read_picture(content: bytes, options: DecodeOptions, page: int | None = None
     if not content:
         raise BadImage("the file is empty")
     with _without_logs():
-        if dicom.is_it(content):
+        if dicom.is_dicom(content):
             return dicom.read(content, options, page)
         if content[:4] in SIGNATURES:
             refuse_endless(content)
@@ -57,7 +57,7 @@ def pages_in(path: Path, options: DecodeOptions) -> int:
     try:
         with path.open("rb") as file, _without_logs():
             first = file.read(132)
-            if dicom.is_it(first):
+            if dicom.is_dicom(first):
                 return dicom.pages(first + file.read())
             if first[:4] not in SIGNATURES or options.bands:  # with bands, pages may be the bands
                 return 1

@@ -87,7 +87,7 @@ def _read(image: ImageFile.ImageFile, content: bytes, options: DecodeOptions, pa
         picture = _deep_colours(image, content, chosen, options.window)
     else:
         image.load()
-        picture = _eight_bits(image, options.window)
+        picture = _to_eight_bits(image, options.window)
     return picture._replace(remarks=picture.remarks + (options.page_remark(len(pages)) if page is None else ()))
 
 
@@ -117,13 +117,13 @@ def _deep_colours(image: ImageFile.ImageFile, content: bytes, page: int, window:
     The file is decoded twice: for the high bytes, and with swapped byte order for the low bytes. Alpha is scaled by its
     full range.
     """
-    with Image.open(io.BytesIO(content), formats=_FORMATS) as again:
+    with Image.open(io.BytesIO(content), formats=_FORMATS) as reopened:
         if page:
-            again.seek(page)
-        again.tile = [_swap_bytes(tile) for tile in again.tile]
+            reopened.seek(page)
+        reopened.tile = [_swap_bytes(tile) for tile in reopened.tile]
         image.load()
-        again.load()
-        high, low = (np.asarray(_upright(half), np.uint16) for half in (image, again))
+        reopened.load()
+        high, low = (np.asarray(_rotate_upright(half), np.uint16) for half in (image, reopened))
     numbers = high * np.uint16(256) + low
     colours, span = eight_bits(numbers[..., :3], window)
     if image.mode == "RGBA":
@@ -134,14 +134,14 @@ def _deep_colours(image: ImageFile.ImageFile, content: bytes, page: int, window:
 
 def _swap_bytes(tile: Any) -> Any:
     """Swap the byte order of a tile, which is a plain tuple in older versions of Pillow."""
-    *where, given = tile
+    *location, given = tile
     mode, *others = given if isinstance(given, tuple) else (given,)
     turned = mode[:-1] + _OTHER_HALF[mode[-1]]
-    parts = (*where, (turned, *others) if isinstance(given, tuple) else turned)
+    parts = (*location, (turned, *others) if isinstance(given, tuple) else turned)
     return tile._make(parts) if hasattr(tile, "_make") else parts
 
 
-def _upright(image: Image.Image) -> Image.Image:
+def _rotate_upright(image: Image.Image) -> Image.Image:
     """Copy an image and apply its EXIF orientation; a damaged entry is ignored."""
     try:
         return ImageOps.exif_transpose(image)
@@ -149,9 +149,9 @@ def _upright(image: Image.Image) -> Image.Image:
         return image.copy()
 
 
-def _eight_bits(image: ImageFile.ImageFile, window: Window) -> Picture:
+def _to_eight_bits(image: ImageFile.ImageFile, window: Window) -> Picture:
     """Convert to 8 bits per channel; deep grey is scaled by the window."""
-    upright = _upright(image)
+    upright = _rotate_upright(image)
     if upright.mode in _COLOURS:
         return Picture(upright)
     if not (upright.mode in ("I", "F") or upright.mode.startswith("I;16")):
@@ -173,7 +173,7 @@ def _eight_bits(image: ImageFile.ImageFile, window: Window) -> Picture:
 
 
 def _read_heic(content: bytes) -> Picture:
-    """Read a photograph of a telephone by pillow-heif, an extra: 8 bits, upright as the file says."""
+    """Read a HEIC photograph with pillow-heif (an extra): 8 bits, rotated as the file specifies."""
     try:
         package: Any = import_module("pillow_heif")
     except ImportError:

@@ -33,7 +33,7 @@ _GREY = ("MONOCHROME1", "MONOCHROME2")
 _BURNED_IN = "a DICOM with burned-in annotation: check that it shows no patient data"
 
 
-def is_it(content: bytes) -> bool:
+def is_dicom(content: bytes) -> bool:
     """Return whether the content is a DICOM file."""
     return content[128:132] == b"DICM"
 
@@ -75,12 +75,12 @@ def _refuse_inflated(content: bytes) -> None:
     after_meta = _META + int.from_bytes(content[_META - 4 : _META], "little")
     if _DEFLATED in content[_META:after_meta]:
         unpack = zlib.decompressobj(-zlib.MAX_WBITS)
-        left, there = content[after_meta:], 0
+        left, inflated_size = content[after_meta:], 0
         with suppress(zlib.error):  # damaged: reported by pydicom
-            while left and there <= MOST_BYTES:
-                there += len(unpack.decompress(left, _CHUNK))
+            while left and inflated_size <= MOST_BYTES:
+                inflated_size += len(unpack.decompress(left, _CHUNK))
                 left = unpack.unconsumed_tail
-        if there > MOST_BYTES:
+        if inflated_size > MOST_BYTES:
             raise BadImage(f"a DICOM that unpacks to more than {MOST_BYTES:,} bytes")
 
 
@@ -95,7 +95,7 @@ def _picture(header: Any, number: int, window: Window) -> Picture:
     if "PixelData" not in header or "Rows" not in header:
         raise BadImage("a DICOM without an image")
     refuse_giants((int(header.Columns), int(header.Rows)))
-    kind, stored = str(header.PhotometricInterpretation), _stored(header, number)
+    kind, stored = str(header.PhotometricInterpretation), _decode_frame(header, number)
     if kind in _GREY:
         return _grey(header, number, stored, window)
     if kind == "PALETTE COLOR":
@@ -106,14 +106,14 @@ def _picture(header: Any, number: int, window: Window) -> Picture:
     return Picture(Image.fromarray(colours), ("DICOM in colour",))
 
 
-def _stored(header: Any, number: int) -> NDArray[Any]:
+def _decode_frame(header: Any, number: int) -> NDArray[Any]:
     """Return the stored values of one frame; colours as RGB."""
     syntax = header.file_meta.TransferSyntaxUID
     try:
         frame: NDArray[Any] = import_module("pydicom.pixels").pixel_array(header, index=number)
     except (AttributeError, NotImplementedError, RuntimeError, ValueError) as error:
-        how = f", compressed as {syntax.name}" if syntax.is_compressed else ""
-        raise BadImage(f"a DICOM whose pixels cannot be decoded{how} ({type(error).__name__})") from None
+        compression = f", compressed as {syntax.name}" if syntax.is_compressed else ""
+        raise BadImage(f"a DICOM whose pixels cannot be decoded{compression} ({type(error).__name__})") from None
     return frame
 
 
@@ -188,12 +188,12 @@ def _own_window(header: Any, number: int, values: NDArray[Any]) -> NDArray[np.ui
     if group is None or group.get("WindowCenter") is None:
         return None
     centre, width = _first(group.WindowCenter), _first(group.WindowWidth)
-    how = str(group.get("VOILUTFunction") or "LINEAR")
+    function = str(group.get("VOILUTFunction") or "LINEAR")
     if width <= 0:
         return None
-    if how == "SIGMOID":
+    if function == "SIGMOID":
         return eight_bits(1 / (1 + np.exp(-4 * (values - centre) / width)), Window("type"))[0]
-    middle, half = (centre, width / 2) if how == "LINEAR_EXACT" else (centre - 0.5, max(width - 1, 1e-9) / 2)
+    middle, half = (centre, width / 2) if function == "LINEAR_EXACT" else (centre - 0.5, max(width - 1, 1e-9) / 2)
     return eight_bits(values, Window("numbers", middle - half, middle + half))[0]
 
 

@@ -104,15 +104,15 @@ def _usual_bands(page: Any) -> tuple[int, ...]:
     raise BadImage(f"colours of the kind {page.photometric.name.lower()} in numbers that Pillow does not read")
 
 
-def _refuse_missing(bands: tuple[int, ...], there: int) -> None:
-    if max(bands) > there:
-        raise BadImage(f"has {counted(there, 'band')}, so no band {max(bands)}")
+def _refuse_missing(bands: tuple[int, ...], band_count: int) -> None:
+    if max(bands) > band_count:
+        raise BadImage(f"has {counted(band_count, 'band')}, so no band {max(bands)}")
 
 
-def _picture(numbers: NDArray[Any], page: Any, options: DecodeOptions, there: int) -> Picture:
+def _picture(numbers: NDArray[Any], page: Any, options: DecodeOptions, band_count: int) -> Picture:
     """Make an image of 8 bits per channel; deeper values are scaled by the window."""
     band = "band" if len(options.bands) == 1 else "bands"
-    words = f"{band} {', '.join(map(str, options.bands))} of {there}" if options.bands else "a TIFF"
+    words = f"{band} {', '.join(map(str, options.bands))} of {band_count}" if options.bands else "a TIFF"
     if numbers.dtype == np.uint8:
         scaled, span, text = numbers, None, words
     elif numbers.dtype.kind in "uif":

@@ -103,7 +103,7 @@ class SiteConnection:
         if self._unknown:
             raise ConnectionLost("the server no longer knows this connection")
         try:
-            found = self._client.PullMessages(PullMessagesRequest(node=self._node))
+            pulled = self._client.PullMessages(PullMessagesRequest(node=self._node))
         except httpx.HTTPStatusError as error:
             if error.response.status_code not in _GONE:
                 raise ConnectionLost(f"status {error.response.status_code}") from error
@@ -113,10 +113,10 @@ class SiteConnection:
             self.error = error
             return None
         self.error = None
-        if not found.messages_list:
+        if not pulled.messages_list:
             return None
         with _message_errors():
-            return self._fetch(found.messages_list[0].metadata.run_id, found.message_object_trees[0])
+            return self._fetch(pulled.messages_list[0].metadata.run_id, pulled.message_object_trees[0])
 
     def _fetch(self, run: int, tree: ObjectTree) -> Message:
         pull = make_pull_object_fn_protobuf(self._client.PullObject, self._node, run)
@@ -144,12 +144,12 @@ class SiteConnection:
                 message_object_trees=[get_object_tree(reply)],
                 clientapp_runtime_list=[0.0],  # the duration is private
             )
-            taken = self._client.PushMessages(request)
+            pushed = self._client.PushMessages(request)
             push = make_push_object_fn_protobuf(
-                self._client.PushObject, self._node, reply.metadata.run_id, taken.session_id
+                self._client.PushObject, self._node, reply.metadata.run_id, pushed.session_id
             )
             pieces = get_all_nested_objects(reply)
-            for piece in taken.objects_to_push:
+            for piece in pushed.objects_to_push:
                 push(piece, pieces[piece].deflate())
 
 

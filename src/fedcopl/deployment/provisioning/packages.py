@@ -77,7 +77,7 @@ class Package:
 
     @property
     def digest(self) -> str:
-        """Digest to compare over another channel than the one that the package came by."""
+        """Digest to compare over a second channel."""
         whole = sha256(self.to_bytes()).hexdigest()[:24]
         return " ".join(whole[start : start + 4] for start in range(0, 24, 4))
 
@@ -97,8 +97,8 @@ def read_package(path: Path, kind: Literal["site", "server"]) -> Package:
             f"{path}: is not a package of `fedcopl provision`, or an incomplete one: ask for it again"
         ) from error
     except (OSError, KeyError, ValueError, NotImplementedError, RuntimeError) as error:
-        why = "its package.json is invalid" if isinstance(error, ValidationError) else error
-        raise FederationError(f"{path}: is not a package of `fedcopl provision`: {why}") from error
+        reason = "its package.json is invalid" if isinstance(error, ValidationError) else error
+        raise FederationError(f"{path}: is not a package of `fedcopl provision`: {reason}") from error
     if notes.kind != kind:
         raise FederationError(
             f"{path}: is the package of a {notes.kind}, not of a {kind}; install it with {_COMMANDS[notes.kind]}"
@@ -112,14 +112,14 @@ def read_package(path: Path, kind: Literal["site", "server"]) -> Package:
 def _files(infos: Sequence[zipfile.ZipInfo], archive: zipfile.ZipFile) -> dict[str, bytes]:
     """Return all files, after their names and sizes are checked."""
     if len(infos) > _MAX_FILES or len({info.filename for info in infos}) < len(infos):
-        raise ValueError(f"it has more than {_MAX_FILES:,} files, or one twice")
+        raise ValueError(f"it has more than {_MAX_FILES:,} files, or a duplicate file")
     for info in infos:
-        most = _MAX_KEY if info.filename.endswith(_PUBLIC) else _MAX_FILE
+        limit = _MAX_KEY if info.filename.endswith(_PUBLIC) else _MAX_FILE
         # With other methods than deflate, Python unpacks a whole block first, however large.
         if not _is_known(info.filename) or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise ValueError(f"{info.filename!r} does not belong in it")
-        if info.file_size > most:
-            raise ValueError(f"{info.filename!r} would unpack to {info.file_size:,} bytes, more than {most:,}")
+            raise ValueError(f"{info.filename!r} does not belong in a package")
+        if info.file_size > limit:
+            raise ValueError(f"{info.filename!r} would unpack to {info.file_size:,} bytes, more than {limit:,}")
     total = sum(info.file_size for info in infos)
     if total > _MAX_BYTES:
         raise ValueError(f"it would unpack to {total:,} bytes, more than {_MAX_BYTES:,}")

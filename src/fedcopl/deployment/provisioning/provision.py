@@ -89,7 +89,7 @@ def _read_plan(file: Path) -> _StudyPlan:
         plan = _StudyPlan.model_validate(read_settings(file))
     except ValidationError as error:
         wrong = explained((dict(one) for one in error.errors()), _unknown)
-        raise ConfigError(f"{file}: {'; '.join(f'{name}: {why}' for name, why in wrong.items())}") from error
+        raise ConfigError(f"{file}: {'; '.join(f'{name}: {reason}' for name, reason in wrong.items())}") from error
     check_addresses(plan.address, f"{file}: address")
     for name in plan.sites:
         check_site_name(name, f"{file}: sites")
@@ -99,15 +99,15 @@ def _read_plan(file: Path) -> _StudyPlan:
 
 
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, _StudyPlan.model_fields, n=1)
-    return "a study has no such setting" + (f"; did you mean {near[0]}?" if near else "")
+    close_matches = difflib.get_close_matches(name, _StudyPlan.model_fields, n=1)
+    return "a study has no such setting" + (f"; did you mean {close_matches[0]}?" if close_matches else "")
 
 
 def prepare_study(file: Path) -> _PreparedStudy:
     """Read a plan and the files that it names, relative to its folder."""
-    plan, here = _read_plan(file), file.parent
-    config = settled(load(here / plan.settings) if plan.settings else RunConfig())
-    classes = clean_all(read_classes(here / plan.classes), here / plan.classes)
+    plan, folder = _read_plan(file), file.parent
+    config = settled(load(folder / plan.settings) if plan.settings else RunConfig())
+    classes = clean_all(read_classes(folder / plan.classes), folder / plan.classes)
     return _PreparedStudy(plan, config, classes, build_clip(config.model))
 
 
@@ -211,12 +211,12 @@ def provision(study: _PreparedStudy, folder: StudyFolder, today: date) -> list[_
             register, fresh[site] = _issue(study, folder, register, site, today)
     _remove_unknown_keys(folder, register)
     register.write(folder.path)  # first: a key that is not in it is not accepted
-    made = [
+    packages = [
         _site_package(study, folder, site, key, fresh.get(site) or _packed_before(folder, site, key))
         for site, key in register.keys.items()
         if site in study.plan.sites
     ]
-    return [*made, _server_package(study, folder, register)]
+    return [*packages, _server_package(study, folder, register)]
 
 
 def revoke(study: _PreparedStudy, folder: StudyFolder, site: str, today: date) -> list[_Handover]:
@@ -226,21 +226,21 @@ def revoke(study: _PreparedStudy, folder: StudyFolder, site: str, today: date) -
     return provision(study, folder, today)
 
 
-def renew(study: _PreparedStudy, folder: StudyFolder, what: str, today: date) -> list[_Handover]:
+def renew(study: _PreparedStudy, folder: StudyFolder, name: str, today: date) -> list[_Handover]:
     """Renew the key of a site, also of a revoked one, or the certificate of the server or of the authority."""
-    if what == _AUTHORITY:
+    if name == _AUTHORITY:
         renew_authority(folder.authority)
-    elif what == _SERVER:
+    elif name == _SERVER:
         folder_certificates(folder.authority).certificate.unlink(missing_ok=True)
-    elif what in study.plan.sites:
+    elif name in study.plan.sites:
         register = Register.read(folder.path)
-        if what in register.keys:
-            register = register.revoke(what, today, "renewed")
-        register, key = _issue(study, folder, register, what, today)
+        if name in register.keys:
+            register = register.revoke(name, today, "renewed")
+        register, key = _issue(study, folder, register, name, today)
         register.write(folder.path)
-        _site_package(study, folder, what, register.keys[what], key)
+        _site_package(study, folder, name, register.keys[name], key)
     else:
-        raise ConfigError(f"--renew: {what!r} is neither a site of the study nor '{_SERVER}' or '{_AUTHORITY}'")
+        raise ConfigError(f"--renew: {name!r} is neither a site of the study nor '{_SERVER}' or '{_AUTHORITY}'")
     return provision(study, folder, today)
 
 
@@ -296,15 +296,15 @@ def _site_package(study: _PreparedStudy, folder: StudyFolder, site: str, issued:
 
 
 def _server_package(study: _PreparedStudy, folder: StudyFolder, register: Register) -> _Handover:
-    made = folder_certificates(folder.authority)
-    known = {site: issued for site, issued in register.keys.items() if issued.digest and site in study.plan.sites}
-    ends = {issued.digest: issued.ends.isoformat() for issued in known.values()}
+    certificates = folder_certificates(folder.authority)
+    issued_keys = {site: issued for site, issued in register.keys.items() if issued.digest and site in study.plan.sites}
+    ends = {issued.digest: issued.ends.isoformat() for issued in issued_keys.values()}
     files = {
         names.SETTINGS: study.config.to_toml().encode(),
-        names.CERTIFICATE: made.certificate.read_bytes(),
-        names.SERVER_KEY: made.key.read_bytes(),
+        names.CERTIFICATE: certificates.certificate.read_bytes(),
+        names.SERVER_KEY: certificates.key.read_bytes(),
         names.ENDS: (json.dumps(ends, indent=1, sort_keys=True) + "\n").encode(),
-        **{f"{names.SITES}{file_name(site)}.pub": folder.public(site).read_bytes() for site in known},
+        **{f"{names.SITES}{file_name(site)}.pub": folder.public(site).read_bytes() for site in issued_keys},
     }
     return _write(study, folder, {"kind": "server", "name": _SERVER}, files)
 

@@ -70,12 +70,12 @@ class GridThreads:
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         requests = list(messages)
-        taken = self._wait_for(lambda: self._grid.push_messages(requests))
+        message_ids = self._wait_for(lambda: self._grid.push_messages(requests))
         now = time.monotonic()
         self._sent = {id: sent for id, sent in self._sent.items() if now < sent[1] + 2 * sent[0].metadata.ttl}
         self._polls = {id: poll for id, poll in self._polls.items() if id in self._sent}
         self._sent |= {request.metadata.message_id: (request, now) for request in requests}
-        return taken
+        return message_ids
 
     def _wait_for(self, function: Callable[[], Iterable[Any]]) -> Iterable[Any]:
         call = _Call(function)

@@ -24,7 +24,7 @@ _CHECK_CONNECTED = 1.0  # seconds between two checks of which sites are connecte
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long the server waits, and for how many sites."""
+    """Timeouts of the server, and the minimum number of sites."""
 
     timeout: float = 600.0  # seconds for a reply; a site that takes longer is left out of this step
     min_sites: int = 1  # with fewer the server waits, whatever the timeout
@@ -105,11 +105,11 @@ class GridTransport:
 
     def take_drops(self) -> Reasons:
         """Return which replies were not used, and why, since the last call."""
-        taken, self._drops = self._drops, Reasons()
-        for site, why in self.connected.notes.items():
-            taken.add(site, "connect", why)
+        drops, self._drops = self._drops, Reasons()
+        for site, reason in self.connected.notes.items():
+            drops.add(site, "connect", reason)
         self.connected.notes = {}
-        return taken
+        return drops
 
     def _collect(self, pending: dict[str, _Pending], replies: dict[str, Reply], needed: int) -> None:
         """Send requests, again where a site was lost, until all have replied or the timeout has passed."""
@@ -143,9 +143,9 @@ class GridTransport:
                 message = Message(records, node.id, route(type(one.request)), ttl=ttl, group_id=round_number)
                 self.audit(audit_message(message, OUT, site, "sent"))
                 one.node, one.sent, messages[site] = node, message, message
-        taken = set(self.grid.push_messages(list(messages.values()))) if messages else set()
+        message_ids = set(self.grid.push_messages(list(messages.values()))) if messages else set()
         for site, message in messages.items():
-            pending[site].message = message.metadata.message_id if message.metadata.message_id in taken else ""
+            pending[site].message = message.metadata.message_id if message.metadata.message_id in message_ids else ""
 
     def _note_connections(self, pending: Iterable[str], present: Iterable[str]) -> None:
         """Report once that an awaited site is not connected, and once that it is connected again."""
@@ -179,7 +179,7 @@ class GridTransport:
             yield site, reply
 
     def _read(self, site: str, message: Message, one: _Pending) -> Reply:
-        """Return the reply in a message, or raise `Unreadable` whatever reading it causes."""
+        """Return the reply in a message; raise `Unreadable` for any error in it."""
         if message.has_error():
             raise Unreadable(f"failed: {one_line(message.error.reason)}")
         if one.node is None or message.metadata.src_node_id != one.node.id:
@@ -194,10 +194,10 @@ class GridTransport:
             raise Unreadable("the reply came from another folder than before: two sites use this key, or it was moved")
         return reply
 
-    def _drop(self, site: str, request: Request, why: str) -> None:
+    def _drop(self, site: str, request: Request, reason: str) -> None:
         """Count an unusable reply, and report it unless the last one of this site had the same reason."""
-        self._drops.add(site, type(request).__name__, why)
-        note = f"round {request.round + 1}, {type(request).__name__}: {site} is left out: {why}"
+        self._drops.add(site, type(request).__name__, reason)
+        note = f"round {request.round + 1}, {type(request).__name__}: {site} is left out: {reason}"
         if self._last_drop.get(site) != note:
             self._last_drop[site] = note
             self.watcher.noticed(note)

@@ -116,8 +116,8 @@ class _ServerFile:
             numbers = {str(name): int(number) for name, number in kept["sites"].items()}
             return cls(path, str(kept["run"]), int(kept["starts"]), KnownSites(numbers, dict(kept["folders"])))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            why = f"{error} is missing" if isinstance(error, KeyError) else error
-            raise RunFolderError(f"{path}: is damaged: {why}") from error
+            reason = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise RunFolderError(f"{path}: is damaged: {reason}") from error
 
     def keep(self, known: KnownSites) -> None:
         kept = {"run": self.run, "starts": self.attempt, "sites": known.numbers, "folders": known.folders}

@@ -38,22 +38,22 @@ class _AdmissionChange:
             watcher.noticed(f"{name} may join now")
         for name in self.left:
             watcher.noticed(f"{name} may no longer join")
-        for name, why in self.refused.items():
+        for name, reason in self.refused.items():
             watcher.noticed(
-                f"{name} cannot be registered ({why}); if its key was removed while this server runs, the site needs "
-                "a new key (delete its site.key and join with --check), or restart the server with --resume"
+                f"{name} cannot be registered ({reason}); if its key was removed while this server runs, the site "
+                "needs a new key (delete its site.key and join with --check), or restart the server with --resume"
             )
 
 
 def _admit(control: Control, keys: Iterable[SiteKey]) -> _AdmissionChange:
     """Register new keys and unregister removed ones. A key that cannot be registered does not stop the others."""
-    wanted = {(key.name, key.public) for key in keys}
+    admitted = {(key.name, key.public) for key in keys}
     registered = {(site.name, site.public): site for site in control.sites()}
-    left = sorted(set(registered) - wanted)
-    for known in left:
-        control.unregister(registered[known])
-    why_not = {name: control.register(name, public) for name, public in sorted(wanted - set(registered))}
-    refused = {name: why for name, why in why_not.items() if why}
+    left = sorted(set(registered) - admitted)
+    for removed in left:
+        control.unregister(registered[removed])
+    why_not = {name: control.register(name, public) for name, public in sorted(admitted - set(registered))}
+    refused = {name: error for name, error in why_not.items() if error}
     return _AdmissionChange([name for name in why_not if name not in refused], [name for name, _ in left], refused)
 
 
@@ -61,30 +61,30 @@ def _admit(control: Control, keys: Iterable[SiteKey]) -> _AdmissionChange:
 def keep_admitted(folder: Path, control: Control, watcher: ProgressReporter) -> Iterator[None]:
     """Keep the registry in step with a folder of keys during the run: a new file adds a site."""
     folder.mkdir(parents=True, exist_ok=True)
-    known = admitted_keys(folder, today_utc())
-    _AdmissionChange(refused=_admit(control, known.values()).refused).announce(watcher)
-    over = threading.Event()
+    previous = admitted_keys(folder, today_utc())
+    _AdmissionChange(refused=_admit(control, previous.values()).refused).announce(watcher)
+    stopped = threading.Event()
 
     def watch() -> None:
-        nonlocal known
-        trouble = ""
-        while not over.wait(1.0):
+        nonlocal previous
+        last_error = ""
+        while not stopped.wait(1.0):
             try:
-                found = admitted_keys(folder, today_utc())
-                if found != known:
-                    _admit(control, found.values()).announce(watcher)
-                    known = found
-                trouble = ""
+                current = admitted_keys(folder, today_utc())
+                if current != previous:
+                    _admit(control, current.values()).announce(watcher)
+                    previous = current
+                last_error = ""
             except (FedCoPLError, httpx.HTTPError) as error:
-                if str(error) != trouble:
-                    watcher.noticed(trouble := str(error))
+                if str(error) != last_error:
+                    watcher.noticed(last_error := str(error))
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        stopped.set()
         thread.join()
 
 
@@ -138,15 +138,15 @@ class ConnectedSites:
         nodes = {node.node_id: node for node in self.grid.get_nodes()}
         self.names |= {id: node.name for id, node in nodes.items() if node.name}
         self._query_names([id for id in nodes if id not in self.names])
-        found: dict[str, SiteNode] = {}
+        current: dict[str, SiteNode] = {}
         for id in sorted(nodes, key=lambda id: (nodes[id].last_activated_at, id)):
             name = self.names.get(id, "")
-            if name in found:
+            if name in current:
                 self.notes[name] = "two sites have this name; the one that connected second is left out"
             elif name:
                 key = sha256(nodes[id].public_key).hexdigest()[:16]
-                found[name] = SiteNode(id, key, nodes[id].last_activated_at)
-        return found
+                current[name] = SiteNode(id, key, nodes[id].last_activated_at)
+        return current
 
     def _query_names(self, unknown: Iterable[int]) -> None:
         messages = [Message(RecordDict(), id, NAME_QUERY, ttl=self.name_timeout) for id in unknown]

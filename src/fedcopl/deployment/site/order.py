@@ -47,7 +47,7 @@ class _RoundStage(IntEnum):
 
 
 class HandledRequest(NamedTuple):
-    """What the order of requests depends on of a request that was handled."""
+    """The part of a handled request that the order of requests depends on."""
 
     kind: str
     stage: int
@@ -150,10 +150,10 @@ def _too_often(request: Request, progress: RoundProgress, config: RunConfig, res
     like = sum((one.kind, one.stage, one.step) == (entry.kind, entry.stage, entry.step) for one in progress.computed)
     once = max_aggregations(config, request.round) if isinstance(request, SetupKeys) else 1
     repeats = MAX_REPEATS if isinstance(request, SetupKeys) or entry.peers else 0
-    most = (once + repeats) * (1 + restarts)
+    limit = (once + repeats) * (1 + restarts)
     if isinstance(request, Adapt) and not entry.peers:
-        most = max(MAX_ESTIMATIONS, 1 + restarts)  # in all: totals may differ, which those among peers may not
-    if like < most:
+        limit = max(MAX_ESTIMATIONS, 1 + restarts)  # in all: totals may differ, which those among peers may not
+    if like < limit:
         return None
     return f"{entry.kind} in round {request.round + 1} for the {like + 1}th time, each time with another content"
 

@@ -134,7 +134,7 @@ def pinned(request: SiteRequest) -> Iterable[str]:
 
 
 def in_order(request: SiteRequest, step: SiteStep) -> Iterator[str]:
-    """Each request of the protocol comes once, and in its order."""
+    """Accept each request of the protocol once, in the protocol's order."""
     reason = out_of_order(request.request, step, request.client.config, int(request.site.home.limits.restarts))
     if reason:
         yield reason
@@ -170,7 +170,7 @@ def vouched(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
 
 
 def members_pinned(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
-    """Keep the members of the first class feature sums, before their masks come off."""
+    """Pin the members of the first class feature sums, before their masks are removed."""
     session = before.secrets.session
     is_of_priors = isinstance(request.request, Unmask) and session is not None and session.for_priors
     if session is not None and is_of_priors and sends_features(request.client.config):

@@ -130,7 +130,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Consent:
-    """What may leave a site, and the privacy that it requires of a run."""
+    """The data that may leave a site, and the privacy that it requires of a run."""
 
     share: tuple[str, ...] = DEFAULT_SHARE  # prompts that may leave, and `features`
     min_sites: int = 0  # above 0: secure aggregation over at least this many sites is required
@@ -143,14 +143,14 @@ class Consent:
             raise ConfigError("share: name at least one kind of prompts; without one a site cannot take part")
         for name in self.share:
             if name not in _shareable():
-                near = difflib.get_close_matches(name, _shareable(), n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
+                close_matches = difflib.get_close_matches(name, _shareable(), n=1)
+                hint = f"; did you mean {close_matches[0]}?" if close_matches else ""
                 raise ConfigError(f"share: {name!r} is unknown (choose from: {', '.join(_shareable())}){hint}")
         if min(self.min_sites, self.min_images) < 0 or not 0 <= self.min_noise < math.inf:  # also nan
             raise ConfigError("min-sites, min-noise, min-images: must be numbers >= 0")
         if self.min_sites and not self.secure_aggregation:
             raise ConfigError(
-                "min-sites: needs secure aggregation, and no-secure-aggregation refuses it; use one of both"
+                "min-sites: needs secure aggregation, which no-secure-aggregation disables; use only one of them"
             )
 
     @property
@@ -163,15 +163,15 @@ class Consent:
             sites = self.min_sites or FEATURE_SITES
             features = f" and class feature sums (secure aggregation of at least {counted(sites, 'site')})"
         if not self.secure_aggregation:
-            how = "without secure aggregation"
+            aggregation = "without secure aggregation"
         elif self.min_sites:
-            how = f"only in secure aggregation over at least {counted(self.min_sites, 'site')}"
+            aggregation = f"only in secure aggregation over at least {counted(self.min_sites, 'site')}"
         else:
-            how = "with or without secure aggregation"
+            aggregation = "with or without secure aggregation"
         noise = f", with noise of at least {self.min_noise:g}" if self.min_noise else ""
         images = f", in updates and sums of at least {counted(self.min_images, 'image')}"
         accuracy = "" if self.reports_accuracy else ", and does not report its test accuracy"
-        return f"it shares {', '.join(self.prompts)} prompts{features}, {how}{noise}{images}{accuracy}"
+        return f"it shares {', '.join(self.prompts)} prompts{features}, {aggregation}{noise}{images}{accuracy}"
 
     @property
     def reports_accuracy(self) -> bool:
@@ -181,9 +181,9 @@ class Consent:
     def objections(self, request: Request, config: RunConfig) -> Iterator[str]:
         """Yield the conditions that a request in a run with these settings does not meet."""
         sent = request.shared if isinstance(request, Estimate | Train) else ()
-        foreign = sorted({*sent, *choose_method(config).shared()} - set(self.share))
-        if foreign:
-            yield f"the run averages the prompt {foreign[0]!r:.60}, and this site shares only {', '.join(self.share)}"
+        missing = sorted({*sent, *choose_method(config).shared()} - set(self.share))
+        if missing:
+            yield f"the run averages the prompt {missing[0]!r:.60}, and this site shares only {', '.join(self.share)}"
         privacy = config.privacy
         sites = self.min_sites or FEATURE_SITES
         if FEATURES not in self.share and sends_features(config):
@@ -194,12 +194,12 @@ class Consent:
                 f": set privacy.secure_aggregation=true and privacy.min_sites={sites}, or priors.prototypes=false"
             )
         if not self.secure_aggregation and (privacy.secure_aggregation or isinstance(request, KeyRequest)):
-            yield "this site takes part in no secure aggregation, and the run has it"
+            yield "this site does not allow secure aggregation, which the run uses"
         if self.min_sites and not privacy.secure_aggregation:
             yield "this site requires privacy.secure_aggregation, and the run has none"
         elif self.min_sites > privacy.min_sites:
-            least, there = self.min_sites, privacy.min_sites
-            yield f"this site requires sums over at least {counted(least, 'site')}, and privacy.min_sites is {there}"
+            least, offered = self.min_sites, privacy.min_sites
+            yield f"this site requires sums over at least {counted(least, 'site')}, and privacy.min_sites is {offered}"
         if self.min_noise > privacy.noise_multiplier:
             noise = privacy.noise_multiplier
             yield f"this site requires privacy.noise_multiplier >= {self.min_noise:g}, and the run has {noise:g}"
@@ -330,18 +330,18 @@ def choose_agreement(accept: str, folder: Path, prompt: ApprovalPrompt, watch: C
 def describe_run(config: RunConfig) -> Iterator[str]:
     """Yield lines that describe a run with these settings and what leaves a site in it."""
     method, privacy = choose_method(config), config.privacy
-    how = "without secure aggregation"
+    aggregation = "without secure aggregation"
     if privacy.secure_aggregation:
-        how = f"in secure aggregation over at least {counted(privacy.min_sites, 'site')}"
-    how += f", with noise of {privacy.noise_multiplier:g}" if privacy.noise_multiplier else ""
+        aggregation = f"in secure aggregation over at least {counted(privacy.min_sites, 'site')}"
+    aggregation += f", with noise of {privacy.noise_multiplier:g}" if privacy.noise_multiplier else ""
     yield f"{counted(config.rounds, 'round')} of {run_title(config)}, {counted(config.train.epochs, 'epoch')} each"
-    yield f"prompts sent after each round: {', '.join(method.averaged()) or 'none'}, {how}"
+    yield f"prompts sent after each round: {', '.join(method.averaged()) or 'none'}, {aggregation}"
     refreshes = -(-config.rounds // config.labels.refresh_every)
-    counts = f"at {counted(refreshes, 'refresh')}, {how}" if choose_labeler(config).cooperative else "none"
+    counts = f"at {counted(refreshes, 'refresh')}, {aggregation}" if choose_labeler(config).cooperative else "none"
     yield f"class counts of confident images sent: {counts}"
     if config.adapts and config.priors.logit_bias:
         features = ", and image features by class" * sends_features(config)
-        yield f"sums for the priors sent: posteriors{features}, {how}"
+        yield f"sums for the priors sent: posteriors{features}, {aggregation}"
     if privacy.noise_multiplier:
         yield f"replies with noise in total: {planned_releases(config)} (`fedcopl privacy` prints the epsilon)"
     yield from (one_line(f"{name} = {value}") for name, value in flat_settings(config).items() if name != "name")

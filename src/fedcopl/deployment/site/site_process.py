@@ -65,10 +65,10 @@ def check_server(server: ServerAddress) -> None:
         return  # not running yet: the site keeps trying
 
 
-def _untrusted(server: ServerAddress, why: str) -> str:
+def _untrusted(server: ServerAddress, reason: str) -> str:
     host = server.address.rpartition(":")[0]
     return (
-        f"{server.address}: its certificate is not signed by {server.ca} ({why}); "
+        f"{server.address}: its certificate is not signed by {server.ca} ({reason}); "
         f"ask the operator for a new ca.pem or package, and whether the certificate includes {host} (--address)"
     )
 

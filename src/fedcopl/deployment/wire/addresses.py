@@ -22,10 +22,10 @@ _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 _MAX_NAME = 60  # characters of a site's name
 
 
-def check_site_name(name: str, where: str) -> None:
+def check_site_name(name: str, origin: str) -> None:
     """Raise `ConfigError` for a name that cannot be shown in one line; `where` names the option or file at fault."""
     if not name.isprintable() or name != name.strip() or not 0 < len(name) <= _MAX_NAME:
-        raise ConfigError(f"{where}: {name!r} must be 1 to {_MAX_NAME} printable characters")
+        raise ConfigError(f"{origin}: {name!r} must be 1 to {_MAX_NAME} printable characters")
 
 
 def own_address(host: str) -> str:
@@ -49,8 +49,8 @@ def own_numbers(host: str) -> frozenset[AddressNumber]:
     number = _number(host)
     if number is not None:
         return frozenset() if number.is_unspecified else frozenset({number})
-    found = {str(address[0]) for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
-    return frozenset(number for number in map(_number, found) if number is not None)
+    addresses = {str(address[0]) for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    return frozenset(number for number in map(_number, addresses) if number is not None)
 
 
 def is_this_machine(client: str, own: Collection[AddressNumber]) -> bool:

@@ -84,10 +84,12 @@ def differences(terms: Terms, classes: str, model: str) -> list[str]:
         ("classes", terms.classes, classes),
         ("model", terms.model, model.split()[-1]),  # without the name of the site's file
     ]
-    unequal = [(what, theirs, ours) for what, theirs, ours in sides if theirs.split()[-1:] != ours.split()[-1:]]
+    unequal = [
+        (name, expected, actual) for name, expected, actual in sides if expected.split()[-1:] != actual.split()[-1:]
+    ]
     if _release_of(terms.version) != _release_of(version("fedcopl")):
         unequal.insert(0, ("fedcopl", terms.version, version("fedcopl")))
-    return [f"{what}: the server has {theirs}, this site has {ours}" for what, theirs, ours in unequal]
+    return [f"{name}: the server has {expected}, this site has {actual}" for name, expected, actual in unequal]
 
 
 def _release_of(version: str) -> str:
