@@ -163,8 +163,18 @@ def _estimate(settings: Settings, text: FloatArray | None) -> Steps:
 
     clear = CLEAR_PRIOR if explained else CLEAR
     model = yield from _choose_parts(models, clear, images, mean, square, settings.prototypes, text)
-    is_free = known is None and bool(np.ptp(model.class_prior) > TINY)
-    for number in range(len(models), len(models) + EM_STEPS if settings.prototypes else 0):
+    if settings.prototypes:
+        model = yield from _fit_prototypes(model, known is None, len(models), images, mean, square)
+    model = yield from _choose_scale(model, images)
+    return model if settings.label_shift else replace(model, strength=math.inf)
+
+
+def _fit_prototypes(
+    model: PosteriorModel, is_unknown: bool, first: int, images: float, mean: FloatArray, square: FloatArray
+) -> Generator[Step, list[FloatArray], PosteriorModel]:
+    """Fit class means, logit bias and, unless it is uniform or known, the common class prior by EM."""
+    is_free = is_unknown and bool(np.ptp(model.class_prior) > TINY)
+    for number in range(first, first + EM_STEPS):
         [sums] = yield (Statistic("class_sums", (model,), first=number),)
         if is_free:
             model = replace(model, class_prior=_floored(sums[0][:, 0] / images))
@@ -172,8 +182,7 @@ def _estimate(settings: Settings, text: FloatArray | None) -> Steps:
         [sums] = yield (Statistic("predicted", (model,)),)
         # Without client priors the images also tell the class prior: it and the bias share what is left to explain.
         model = model.rebalanced(sums[0], 0.5 if is_free and math.isinf(model.strength) else 1.0)
-    model = yield from _choose_scale(model, images)
-    return model if settings.label_shift else replace(model, strength=math.inf)
+    return model
 
 
 def _estimate_bias(settings: Settings) -> Steps:

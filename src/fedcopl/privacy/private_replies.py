@@ -109,7 +109,7 @@ class PrivateReplies:
         """Raise CannotReply where one more reply would reveal more than the accountant of the run counts."""
         config, kind, number = self.config, kind_of(request), request.round + 1
         if request.round >= config.rounds:
-            raise CannotReply(f"{kind} request in round {number}, but the run has {config.rounds} rounds")
+            raise CannotReply(f"{kind} request in round {number}, but the run has {counted(config.rounds, 'round')}")
         if isinstance(request, Estimate) and request.round % config.labels.refresh_every:
             raise CannotReply(f"{kind} request in round {number}, which has no refresh")
         before = secrets.noisy_replies.get(kind)
