@@ -90,7 +90,7 @@ def test_a_dry_run_prints_an_estimate_and_writes_nothing(tmp_path):
     assert process.returncode == 0, process.stderr
     takes, computes = process.stdout.splitlines()
     assert takes.startswith("takes") and "GB of memory, for 2 rounds of 1 epoch" in takes
-    assert re.fullmatch(r"computes +[\d,]+ image encodings, [\d,]+ training steps", computes)
+    assert re.fullmatch(r"compute +[\d,]+ image encodings, [\d,]+ training steps", computes)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fedcopl.deployment.server.plan import PreparedServer
 
 from deployment.toolbox import digit_sites
 from fakes import SkewedLearner, start, unit_rows
 from fedcopl.algorithm.select import Selection
 from fedcopl.config import RunConfig
+from fedcopl.deployment.server.rounds import PreparedServer
 from fedcopl.deployment.site.peers import Peers
 from fedcopl.deployment.site.pipeline import known_peers, members_pinned
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
