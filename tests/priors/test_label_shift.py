@@ -48,6 +48,12 @@ def test_evidence_is_held_out_by_hand():
     assert found[STRENGTHS.index(0.0)] == pytest.approx(2 * math.log(2e-9), rel=1e-3)
 
 
+def test_the_common_prior_is_at_least_as_strong_as_the_minimum():
+    found = shift_evidence(np.array([[2.0, 0.0]] * 4), EVEN, min_strength=1.0)
+    assert found[STRENGTHS.index(math.inf)] == pytest.approx(0.0)
+    assert found[1:] == pytest.approx(4 * math.log(2 * 0.75), abs=1e-2)  # the others say 3/4, at any weaker strength
+
+
 def test_there_is_no_evidence_where_the_client_is_like_all():
     draw = stream(1, "like all")
     labels = draw.choice(4, 400)

@@ -1,6 +1,7 @@
 """The sums that a client computes from its images, by hand."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -37,10 +38,22 @@ def test_logits_are_summed_over_images_in_so_far_as_they_are_of_other_classes():
     assert computed([[1.0, 1e-320]], Statistic("logits")) == pytest.approx([0.0, -50.0])
 
 
+@pytest.mark.parametrize(("feature_scale", "prior"), [(0.0, [0.75, 0.25]), (0.1, [1.0, 0.0])])
+def test_with_text_alone_the_class_prior_has_one_image_more_of_each_class(feature_scale, prior):
+    # Two certain images of class 0 and one more of each class are 3 : 1.
+    model = PosteriorModel(EVEN, np.zeros(2), feature_scale=feature_scale, strength=0.0)
+    scores = ClientScores(np.array([[0.0, -700.0]] * 2))
+    assert scores.class_prior(model) == pytest.approx(prior, abs=1e-3)
+    [[*evidence]] = scores.compute(Statistic("evidence", (model,), np.array([EVEN])), unused)[0]
+    # Held out, the other image and as much of the common prior are 3 : 1, worth log(2 * 3 / 4) each; alone, log 2.
+    least = 2 * math.log(3 / 2) if feature_scale == 0 else 2 * math.log(2)
+    assert evidence[STRENGTHS.index(0.0)] == pytest.approx(least, abs=2e-2)
+
+
 @pytest.mark.parametrize(("strength", "counts"), [(math.inf, [3.6, 0.4]), (0.0, [4.0, 0.0])])
 def test_class_sums_are_of_posteriors_under_the_own_class_prior(strength, counts):
     # Four images of 0.9 : 0.1 are most likely all of class 0, if the class prior may be any.
-    model = PosteriorModel(EVEN, np.zeros(2), strength=strength)
+    model = PosteriorModel(EVEN, np.zeros(2), feature_scale=0.1, strength=strength)
     features = np.array([[0.6, 0.8]] * 4)
     [sums] = computed([[0.9, 0.1]] * 4, Statistic("class_sums", (model,)), lambda: features)
     assert sums == pytest.approx(np.array(counts)[:, None] * [1, 0.6, 0.8], abs=1e-2)
@@ -85,14 +98,17 @@ def test_evidence_is_against_what_all_clients_predict_on_average():
     same = computed(probs, Statistic("evidence", (no_priors(2),), np.array([[0.9, 0.1]])))
     assert same == pytest.approx(np.zeros((1, len(STRENGTHS))))
     # Where they are predicted 1 : 1 on average, each image is worth log 1.8.
-    [other] = computed(probs, Statistic("evidence", (no_priors(2),), EVEN[None]))
+    weak = replace(no_priors(2), feature_scale=0.1)
+    [other] = computed(probs, Statistic("evidence", (weak,), EVEN[None]))
     assert other[STRENGTHS.index(0.0)] == pytest.approx(4 * math.log(1.8), abs=1e-3)
 
 
-@pytest.mark.parametrize(("threshold", "strength"), [(0.5, 0.0), (0.6, math.inf)])
-def test_a_client_alone_uses_its_class_prior_by_its_own_clear_evidence(threshold, strength):
-    # Each of four images is worth log 1.8 = 0.588 nats, if the class prior may be any.
-    assert ClientScores(np.log([[0.9, 0.1]] * 4)).strength(no_priors(2), threshold) == strength
+@pytest.mark.parametrize(("threshold", "uses_it"), [(0.4, True), (0.42, False)])
+def test_a_client_alone_uses_its_class_prior_by_its_own_clear_evidence(threshold, uses_it):
+    # Ratios of 1.8 : 0.2, and half as much of the common prior: pi = (1.8 pi / (0.2 + 1.6 pi) + 0.25) / 1.5 has the
+    # solution 0.817, so each of four images is worth log(0.2 + 1.6 * 0.817) = 0.41 nats.
+    strength = ClientScores(np.log([[0.9, 0.1]] * 4)).strength(no_priors(2), threshold)
+    assert math.isfinite(strength) == uses_it
 
 
 def test_one_image_alone_is_no_evidence():

@@ -180,8 +180,7 @@ def _fit_prototypes(
             model = replace(model, class_prior=_floored(sums[0][:, 0] / images))
         model = replace(model, prototypes=make_prototypes(sums[0], images, mean, square, number, None))
         [sums] = yield (Statistic("predicted", (model,)),)
-        # Without client priors the images also tell the class prior: it and the bias share what is left to explain.
-        model = model.rebalanced(sums[0], 0.5 if is_free and math.isinf(model.strength) else 1.0)
+        model = model.rebalanced(sums[0])
     return model
 
 

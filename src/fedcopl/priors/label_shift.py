@@ -46,7 +46,7 @@ def label_shift(
     return estimate
 
 
-def shift_evidence(ratios: FloatArray, class_prior: FloatArray) -> FloatArray:
+def shift_evidence(ratios: FloatArray, class_prior: FloatArray, min_strength: float = 0.0) -> FloatArray:
     """Return the held-out log-likelihood ratio of a client's class prior against the common one, (len(STRENGTHS),).
 
     sum_i log sum_c pi(c) ratio_i(c), with pi estimated without the fold of image i.
@@ -54,6 +54,7 @@ def shift_evidence(ratios: FloatArray, class_prior: FloatArray) -> FloatArray:
     Args:
         ratios: p(x | c) / p(x), (n, C).
         class_prior: The common class prior, (C,).
+        min_strength: Of the common prior; smaller ones are raised to it.
     """
     images = len(ratios)
     if images < 2:
@@ -62,6 +63,6 @@ def shift_evidence(ratios: FloatArray, class_prior: FloatArray) -> FloatArray:
     kept = (fold != np.arange(fold.max() + 1)[:, None]).astype(np.float64)
     evidence, pi = [], np.tile(class_prior, (len(kept), 1))
     for strength in STRENGTHS:
-        pi = label_shift(ratios, class_prior, strength, kept, pi)
+        pi = label_shift(ratios, class_prior, max(strength, min_strength), kept, pi)
         evidence.append(np.log(np.maximum((ratios * pi[fold]).sum(axis=1), TINY)).sum())
     return np.array(evidence)

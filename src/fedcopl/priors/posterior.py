@@ -121,16 +121,15 @@ class PosteriorModel:
         prototypes = Prototypes(arrays["counts"], arrays["totals"], arrays["whiten"]) if "whiten" in arrays else None
         return cls(arrays["class_prior"], arrays["logit_bias"], text_scale, feature_scale, prototypes, strength)
 
-    def rebalanced(self, predicted: FloatArray, step: float = 1.0) -> "PosteriorModel":
+    def rebalanced(self, predicted: FloatArray) -> "PosteriorModel":
         """Move the logit bias one step towards classes predicted in proportion to the class prior.
 
         Args:
             predicted: How many images are assigned to each class under the class prior, (C,).
-            step: Part of the difference that is removed.
         """
         predicted = np.maximum(predicted, 0.0)  # noise may bring a sum below 0
         shares = np.maximum(predicted / max(predicted.sum(), TINY), TINY)
-        bias = self.logit_bias - step * np.clip(np.log(shares / self.class_prior), -2, 2)
+        bias = self.logit_bias - np.clip(np.log(shares / self.class_prior), -2, 2)
         return replace(self, logit_bias=bias - bias.mean())
 
 

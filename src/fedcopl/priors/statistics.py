@@ -92,7 +92,8 @@ class ClientScores:
         if statistic.kind == "agreement":
             return np.array([scores._agreement(model, shares) for model, shares in pairs]), scores
         ratios = ((np.exp(scores.log_posteriors(model)) / shares, model) for model, shares in pairs)
-        return np.stack([shift_evidence(ratio, model.class_prior) for ratio, model in ratios]), scores
+        rows = [shift_evidence(ratio, model.class_prior, self._min_strength(model)) for ratio, model in ratios]
+        return np.stack(rows), scores
 
     def log_posteriors(self, model: PosteriorModel, class_prior: FloatArray | None = None) -> FloatArray:
         """Return the log-posteriors of the client's own images, (n, C); None: under the common class prior."""
@@ -102,7 +103,15 @@ class ClientScores:
     def class_prior(self, model: PosteriorModel) -> FloatArray:
         """Return the client's class prior under a model, (C,). It is never sent."""
         ratios = np.exp(self.log_posteriors(model)) / model.class_prior
-        return label_shift(ratios, model.class_prior, model.strength)
+        return label_shift(ratios, model.class_prior, max(model.strength, self._min_strength(model)))
+
+    def _min_strength(self, model: PosteriorModel) -> float:
+        """Return the least strength of the common class prior, in units of n: one image per class with text alone.
+
+        Text confuses classes, and with few images per class a client's own class prior follows the confusion.
+        """
+        images, classes = self.log_probs.shape
+        return 0.0 if model.feature_scale else classes / max(images, 1)
 
     def own_distances(self, prototypes: Prototypes | None) -> FloatArray | float:
         """Return the distances of the own images, each left out of the means that it helped to make, (n, C)."""
@@ -113,7 +122,7 @@ class ClientScores:
         posteriors = np.exp(self.log_posteriors(model))
         if len(posteriors) < 2:
             return math.inf
-        evidence = shift_evidence(posteriors / model.class_prior, model.class_prior)
+        evidence = shift_evidence(posteriors / model.class_prior, model.class_prior, self._min_strength(model))
         best = int(evidence.argmax())
         return STRENGTHS[best] if evidence[best] >= threshold * len(posteriors) else math.inf
 
