@@ -12,6 +12,8 @@ from fedcopl_experiments.priors_study import (
     END,
     LONG_TABLE,
     START,
+    ablate,
+    ablation_page,
     means,
     measure,
     rendered,
@@ -114,3 +116,22 @@ def test_where_clients_do_not_differ_little_is_lost_against_a_bias_given_even_cl
         if mean["even"] - mean[part] > 1.0
     }
     assert below == {("CIFAR-10, photo-clip", "+ label shift")}
+
+
+def test_ablations_switch_one_rule_off_at_a_time(data, tmp_path, monkeypatch):
+    used = []
+
+    def recorded(kind, arrays, split, seed, columns):
+        used.append({name: getattr(priors_study.rules, name) for name in priors_study.ABLATIONS})
+        off = [name for name in priors_study.ABLATIONS if used[-1][name] != used[0][name]]
+        return {"zero-shot": 50.0, "+ label shift": 60.0, "all": 70.0 - len(off)}
+
+    monkeypatch.setattr(priors_study, "measure", recorded)
+    out = tmp_path / "ablation.json"
+    ablate(out, {"made-up": lambda seed: data}, ["iid"], [1])
+    assert len(used) == 1 + len(priors_study.ABLATIONS)
+    assert all(sum(one[name] != used[0][name] for name in one) == 1 for one in used[1:])
+    assert {name: getattr(priors_study.rules, name) for name in priors_study.ABLATIONS} == used[0]
+    page = ablation_page(json.loads(out.read_text()))
+    assert "| none | 60.00 | 0.0 | +0.0 | 70.00 | 0.0 | +0.0 |" in page
+    assert page.count("| 60.00 | 0.0 | +0.0 | 69.00 | -1.0 | -1.0 |") == len(priors_study.ABLATIONS)

@@ -2,6 +2,7 @@
 
     python -m fedcopl_experiments.priors_study run OUT.json [--npz FILE ...] [--loader FILE.py] [--seeds 1,2,3]
     python -m fedcopl_experiments.priors_study page OUT.json docs/priors.md
+    python -m fedcopl_experiments.priors_study ablation OUT.json [--npz FILE ...] [--loader FILE.py] [--seeds 1,2,3]
     python -m fedcopl_experiments.priors_study encode OUT.npz --source cifar10 --path DIR --backbone MODEL
 
 A data set is an .npz file with `train`, `test` (unit image features), `train_y`, `test_y` (labels), `text` (class
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 from fedcopl.algorithm import partition
 from fedcopl.files import write_text
+from fedcopl.priors import estimation as rules
 from fedcopl.priors.estimation import Estimation, Settings
 from fedcopl.priors.posterior import PosteriorModel, log_softmax, no_priors
 from fedcopl.priors.statistics import ClientScores
@@ -38,6 +40,25 @@ SHOWN = ("zero-shot", "+ label shift", "all")  # on the page
 CLIENTS, TEN_CLIENTS = 5, {"dtd"}
 TAIL = 10  # images of the most common class for one of the rarest
 LONG_TABLE = "# The priors, seed by seed\n\nMacro accuracy in %; docs/priors.md says of what.\n\n{}\n"
+# Each constant of the estimation with a value that switches its rule off
+ABLATIONS = {
+    "SIGNIFICANT": (math.inf, "mean logits do not count as bias"),
+    "CLEAR_PRIOR": (rules.CLEAR, "one threshold for every class prior"),
+    "CLEAR_GAIN": (math.inf, "the small feature scale only"),
+    "FEW_IMAGES": (1e-9, "the same feature scale for few images"),
+    "EVEN_SPREAD": (0.0, "the predicted shares are not shrunk"),
+    "SCALES": ((1.0,), "one temperature only"),
+}
+ABLATION_PAGE = """# What each rule of the priors is worth
+
+Macro accuracy in % with one rule of [the estimation](../docs/priors.md) switched off: the mean over all sets,
+splits and seeds below, and the largest loss and gain of a set and split. Made by
+`fedcopl_experiments.priors_study ablation`.
+
+{}
+
+Sets: {}. Splits: {}. Seeds: {}.
+"""
 START, END = "<!-- study: made by fedcopl_experiments.priors_study -->", "<!-- end of the study -->"
 
 
@@ -106,7 +127,9 @@ def fit(clients: Sequence[StudyClient], text: NDArray[np.float64], **settings: A
     return estimation
 
 
-def measure(name: str, data: Arrays, split: str, seed: int) -> dict[str, float]:
+def measure(
+    name: str, data: Arrays, split: str, seed: int, columns: Sequence[str] = ("even", "+ label shift", "all", "known")
+) -> dict[str, float]:
     """Return the macro accuracy in % of zero-shot, of each part, of all, and of all with a known class prior."""
     data = with_tail(data, seed) if "tail" in split else data
     clients = split_clients(data, split, seed, 10 if name.split()[0] in TEN_CLIENTS else CLIENTS)
@@ -120,8 +143,8 @@ def measure(name: str, data: Arrays, split: str, seed: int) -> dict[str, float]:
         "known": {"class_prior": counts / counts.sum()},
     }
     row = {"zero-shot": np.mean([client.accuracy(None) for client in clients])}
-    for part, chosen in settings.items():
-        model = fit(clients, text, **chosen).outcome or no_priors(len(text))
+    for part in columns:
+        model = fit(clients, text, **settings[part]).outcome or no_priors(len(text))
         row[part] = np.mean([client.accuracy(model) for client in clients])
         if part in WITHOUT:  # without label shift the estimation is the same, and clients use the common class prior
             common = replace(model, strength=math.inf)
@@ -141,6 +164,46 @@ def run(out: Path, sets: Mapping[str, Any], splits: Sequence[str], seeds: Sequen
             found.setdefault(name, {})[split] = {"seed": list(seeds), **measured}
             write_text(out, json.dumps(found, indent=1) + "\n")
             print(name, split, {column: round(float(np.mean(measured[column])), 1) for column in COLUMNS}, flush=True)
+
+
+def ablate(out: Path, sets: Mapping[str, Any], splits: Sequence[str], seeds: Sequence[int]) -> None:
+    """Measure every set and split with each rule switched off; what is there already is kept."""
+    found: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
+    for name, off in {"": None, **{name: value for name, (value, _) in ABLATIONS.items()}}.items():
+        before = getattr(rules, name, None)
+        if name:
+            setattr(rules, name, off)
+        for kind, load in sets.items():
+            for split in splits:
+                if split not in found.setdefault(name, {}).setdefault(kind, {}):
+                    rows = [measure(kind, load(seed), split, seed, ("+ label shift", "all")) for seed in seeds]
+                    found[name][kind][split] = {
+                        "seed": list(seeds),
+                        **{column: [round(row[column], 2) for row in rows] for column in SHOWN},
+                    }
+                    write_text(out, json.dumps(found, indent=1) + "\n")
+        if name:
+            setattr(rules, name, before)
+
+
+def ablation_page(found: Mapping[str, Results]) -> str:
+    """Return the page of the ablations, one row per rule."""
+    cells = [(kind, split) for kind, splits in found[""].items() for split in splits]
+    heads = ("without prototypes", "largest loss", "gain", "all parts", "largest loss", "gain")
+    lines = [f"| rule switched off | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
+    for name, rows in found.items():
+        words = [f"`{name}`: {ABLATIONS[name][1]}" if name else "none"]
+        for column in SHOWN[1:]:
+            values, full = (
+                np.array([np.mean(one[kind][split][column]) for kind, split in cells]) for one in (rows, found[""])
+            )
+            words += [f"{values.mean():.2f}", f"{(values - full).min():.1f}", f"{(values - full).max():+.1f}"]
+        lines.append(f"| {' | '.join(words)} |")
+    seeds = {seed for kind, split in cells for seed in found[""][kind][split]["seed"]}
+    splits = dict.fromkeys(split_words(split) for _, split in cells)
+    return ABLATION_PAGE.format(
+        "\n".join(lines), "; ".join(found[""]), "; ".join(splits), ", ".join(map(str, sorted(map(int, seeds))))
+    )
 
 
 def means(row: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -263,13 +326,14 @@ def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    study, page, encoding = (commands.add_parser(name) for name in ("run", "page", "encode"))
-    study.add_argument("out", type=Path)
-    study.add_argument("--npz", type=Path, nargs="*", default=[])
-    study.add_argument("--loader", type=Path)
-    study.add_argument("--bias", default="0.3,0.7,1.1")
-    study.add_argument("--splits", default=";".join(SPLITS))
-    study.add_argument("--seeds", default="1,2,3")
+    study, ablation, page, encoding = (commands.add_parser(name) for name in ("run", "ablation", "page", "encode"))
+    for one in (study, ablation):
+        one.add_argument("out", type=Path)
+        one.add_argument("--npz", type=Path, nargs="*", default=[])
+        one.add_argument("--loader", type=Path)
+        one.add_argument("--bias", default="0.3,0.7,1.1")
+        one.add_argument("--splits", default=";".join(SPLITS))
+        one.add_argument("--seeds", default="1,2,3")
     page.add_argument("results", type=Path)
     page.add_argument("page", type=Path)
     encoding.add_argument("out", type=Path)
@@ -287,7 +351,10 @@ def main() -> None:
         draw(found, given.page.parent / "images" / "priors.svg")
     else:
         biases, seeds = map(float, given.bias.split(",")), [int(seed) for seed in given.seeds.split(",")]
-        run(given.out, dict(_sets(given.npz, given.loader, [*biases])), given.splits.split(";"), seeds)
+        measure_all = run if given.command == "run" else ablate
+        measure_all(given.out, dict(_sets(given.npz, given.loader, [*biases])), given.splits.split(";"), seeds)
+    if given.command == "ablation":
+        write_text(given.out.with_suffix(".md"), ablation_page(json.loads(given.out.read_text())))
 
 
 if __name__ == "__main__":
