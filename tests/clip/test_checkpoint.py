@@ -104,7 +104,7 @@ def test_a_weight_without_a_place_is_named(folder):
 def test_tables_that_older_versions_stored_are_no_harm(folder):
     ids = {"text_model.embeddings.position_ids": torch.arange(24)[None]}
     change_weights(folder, lambda weights: weights.update(ids))
-    assert load_clip(folder).positions == 24
+    assert load_clip(folder).context_length == 24
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 """Hugging Face folders of a CLIP or a SigLIP: config.json, weights, tokenizer and image transform."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError
 from ..blocks import Activation
-from ..preprocess import CLIP_MEAN, CLIP_STD, HALF, read_transform
-from ..text_towers import CausalText, PaddedText, ReadPadded, ReadUpToEnd, SentenceReading, TextTower
+from ..preprocess import HALF, read_transform
+from ..text_towers import CausalText, PaddedText, TextTower, pad_rows, split_at_end
 from ..tokenizer import Tokenizer, canonical, clip_tokenizer, read_tokenizer
 from ..vision_towers import VisionTower
 from .files import positive, read_json, read_weights
@@ -114,29 +115,26 @@ def load_hugging_face(folder: Path) -> Parts:
     vision_names, text_names = (_SIGLIP_VISION, _SIGLIP_TEXT) if is_siglip else (CLIP_VISION, CLIP_TEXT)
     image = positive(int, vision_config.get("image_size", 224), "image_size", file) if is_siglip else None
     vision = build_vision(weights, vision_names, _traits(vision_config, file), image)
-    traits = _traits(text_config, file)
-    text: CausalText | PaddedText
-    if is_siglip:
-        text = build_text(weights, text_names, traits, PaddedText)
-    else:
-        text = build_text(weights, text_names, traits, CausalText)
+    kind_of_text: type[TextTower] = PaddedText if is_siglip else CausalText
+    text = build_text(weights, text_names, _traits(text_config, file), kind_of_text)
     scale = check_towers(weights, (vision, vision_names), (text, text_names))
-    compare_sizes(file, _claims(config, vision_config, text_config), _sizes(vision, text))
-    reading: SentenceReading
+    sections = {"": config, "vision_config": vision_config, "text_config": text_config}
+    compare_sizes(file, sections, _sizes(vision, text))
+    usual = {"image_mean": HALF, "image_std": HALF} if is_siglip else {}
     if is_siglip:
-        tokenizer, usual = _siglip_tokenizer(folder), {"image_mean": HALF, "image_std": HALF}
-        reading = ReadPadded(tokenizer.pad_id, text.reads)
+        tokenizer = _siglip_tokenizer(folder)
+        sentences = partial(pad_rows, pad_id=tokenizer.pad_id, length=text.context_length)
     else:
-        tokenizer, usual = read_tokenizer(folder) or clip_tokenizer(), {"image_mean": CLIP_MEAN, "image_std": CLIP_STD}
+        tokenizer = read_tokenizer(folder) or clip_tokenizer()
         end = text_config.get("eos_token_id", tokenizer.end_id)
         if end not in (_LEGACY_END, tokenizer.end_id):
             raise ModelError(f"{file}: eos_token_id is {end}, but the tokenizer's is {tokenizer.end_id}")
-        reading = ReadUpToEnd(None if end == _LEGACY_END else tokenizer.end_id)
+        sentences = partial(split_at_end, end_id=None if end == _LEGACY_END else tokenizer.end_id)
     if tokenizer.vocabulary > (rows := text.embedding.num_embeddings):
         raise ModelError(f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, the weights only {rows}")
     preprocessor = folder / "preprocessor_config.json"
     settings = usual | (read_json(preprocessor) if preprocessor.is_file() else {})
-    return Parts(vision, text, scale, tokenizer, read_transform(settings, vision.image, preprocessor), reading)
+    return Parts(vision, text, scale, tokenizer, read_transform(settings, vision.image, preprocessor), sentences)
 
 
 def _section(config: Mapping[str, Any], tower: str, file: Path) -> dict[str, Any]:
@@ -155,12 +153,6 @@ def _traits(section: Mapping[str, Any], file: Path) -> BlockTraits:
     heads = positive(int, section.get("num_attention_heads"), "num_attention_heads", file)
     epsilon = positive(float, section.get("layer_norm_eps", 1e-5), "layer_norm_eps", file)
     return BlockTraits(heads, _ACTIVATIONS[activation], epsilon)
-
-
-def _claims(config: Mapping[str, Any], vision: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sizes that config.json states."""
-    sections = {"": {"projection_dim": config.get("projection_dim")}, "vision_config.": vision, "text_config.": text}
-    return {prefix + name: value for prefix, section in sections.items() for name, value in section.items()}
 
 
 def _sizes(vision: VisionTower, text: TextTower) -> dict[str, int]:

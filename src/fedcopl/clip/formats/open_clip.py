@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from PIL import Image
 from ...errors import ModelError
 from ..blocks import Activation
 from ..preprocess import CLIP_MEAN, CLIP_STD, HALF, ImageTransform, three_numbers
-from ..text_towers import BertText, CausalText, PaddedText, ReadPadded, ReadUpToEnd, TextTower
+from ..text_towers import BertText, CausalText, PaddedText, TextTower, pad_rows, split_at_end
 from ..tokenizer import Tokenizer, canonical, clip_tokenizer, read_tokenizer
 from ..vision_towers import SHRINK, ResNetTower, VisionTower
 from .files import Weights, positive, read_json, read_weights
@@ -183,7 +184,8 @@ def _assemble(
     text = build_text(weights, _OPENAI_TEXT, text_traits, CausalText)
     scale = check_towers(weights, (vision, vision_names), (text, _OPENAI_TEXT))
     transform = _read_preprocess(preprocess, vision.image, weights.file.with_name(OPEN_CLIP_CONFIG))
-    return Parts(vision, text, scale, _plain_tokenizer(weights, text), transform, ReadUpToEnd(None))
+    sentences = partial(split_at_end, end_id=None)
+    return Parts(vision, text, scale, _plain_tokenizer(weights, text), transform, sentences)
 
 
 def _build_resnet(weights: Weights) -> ResNetTower:
@@ -246,9 +248,7 @@ def load_open_clip_folder(folder: Path) -> Parts:
     heads = positive(int, text.get("heads"), "heads", file)
     traits = BlockTraits(None, activation, head_width=head_width), BlockTraits(heads, activation)
     parts = _assemble(weights, *traits, preprocess)
-    sections = {"": model, "vision_cfg.": vision, "text_cfg.": text}
-    claims = {prefix + name: value for prefix, section in sections.items() for name, value in section.items()}
-    compare_sizes(file, claims, _sizes(parts))
+    compare_sizes(file, {"": model, "vision_cfg": vision, "text_cfg": text}, _sizes(parts))
     return parts
 
 
@@ -318,7 +318,7 @@ def _load_with_timm(
         scale,
         tokenizer,
         _read_preprocess({**usual, **preprocess}, images.image, file),
-        ReadPadded(tokenizer.pad_id, 0 if is_bert else sentences.reads),
+        partial(pad_rows, pad_id=tokenizer.pad_id, length=0 if is_bert else sentences.context_length),
     )
 
 
