@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from data.pictures import TRANSFORM, encoded, load, noise, plant, put
-from fedcopl.classifier.predictions import NamedImages, batches, every_page
+from fedcopl.classifier.predict import NamedImage, batches, every_page
 from fedcopl.classifier.recipe import Recipe, TrainedOn
 from fedcopl.config import Data, RunConfig
 from fedcopl.data.cache import PixelCache
@@ -394,17 +394,17 @@ def test_a_classifier_keeps_how_files_are_read():
     chosen = RunConfig.from_mapping({"data": {"window": "0:3000", "bands": "4,3,2", "pages": "middle"}}, "test")
     recipe = Recipe(("cat", "dog"), "a {}", chosen, TrainedOn("ViT-B/32", "1"))
     written = json.loads(recipe.to_json())
-    assert written["reading"] == {"window": "0:3000", "bands": "4,3,2", "pages": "middle"}
-    assert "reading" not in json.loads(replace(recipe, config=RunConfig()).to_json())
+    assert written["decode_options"] == {"window": "0:3000", "bands": "4,3,2", "pages": "middle"}
+    assert json.loads(replace(recipe, config=RunConfig()).to_json())["decode_options"] == {}
 
 
 def test_a_written_classifier_reads_files_so(tmp_path):
     chosen = RunConfig.from_mapping({"data": {"window": "1%:99%", "pages": "all"}}, "test")
     put(tmp_path, "config.json", Recipe(("cat", "dog"), "a {}", chosen, TrainedOn("ViT-B/32", "1")).to_json())
-    reading = Recipe.read(tmp_path / "config.json")[0].reading
+    reading = Recipe.read(tmp_path / "config.json").decode_options
     assert reading == DecodeOptions(Window("percentiles", 1, 99), (), "all")
     stack = put(tmp_path, "stack.tif", tiff(STACK, photometric="minisblack"))
-    named = [NamedImages("stack.tif", stack), NamedImages("0", noise(1))]
+    named = [NamedImage("stack.tif", stack), NamedImage("0", noise(1))]
     pages = list(every_page(named, reading))
     assert [page.name for page in pages] == [*(f"stack.tif#{number}" for number in range(1, 6)), "0"]
     [batch] = batches(pages, TRANSFORM.cut, reading)
