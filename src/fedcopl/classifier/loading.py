@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from ..clip.frozen_clip import Clip, fingerprint
 from ..config import RunConfig
 from ..config import load as load_config
-from ..data.dataset import TEMPLATE, Dataset, clean_all, read_classes, read_other_names
+from ..data.dataset import TEMPLATE, Dataset, read_classes
 from ..errors import ConfigError, ModelError, RunFolderError, did_you_mean
 from ..federation.client_state import below
 from ..files import no_folder
@@ -55,8 +55,8 @@ def load(
 
 def zero_shot(classes_file: Path, backbone: str | Path, device: str = "auto") -> Classifier:
     """Return plain CLIP as a classifier of the classes that a file names, one a line; it needs no run."""
-    classes = clean_all(read_classes(classes_file), classes_file)
-    template = TEMPLATE + read_other_names(classes_file)
+    listed = read_classes(classes_file)
+    classes, template = tuple(listed.names), TEMPLATE + listed.other_names
     config = RunConfig(method="zeroshot")
     built = _build(config, classes, template, backbone, device, "fp32")
     clip = TrainedOn.of(str(backbone), fingerprint(built.clip))

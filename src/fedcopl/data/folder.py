@@ -16,7 +16,7 @@ from pathlib import Path
 from ..config import Data
 from ..errors import DataError
 from ..files import no_folder
-from .dataset import Dataset, FileRecord, ListedClasses, Skipped, Split, build, clean, find_classes
+from .dataset import ClassList, Dataset, FileRecord, Skipped, Split, build, clean, find_classes
 from .formats import dicom
 from .images import SUFFIXES
 
@@ -124,7 +124,7 @@ def read_folder(data: Data) -> Dataset:
     """Read a data set from folders of images."""
     root = require_folder(data.path, "folder")
     listed = find_classes(data.classes_file, root)
-    written = {clean(name) for name in listed.names} if listed else set()
+    written = set(listed.names) if listed else set()
     clients = root / CLIENTS
     homes: list[tuple[str | None, Path]] = [(None, root)]
     if is_folder(clients):
@@ -144,7 +144,7 @@ def read_folder(data: Data) -> Dataset:
             class_names |= {below.name for below in folders_in(folder)}
             records += _split_records(root, split, folder, client, written, skipped)
     if listed is None and class_names:  # a class without images is still a class
-        listed = ListedClasses(sorted(class_names), root)
+        listed = ClassList(sorted(class_names), root)
     return build("folder", root, records, listed=listed, skipped=skipped)
 
 

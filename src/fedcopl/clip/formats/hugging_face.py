@@ -20,7 +20,7 @@ from .layouts import (
     build_vision,
     check_towers,
     compare_sizes,
-    weights_of,
+    weight_names,
 )
 
 WEIGHT_FILES = (
@@ -30,8 +30,6 @@ WEIGHT_FILES = (
     "pytorch_model.bin.index.json",
 )
 _LEGACY_END = 2  # older configs say 2 for any vocabulary; `transformers` then reads the highest id
-
-
 _ACTIVATIONS: Mapping[str, Activation] = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
 # Its published configs omit the values of the base model.
 _SIGLIP_DEFAULTS = {"hidden_act": "gelu_pytorch_tanh", "num_attention_heads": 12, "layer_norm_eps": 1e-6}
@@ -43,54 +41,41 @@ _NEAREST = {
     "altclip": "google/siglip2-base-patch16-224, which reads many languages",
 }
 
-_BLOCK = weights_of(
-    {
-        "norm_attention": "layer_norm1",
-        "out": "self_attn.out_proj",
-        "norm_mlp": "layer_norm2",
-        "up": "mlp.fc1",
-        "down": "mlp.fc2",
-    }
-) | {f"query_key_value.{kind}": tuple(f"self_attn.{part}_proj.{kind}" for part in "qkv") for kind in ("weight", "bias")}
-
-
-def _vision_names(modules: Mapping[str, str], weights: Mapping[str, str]) -> TowerNames:
-    shared = {
-        "patches": "vision_model.embeddings.patch_embedding",
-        "norm_last": "vision_model.post_layernorm",
-    }
-    single = {"positions": "vision_model.embeddings.position_embedding.weight", **weights}
-    outside = weights_of({**shared, **modules}) | {ours: (theirs,) for ours, theirs in single.items()}
-    return TowerNames(outside, "vision_model.encoder.layers", _BLOCK)
-
-
-def _text_names(projection: str) -> TowerNames:
-    outside = weights_of({"norm_last": "text_model.final_layer_norm", "project": projection}) | {
-        "embedding.weight": ("text_model.embeddings.token_embedding.weight",),
-        "positions": ("text_model.embeddings.position_embedding.weight",),
-    }
-    return TowerNames(outside, "text_model.encoder.layers", _BLOCK)
-
-
-CLIP_VISION = _vision_names(
-    {"norm_first": "vision_model.pre_layrnorm", "project": "visual_projection"},
-    {"class_token": "vision_model.embeddings.class_embedding"},
-)
-CLIP_TEXT = _text_names("text_projection")
-_SIGLIP_VISION = _vision_names(
-    {
-        "pool.out": "vision_model.head.attention.out_proj",
-        "pool.norm_mlp": "vision_model.head.layernorm",
-        "pool.up": "vision_model.head.mlp.fc1",
-        "pool.down": "vision_model.head.mlp.fc2",
-    },
-    {
-        "pool.probe": "vision_model.head.probe",
-        "pool.query_key_value.weight": "vision_model.head.attention.in_proj_weight",
-        "pool.query_key_value.bias": "vision_model.head.attention.in_proj_bias",
-    },
-)
-_SIGLIP_TEXT = _text_names("text_model.head")
+_BLOCK = weight_names("""
+    norm_attention.*   layer_norm1.*
+    query_key_value.*  self_attn.q_proj.* self_attn.k_proj.* self_attn.v_proj.*
+    out.*              self_attn.out_proj.*
+    norm_mlp.*         layer_norm2.*
+    up.*               mlp.fc1.*
+    down.*             mlp.fc2.*
+""")
+_VISION = """
+    patches.*    vision_model.embeddings.patch_embedding.*
+    positions    vision_model.embeddings.position_embedding.weight
+    norm_last.*  vision_model.post_layernorm.*
+"""
+_CLIP_ONLY = """
+    class_token   vision_model.embeddings.class_embedding
+    norm_first.*  vision_model.pre_layrnorm.*
+    project.*     visual_projection.*
+"""
+_SIGLIP_ONLY = """
+    pool.probe              vision_model.head.probe
+    pool.query_key_value.*  vision_model.head.attention.in_proj_*
+    pool.out.*              vision_model.head.attention.out_proj.*
+    pool.norm_mlp.*         vision_model.head.layernorm.*
+    pool.up.*               vision_model.head.mlp.fc1.*
+    pool.down.*             vision_model.head.mlp.fc2.*
+"""
+_TEXT = """
+    embedding.weight  text_model.embeddings.token_embedding.weight
+    positions         text_model.embeddings.position_embedding.weight
+    norm_last.*       text_model.final_layer_norm.*
+"""
+CLIP_VISION = TowerNames(weight_names(_VISION + _CLIP_ONLY), "vision_model.encoder.layers", _BLOCK)
+CLIP_TEXT = TowerNames(weight_names(_TEXT + "project.* text_projection.*"), "text_model.encoder.layers", _BLOCK)
+_SIGLIP_VISION = TowerNames(weight_names(_VISION + _SIGLIP_ONLY), "vision_model.encoder.layers", _BLOCK)
+_SIGLIP_TEXT = TowerNames(weight_names(_TEXT + "project.* text_model.head.*"), "text_model.encoder.layers", _BLOCK)
 
 
 def load_hugging_face(folder: Path) -> Parts:

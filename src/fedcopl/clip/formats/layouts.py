@@ -57,9 +57,13 @@ class TowerNames:
         return theirs
 
 
-def weights_of(modules: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Expand names of modules, ours to theirs, to the names of their weights and biases."""
-    return {f"{ours}.{kind}": (f"{theirs}.{kind}",) for ours, theirs in modules.items() for kind in ("weight", "bias")}
+def weight_names(table: str) -> dict[str, tuple[str, ...]]:
+    """Parse lines of one of our names and of its names in the checkpoint; `*` stands for weight and bias."""
+    names = {}
+    for ours, *theirs in (line.split() for line in table.splitlines() if line.strip()):
+        for kind in ("weight", "bias") if "*" in ours else ("",):
+            names[ours.replace("*", kind)] = tuple(name.replace("*", kind) for name in theirs)
+    return names
 
 
 HEAD_WIDTH = 64  # of all of OpenAI's models

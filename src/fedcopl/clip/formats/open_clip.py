@@ -28,7 +28,7 @@ from .layouts import (
     compare_sizes,
     fill,
     unfilled,
-    weights_of,
+    weight_names,
 )
 
 OPEN_CLIP_CONFIG = "open_clip_config.json"
@@ -59,97 +59,97 @@ _NEAREST_TRUNKS = (
 )
 _TIMM_EPSILON, _BERT_EPSILON = 1e-6, 1e-12
 _CLS_POOLER = "cls_last_hidden_state_pooler"
-_OPENAI_BLOCK = weights_of(
-    {"norm_attention": "ln_1", "out": "attn.out_proj", "norm_mlp": "ln_2", "up": "mlp.c_fc", "down": "mlp.c_proj"}
-) | {f"query_key_value.{kind}": (f"attn.in_proj_{kind}",) for kind in ("weight", "bias")}
+_OPENAI_BLOCK = weight_names("""
+    norm_attention.*   ln_1.*
+    query_key_value.*  attn.in_proj_*
+    out.*              attn.out_proj.*
+    norm_mlp.*         ln_2.*
+    up.*               mlp.c_fc.*
+    down.*             mlp.c_proj.*
+""")
 _OPENAI_VISION = TowerNames(
-    weights_of({"patches": "visual.conv1", "norm_first": "visual.ln_pre", "norm_last": "visual.ln_post"})
-    | {
-        "class_token": ("visual.class_embedding",),
-        "positions": ("visual.positional_embedding",),
-        "project.weight": ("visual.proj",),
-    },
+    weight_names("""
+        class_token     visual.class_embedding
+        patches.*       visual.conv1.*
+        positions       visual.positional_embedding
+        norm_first.*    visual.ln_pre.*
+        norm_last.*     visual.ln_post.*
+        project.weight  visual.proj
+    """),
     "visual.transformer.resblocks",
     _OPENAI_BLOCK,
     transposed=frozenset({"project.weight"}),
 )
 _OPENAI_TEXT = TowerNames(
-    weights_of({"norm_last": "ln_final"})
-    | {
-        "embedding.weight": ("token_embedding.weight",),
-        "positions": ("positional_embedding",),
-        "project.weight": ("text_projection",),
-    },
+    weight_names("""
+        embedding.weight  token_embedding.weight
+        positions         positional_embedding
+        norm_last.*       ln_final.*
+        project.weight    text_projection
+    """),
     "transformer.resblocks",
     _OPENAI_BLOCK,
     transposed=frozenset({"project.weight"}),
 )
 _SIGLIP_TEXT = TowerNames(
-    weights_of({"norm_last": "text.ln_final", "project": "text.text_projection"})
-    | {"embedding.weight": ("text.token_embedding.weight",), "positions": ("text.positional_embedding",)},
+    weight_names("""
+        embedding.weight  text.token_embedding.weight
+        positions         text.positional_embedding
+        norm_last.*       text.ln_final.*
+        project.*         text.text_projection.*
+    """),
     "text.transformer.resblocks",
     _OPENAI_BLOCK,
 )
-_TIMM_BLOCK = weights_of(
-    {
-        "norm_attention": "norm1",
-        "query_key_value": "attn.qkv",
-        "out": "attn.proj",
-        "norm_mlp": "norm2",
-        "up": "mlp.fc1",
-        "down": "mlp.fc2",
-    }
+_TIMM_BLOCK = weight_names("""
+    norm_attention.*   norm1.*
+    query_key_value.*  attn.qkv.*
+    out.*              attn.proj.*
+    norm_mlp.*         norm2.*
+    up.*               mlp.fc1.*
+    down.*             mlp.fc2.*
+""")
+_TIMM_VISION_NAMES = """
+    patches.*    visual.trunk.patch_embed.proj.*
+    positions    visual.trunk.pos_embed
+    norm_last.*  visual.trunk.norm.*
+"""
+_TIMM_CLASS_NAMES = """
+    class_token     visual.trunk.cls_token
+    project.weight  visual.head.proj.weight
+"""
+_TIMM_POOL_NAMES = """
+    pool.probe              visual.trunk.attn_pool.latent
+    pool.query_key_value.*  visual.trunk.attn_pool.q.* visual.trunk.attn_pool.kv.*
+    pool.out.*              visual.trunk.attn_pool.proj.*
+    pool.norm_mlp.*         visual.trunk.attn_pool.norm.*
+    pool.up.*               visual.trunk.attn_pool.mlp.fc1.*
+    pool.down.*             visual.trunk.attn_pool.mlp.fc2.*
+"""
+_TIMM_CLASS_VISION, _TIMM_POOLED_VISION = (
+    TowerNames(weight_names(_TIMM_VISION_NAMES + names), "visual.trunk.blocks", _TIMM_BLOCK)
+    for names in (_TIMM_CLASS_NAMES, _TIMM_POOL_NAMES)
 )
-_TIMM_OUTSIDE = weights_of({"patches": "visual.trunk.patch_embed.proj", "norm_last": "visual.trunk.norm"}) | {
-    "positions": ("visual.trunk.pos_embed",)
-}
-_TIMM_CLASS_VISION = TowerNames(
-    _TIMM_OUTSIDE | {"class_token": ("visual.trunk.cls_token",), "project.weight": ("visual.head.proj.weight",)},
-    "visual.trunk.blocks",
-    _TIMM_BLOCK,
-)
-_TIMM_POOLED_VISION = TowerNames(
-    _TIMM_OUTSIDE
-    | weights_of(
-        {
-            "pool.out": "visual.trunk.attn_pool.proj",
-            "pool.norm_mlp": "visual.trunk.attn_pool.norm",
-            "pool.up": "visual.trunk.attn_pool.mlp.fc1",
-            "pool.down": "visual.trunk.attn_pool.mlp.fc2",
-        }
-    )
-    | {"pool.probe": ("visual.trunk.attn_pool.latent",)}
-    | {
-        f"pool.query_key_value.{kind}": tuple(f"visual.trunk.attn_pool.{part}.{kind}" for part in ("q", "kv"))
-        for kind in ("weight", "bias")
-    },
-    "visual.trunk.blocks",
-    _TIMM_BLOCK,
-)
+# The projection of a BERT is one matrix, or two with a GELU between them.
 _BERT_TEXT = TowerNames(
-    weights_of({"norm_first": "text.transformer.embeddings.LayerNorm"})
-    | {
-        "embedding.weight": ("text.transformer.embeddings.word_embeddings.weight",),
-        "positions": ("text.transformer.embeddings.position_embeddings.weight",),
-        "kinds": ("text.transformer.embeddings.token_type_embeddings.weight",),
-        "project.weight": ("text.proj.weight",),  # one matrix, or two with a GELU between them
-        "project.0.weight": ("text.proj.0.weight",),
-        "project.2.weight": ("text.proj.2.weight",),
-    },
+    weight_names("""
+        embedding.weight  text.transformer.embeddings.word_embeddings.weight
+        positions         text.transformer.embeddings.position_embeddings.weight
+        kinds             text.transformer.embeddings.token_type_embeddings.weight
+        norm_first.*      text.transformer.embeddings.LayerNorm.*
+        project.weight    text.proj.weight
+        project.0.weight  text.proj.0.weight
+        project.2.weight  text.proj.2.weight
+    """),
     "text.transformer.encoder.layer",
-    weights_of(
-        {
-            "norm_attention": "attention.output.LayerNorm",
-            "out": "attention.output.dense",
-            "norm_mlp": "output.LayerNorm",
-            "up": "intermediate.dense",
-            "down": "output.dense",
-        }
-    )
-    | {
-        f"query_key_value.{kind}": tuple(f"attention.self.{part}.{kind}" for part in ("query", "key", "value"))
-        for kind in ("weight", "bias")
-    },
+    weight_names("""
+        query_key_value.*  attention.self.query.* attention.self.key.* attention.self.value.*
+        out.*              attention.output.dense.*
+        norm_attention.*   attention.output.LayerNorm.*
+        up.*               intermediate.dense.*
+        down.*             output.dense.*
+        norm_mlp.*         output.LayerNorm.*
+    """),
 )
 
 
