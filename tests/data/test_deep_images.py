@@ -23,8 +23,7 @@ from fedcopl.config import Data, RunConfig
 from fedcopl.data.cache import PixelCache
 from fedcopl.data.decoding import BadImage, DecodeOptions, Span, Window, eight_bits
 from fedcopl.data.formats import by_pillow, is_readable_now, pages_in, read_picture
-from fedcopl.data.formats import tiff as deep_tiff
-from fedcopl.data.formats.tiff import refuse_endless
+from fedcopl.data.formats.by_pillow import refuse_endless
 from fedcopl.data.images import silence_decoders
 from fedcopl.data.overview import survey
 from fedcopl.deployment.site.running_site import SiteHome
@@ -80,9 +79,8 @@ ENDLESS = {
 @pytest.mark.parametrize(("content", "words"), ENDLESS.values(), ids=ENDLESS)
 @pytest.mark.parametrize("reading", [USUAL, DecodeOptions(bands=(1,)), DecodeOptions(pages="all")])
 def test_a_tiff_without_end_is_refused_before_a_decoder_follows_it(tmp_path, monkeypatch, content, words, reading):
-    for decoder in (by_pillow, deep_tiff):
-        monkeypatch.setattr(decoder, "read", lambda *_: pytest.fail("a decoder follows it"))
-        monkeypatch.setattr(decoder, "pages", lambda *_: pytest.fail("a decoder follows it"))
+    for decoder in ("read", "pages", "_read_by_tifffile", "_tifffile_pages"):
+        monkeypatch.setattr(by_pillow, decoder, lambda *_: pytest.fail("a decoder follows it"))
     with pytest.raises(BadImage, match=words):
         read_picture(content, reading)
     assert pages_in(put(tmp_path, "x.tif", content), reading) == 1  # so it is opened, and named
@@ -355,7 +353,7 @@ def test_a_missing_package_is_named_and_the_file_is_tried_again_with_it(tmp_path
         raise ImportError(name)
 
     with monkeypatch.context() as without:
-        without.setattr("fedcopl.data.formats.tiff.import_module", missing)
+        without.setattr("fedcopl.data.formats.by_pillow.import_module", missing)
         without.setattr("fedcopl.data.cache.is_readable_now", lambda reason: False)
         bad = cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad
         [reason] = bad.values()

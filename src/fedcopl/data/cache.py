@@ -58,7 +58,7 @@ class _CacheEntry:
     folder: Path
     transform: str
     pillow: str
-    shape: tuple[int, ...]
+    shape: Sequence[int]
     digests: list[str]  # of the rows
     bad: list[tuple[int, str]]
     last_used: float  # seconds since 1970
@@ -71,7 +71,7 @@ class _CacheEntry:
     def array(self) -> NDArray[np.uint8]:
         if self.shape[0] == 0:  # an empty file cannot be mapped
             return np.zeros(self.shape, np.uint8)
-        return np.memmap(self.folder / PIXELS, np.uint8, "r", shape=self.shape)
+        return np.memmap(self.folder / PIXELS, np.uint8, "r", shape=tuple(self.shape))
 
 
 def default_folder() -> Path:
@@ -202,21 +202,13 @@ def _read_index(file: Path) -> DigestIndex:
 def _read_entry(folder: Path) -> _CacheEntry | None:
     """Read an entry; None if it is missing, truncated or of another format."""
     try:
-        plain = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
-        if plain["format"] != _FORMAT:
+        written = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
+        if written.pop("format") != _FORMAT:
             return None
-        entry = _CacheEntry(
-            folder,
-            str(plain["transform"]),
-            str(plain["pillow"]),
-            tuple(map(int, plain["shape"])),
-            list(plain["digests"]),
-            [(int(index), str(reason)) for index, reason in plain["bad"]],
-            (folder / ENTRY).stat().st_mtime,
-        )
+        entry = _CacheEntry(folder, last_used=(folder / ENTRY).stat().st_mtime, **written)
         is_whole = (folder / PIXELS).stat().st_size == entry.size and len(entry.digests) == entry.shape[0]
         return entry if is_whole else None
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
