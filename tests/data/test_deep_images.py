@@ -270,7 +270,7 @@ def test_one_page_or_another():
     assert np.array_equal(dots(content), STACK[0])
     assert np.array_equal(dots(content, DecodeOptions(pages="middle")), STACK[2])
     assert np.array_equal(dots(content, USUAL, 4), STACK[4])
-    assert read_picture(content, USUAL).remarks == ("the first of several pages; data.pages=all takes every one",)
+    assert read_picture(content, USUAL).remarks == ("the first of several pages; data.pages=all uses every page",)
     fractions = tiff(STACK.astype(np.float64), photometric="minisblack")  # beyond Pillow
     assert np.array_equal(dots(fractions, USUAL, 3), by_hand(STACK[3], STACK[3].min(), STACK[3].max()))
 
@@ -340,7 +340,7 @@ def test_a_survey_notes_how_files_were_decoded(tmp_path):
     found = survey(load("folder", tmp_path))
     assert found.notes == (
         "2 x grey of 16 bits, each scaled by its own range: in all 0 to 4095; data.window=0:4095 scales all alike",
-        "1 x the first of several pages; data.pages=all takes every one",
+        "1 x the first of several pages; data.pages=all uses every page",
     )
     assert found.dataset.skipped == [("cat/d.tif", "13 bands; choose three, as in data.bands=4,3,2")]
 

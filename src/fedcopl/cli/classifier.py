@@ -32,9 +32,7 @@ _CHANGES = {  # title, and what the number is
     "doubt": ("confidence", "share of unsure images, 5 % before"),
     "looks": ("features", "difference of the distances to the prototypes"),
 }
-_ClientOption = Annotated[
-    str | None, typer.Option(help="Client whose classifier to use, if the folder is that of a run.")
-]
+_ClientOption = Annotated[str | None, typer.Option(help="Client whose classifier to use, for the folder of a run.")]
 _BackboneOption = Annotated[
     str | None,
     typer.Option(help="Name or path of the CLIP model (default: that of the run; with --zero-shot ViT-B/32)."),
@@ -73,7 +71,7 @@ def predict(
         ),
     ] = None,
     form: Annotated[
-        Literal["csv", "jsonl"] | None, typer.Option("--format", help="Format, whatever the file name.")
+        Literal["csv", "jsonl"] | None, typer.Option("--format", help="Format of the file (default: by its extension).")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     prior: Annotated[

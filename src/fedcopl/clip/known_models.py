@@ -111,10 +111,10 @@ def about(model: KnownModel) -> Iterator[tuple[str, str]]:
     yield "name", model.name
     yield "for", model.purpose
     yield "licence", model.licence
-    yield "form", model.layout
+    yield "format", model.layout
     yield "revision", model.revision or "none pinned"
-    yield "fetch", "yes" if model.weights else "by hand"
-    yield "loads", "yes" if model.loads else "no: `fedcopl models check` says why"
+    yield "fetch", "yes" if model.weights else "no: download it yourself"
+    yield "loads", "yes" if model.loads else "no: `fedcopl models check` prints the reason"
     if model.hint:
         yield "note", model.hint
     numbers = measured().get(model.name)
@@ -124,7 +124,10 @@ def about(model: KnownModel) -> Iterator[tuple[str, str]]:
     yield "weights", f"{numbers.parameters:,}"
     yield "memory", f"{numbers.memory:.1f} GB"
     images = counted(numbers.images, "image")
-    yield "time", f"{numbers.seconds:,.0f} s of one core for 1,000 images, by {images} of random weights"
+    yield (
+        "time",
+        f"{numbers.seconds:,.0f} s of one core for 1,000 images, extrapolated from {images} with random weights",
+    )
 
 
 def locate(name_or_path: str | Path) -> Path:

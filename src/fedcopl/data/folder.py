@@ -88,7 +88,7 @@ def _skip_reason(path: Path, root: Path, is_link: bool) -> str | None:
         if target.is_dir():
             return "a link to a folder, which is not followed"
         if not target.is_relative_to(root):
-            return "a link out of the folder"
+            return "a link to a file outside the folder"
     if not path.is_file():
         return "not a file"
     if path.suffix.lower() in SUFFIXES:
@@ -96,7 +96,7 @@ def _skip_reason(path: Path, root: Path, is_link: bool) -> str | None:
     with suppress(OSError), path.open("rb") as file:  # scanners name DICOM files by numbers
         if dicom.is_dicom(file.read(132)):
             return None
-    return "its suffix is not that of an image"
+    return "its extension is not that of an image format"
 
 
 def _below(path: Path, root: Path) -> str:

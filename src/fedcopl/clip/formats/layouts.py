@@ -228,7 +228,7 @@ def check_towers(
     used |= {_SCALE, _BIAS} if isinstance(text[0], PaddedText) else {_SCALE}
     for name in weights.tensors:
         if name not in used and not _HARMLESS.fullmatch(name):
-            raise ModelError(f"{weights.file}: holds the weight {name}, which has no place in this kind of CLIP")
+            raise ModelError(f"{weights.file}: has the weight {name}, which this kind of CLIP does not have")
     if weights.get(_SCALE).numel() != 1:
         raise ModelError(f"{weights.file}: {_SCALE} has the shape {tuple(weights.get(_SCALE).shape)}, not ()")
     return float(weights.get(_SCALE).float().exp())

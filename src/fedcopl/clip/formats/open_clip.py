@@ -209,8 +209,8 @@ def _plain_tokenizer(weights: Weights, text: TextTower) -> Tokenizer:
     tokenizer = read_tokenizer(weights.file.parent)
     if tokenizer is None or tokenizer.vocabulary > rows:
         raise ModelError(
-            f"{weights.file}: knows {rows} tokens, CLIP's tokenizer {clip.vocabulary}; "
-            "a matching tokenizer.json must be in its folder"
+            f"{weights.file}: has a vocabulary of {rows} tokens, CLIP's tokenizer one of {clip.vocabulary}; "
+            "put the matching tokenizer.json into its folder"
         )
     return tokenizer
 
@@ -377,7 +377,7 @@ def _tokenizer(weights: Weights, tower: TextTower, text: _OpenClipSettings) -> T
     tokenizer = read_tokenizer(weights.file.parent, cleaning)
     if tokenizer is None or tokenizer.vocabulary > tower.embedding.num_embeddings:
         raise ModelError(
-            f"{weights.file}: knows {tower.embedding.num_embeddings} tokens; "
-            "a matching tokenizer.json must be in its folder"
+            f"{weights.file}: has a vocabulary of {tower.embedding.num_embeddings} tokens; "
+            "put the matching tokenizer.json into its folder"
         )
     return tokenizer

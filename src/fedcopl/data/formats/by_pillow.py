@@ -168,7 +168,7 @@ def _to_eight_bits(image: ImageFile.ImageFile, window: Window) -> Picture:
     if upright.mode in _COLOURS:
         return Picture(upright)
     if not (upright.mode in ("I", "F") or upright.mode.startswith("I;16")):
-        raise BadImage(f"colours of the kind {upright.mode}, which cannot be turned into RGB")
+        raise BadImage(f"the colour mode {upright.mode} cannot be converted to RGB")
     numbers, kind = np.asarray(upright), "floating point"
     is_sixteen = image.format in ("PNG", "PPM")
     if numbers.dtype.kind != "f":
@@ -218,7 +218,7 @@ def _import(package: str, reason: str) -> Any:
 
 
 def _tifffile() -> Any:
-    return _import("tifffile", "a TIFF of bands or numbers that need: pip install 'fedcopl[tiff]'")
+    return _import("tifffile", "a TIFF with bands or pixel types that need: pip install 'fedcopl[tiff]'")
 
 
 def _tifffile_pages(file: Any) -> list[Any]:
@@ -267,7 +267,7 @@ def _usual_bands(page: Any) -> tuple[int, ...]:
         return (1, 2, 3)
     if kind in _GREY or kind == _RGB:
         raise BadImage(f"{samples} bands; choose three, as in data.bands=4,3,2")
-    raise BadImage(f"colours of the kind {page.photometric.name.lower()} in numbers that Pillow does not read")
+    raise BadImage(f"the colour space {page.photometric.name.lower()} is not supported with this pixel type")
 
 
 def _refuse_missing(bands: tuple[int, ...], band_count: int) -> None:
@@ -287,7 +287,7 @@ def _tiff_picture(numbers: NDArray[Any], page: Any, options: DecodeOptions, band
         bits = "floating point" if numbers.dtype.kind == "f" else f"{8 * numbers.dtype.itemsize} bits"
         text = options.window.remark(f"{words} in {bits}")
     else:
-        raise BadImage(f"numbers of the kind {numbers.dtype}")
+        raise BadImage(f"the pixel type {numbers.dtype} is not supported")
     if int(page.photometric) == _WHITE_IS_ZERO and not options.bands:
         scaled = 255 - scaled
     image = Image.fromarray(np.ascontiguousarray(scaled[..., 0] if scaled.shape[-1] == 1 else scaled))
