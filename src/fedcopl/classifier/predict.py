@@ -86,7 +86,7 @@ def pictures_at(paths: Sequence[str], skipped: list[Skipped], options: DecodeOpt
     def named() -> Iterator[NamedImage]:
         for path in map(Path, paths):
             if path.is_dir():
-                below = named_below(path, skipped)
+                below = _named_below(path, skipped)
                 yield from (NamedImage((path / one.name).as_posix(), one.picture) for one in below)
             else:
                 yield NamedImage(path.as_posix(), path)
@@ -98,7 +98,7 @@ def pictures_at(paths: Sequence[str], skipped: list[Skipped], options: DecodeOpt
     return chain([first], pictures)
 
 
-def named_below(folder: Path, skipped: list[Skipped]) -> Iterator[NamedImage]:
+def _named_below(folder: Path, skipped: list[Skipped]) -> Iterator[NamedImage]:
     """Yield the images below a folder, named by their relative paths; other files are added to `skipped`."""
     root = folder.resolve()
     return (NamedImage(file.relative_to(root).as_posix(), file) for file in files_below(root, skipped))
@@ -424,7 +424,7 @@ class Classifier:
     def _named(self, images: Images) -> Iterator[NamedImage]:
         """Yield the images with their names; a folder is listed while it is read."""
         if isinstance(images, str | Path) and Path(images).expanduser().is_dir():
-            return every_page(named_below(Path(images).expanduser(), []), self.recipe.decode_options)
+            return every_page(_named_below(Path(images).expanduser(), []), self.recipe.decode_options)
         pictures = gather(images, "images")
         images_with_names = (NamedImage(name, item) for name, item in zip(pictures.names, pictures.items, strict=True))
         return every_page(images_with_names, self.recipe.decode_options)
