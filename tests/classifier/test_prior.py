@@ -299,7 +299,7 @@ def test_shares_by_hand(tmp_path):
 
 
 WRONG_FILES = {
-    "a wrong name": ("class,share\ncat,1\ndig,1\n", "'dig' is not one of the classes; did you mean 'dog'"),
+    "a wrong name": ("class,share\ncat,1\ndig,1\n", "'dig' is not one of the classes; did you mean dog"),
     "a missing class": ("class,share\ncat,1\n", "has no share for 'dog'; every class needs one"),
     "a negative share": ("class,share\ncat,1\ndog,-1\n", "the share of 'dog' is '-1'; it must be a number, 0 or more"),
     "no number": ("class,share\ncat,1\ndog,many\n", "the share of 'dog' is 'many'"),

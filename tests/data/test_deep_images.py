@@ -149,7 +149,7 @@ def test_pixels_without_a_value_are_black_and_count_for_no_range():
     numbers = np.array([[np.nan, 1.0], [np.inf, 3.0]])
     grey, span = eight_bits(numbers, Window())
     assert (grey.tolist(), span) == ([[0, 0], [0, 255]], Span(1.0, 3.0))
-    with pytest.raises(BadImage, match="no pixel"):
+    with pytest.raises(BadImage, match="no valid pixel"):
         eight_bits(np.full((2, 2), np.nan), Window())
     assert not eight_bits(np.full((2, 2), 7, np.int32), Window())[0].any()  # of one number only: no range
 
