@@ -24,7 +24,7 @@ def row(model: KnownModel) -> str:
 
 
 def table() -> str:
-    titles = ["model", "for", "licence", "pinned at", "loads", "tried here", "weights", "memory", "1,000 images"]
+    titles = ["model", "for", "licence", "pinned at", "loads", "tested here", "weights", "memory", "1,000 images"]
     lines = [f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}", *map(row, KNOWN_MODELS)]
     return "\n".join(lines) + "\n"
 

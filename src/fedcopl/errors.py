@@ -13,8 +13,9 @@
 The command line prints the message as one line and leaves with the number. `docs/errors.md` says what to do about each.
 """
 
+import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 ARGUMENTS = {  # option of the command line -> what a caller in Python writes
@@ -45,6 +46,16 @@ def printable(text: str) -> str:
 def has_control_characters(text: str) -> bool:
     """Return whether a text has control characters other than tab and line feed, which files of runs may not hold."""
     return re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", text) is not None
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the end of an error message that suggests the nearest known name; empty if none is near.
+
+    >>> did_you_mean("dirichelt", ["iid", "dirichlet"]), did_you_mean("xyz", ["iid"])
+    ('; did you mean dirichlet?', '')
+    """
+    close_matches = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"; did you mean {close_matches[0]}?" if close_matches else ""
 
 
 class FedCoPLError(Exception):

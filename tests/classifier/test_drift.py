@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 from classifier.small import small_run
 from fedcopl.algorithm.stream_change import StreamChange
 from fedcopl.classifier.drift import DriftReport, compare_streams
-from fedcopl.classifier.predict import Classifier
-from fedcopl.classifier.predictions import NamedImages
+from fedcopl.classifier.predict import Classifier, NamedImage
 from fedcopl.cli import app
 from fedcopl.errors import DataError
 from small_digits import all_digits
@@ -29,7 +28,7 @@ def north(run):
 
 def pictures(rows, change=lambda image: image):
     digits = all_digits().train
-    return [NamedImages(str(row), change(np.asarray(digits.images[row]))) for row in rows]
+    return [NamedImage(str(row), change(np.asarray(digits.images[row]))) for row in rows]
 
 
 def rows_of(classes, count, start=0):

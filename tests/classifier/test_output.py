@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcopl.classifier import prediction_file as output
+from fedcopl.classifier.predict import NamedImage, Prediction, pictures_at
 from fedcopl.classifier.prediction_file import FORMULA, PredictionFile, choose_rows
-from fedcopl.classifier.predictions import NamedImages, Prediction, pictures_at
 from fedcopl.data.decoding import DecodeOptions
 from fedcopl.errors import ConfigError, DataError, RunFolderError
 
@@ -21,7 +21,7 @@ texts = st.text(st.characters(), max_size=12)
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
-    monkeypatch.setattr(output, "BATCH", BATCH)
+    monkeypatch.setattr(output, "ENCODE_BATCH", BATCH)
 
 
 def csv_rows(top):
@@ -43,7 +43,7 @@ def all_at_once(rows, names):
 def work(path, rows, names, stop_after=None):
     """What `label_to_file` does, stopped after some batches."""
     file = PredictionFile(path, rows, OPTIONS)
-    pictures = iter([NamedImages(name, path) for name in names])
+    pictures = iter([NamedImage(name, path) for name in names])
     with file.held():
         file.open(overwrite=False)
         file.skip_written(pictures)

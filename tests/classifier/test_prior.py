@@ -1,6 +1,5 @@
 """Predictions with the priors of a run, in every form of a classifier, and for any class prior given by the user."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -15,12 +14,12 @@ from fedcopl.classifier import Classifier
 from fedcopl.classifier.export import write_card
 from fedcopl.classifier.loading import FinishedRun
 from fedcopl.classifier.predict import Predictor
-from fedcopl.classifier.prior import Prior, shares_for
+from fedcopl.classifier.prior import Prior
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import CLASSES
 from fedcopl.data.in_memory import SiteHolding, dataset_of_sites
 from fedcopl.data.label_files import class_prior_of, read_class_prior
-from fedcopl.errors import ConfigError, DataError, FedCoPLError, ModelError
+from fedcopl.errors import ConfigError, DataError, ModelError
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import PriorState
 from fedcopl.federation.server import ServerState
@@ -200,8 +199,9 @@ def test_an_exported_classifier_holds_its_prior(north, tmp_path):
     assert np.array_equal(loaded.predict_log_proba(images), north.predict_log_proba(images))
     assert loaded.fingerprint == north.fingerprint
     assert set(loaded.predictor.prompts) == set(north.predictor.prompts)
-    config = json.loads((tmp_path / "classifier/config.json").read_text())
-    assert config["format"] == 1 and set(config["prior"]) == {"text_scale", "feature_scale"}
+    arrays = load_file(tmp_path / "classifier/model.safetensors")
+    model = north.prior.model
+    assert arrays["prior/numbers"].tolist() == [model.text_scale, model.feature_scale]
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.3, math.inf])
@@ -216,30 +216,27 @@ def test_an_exported_prior_keeps_its_strength(north, tmp_path, strength):
 
 def test_a_classifier_without_priors(plain, tmp_path):
     folder = plain.export(tmp_path / "classifier")
-    config = json.loads((folder / "config.json").read_text())
-    assert config["format"] == 1 and "prior" not in config
+    assert not [name for name in load_file(folder / "model.safetensors") if name.startswith("prior/")]
     assert "## Priors" not in (folder / "README.md").read_text()
     assert Classifier.load(folder, device="cpu").prior is None
 
 
-NUMBERS = {"text_scale": 1.0, "feature_scale": 0.2}
 DAMAGES = {
-    "no number": ({"prior": {**NUMBERS, "text_scale": "a"}}, "'prior' cannot be used"),
-    "not finite": ({"prior": {**NUMBERS, "feature_scale": math.inf}}, "'prior' cannot be used"),
-    "no scale": ({"prior": {**NUMBERS, "text_scale": None}}, "'prior' cannot be used"),
-    "not all": ({"prior": {"text_scale": 1.0}}, "'prior' cannot be used"),
-    "nothing": ({"prior": None}, "'prior' cannot be used"),
+    "another type": (np.ones(2, np.float32), "the array 'prior/numbers' is not finite numbers of 64 bits"),
+    "not finite": (np.array([1.0, math.inf]), "the array 'prior/numbers' is not finite numbers of 64 bits"),
+    "too few": (np.ones(1), r"the array 'numbers' of the priors has the shape \(1,\), not \(2,\)"),
+    "none": (None, "the priors lack the array 'numbers'"),
 }
 
 
-@pytest.mark.parametrize(("changes", "message"), DAMAGES.values(), ids=DAMAGES)
-def test_damaged_numbers(north, tmp_path, changes, message):
-    folder = north.export(tmp_path / "classifier")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | changes))
-    with pytest.raises(FedCoPLError, match=message) as caught:
-        Classifier.load(folder, device="cpu")
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(("numbers", "message"), DAMAGES.values(), ids=DAMAGES)
+def test_damaged_numbers(north, tmp_path, numbers, message):
+    file = north.export(tmp_path / "classifier") / "model.safetensors"
+    arrays = {name: array for name, array in load_file(file).items() if name != "prior/numbers"}
+    save_file(arrays if numbers is None else arrays | {"prior/numbers": numbers}, file)
+    with pytest.raises(ModelError, match=message) as caught:
+        Classifier.load(file.parent, device="cpu")
+    assert "\n" not in str(caught.value) and str(file) in str(caught.value)
 
 
 def test_the_card_states_the_mix_by_name(north):
@@ -302,7 +299,7 @@ def test_shares_by_hand(tmp_path):
 
 
 WRONG_FILES = {
-    "a wrong name": ("class,share\ncat,1\ndig,1\n", "'dig' is not one of the classes; did you mean 'dog'"),
+    "a wrong name": ("class,share\ncat,1\ndig,1\n", "'dig' is not one of the classes; did you mean dog"),
     "a missing class": ("class,share\ncat,1\n", "has no share for 'dog'; every class needs one"),
     "a negative share": ("class,share\ncat,1\ndog,-1\n", "the share of 'dog' is '-1'; it must be a number, 0 or more"),
     "no number": ("class,share\ncat,1\ndog,many\n", "the share of 'dog' is 'many'"),
@@ -335,11 +332,6 @@ def test_a_wrong_file_is_one_clear_line(tmp_path, ending, text, message):
     with pytest.raises(DataError, match=message) as caught:
         class_prior_of(read_class_prior(file), ["cat", "dog"], str(file))
     assert str(caught.value).startswith(str(file)) and "\n" not in str(caught.value)
-
-
-def test_no_such_file(tmp_path):
-    with pytest.raises(ConfigError, match="is neither site, none nor a file of shares"):
-        shares_for(str(tmp_path / "nowhere.csv"))
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from classifier.small import digits, small_run
 from fedcopl.classifier import Classifier
-from fedcopl.classifier.prediction_file import BATCH
 from fedcopl.cli import app
+from fedcopl.clip.encoder import ENCODE_BATCH as BATCH
 from fedcopl.data.catalog import CLASSES
 from fedcopl.errors import ConfigError, DataError, ModelError, RunFolderError
 from ready_processes import ReadyProcess, ready_run

@@ -132,7 +132,7 @@ def test_the_model_inside_the_package_agrees():
     model = CLIPModel.from_pretrained(folder, dtype=torch.float32).eval()
     assert clip.name == "glyph-clip"
     assert_agrees(clip, model)
-    expected = CLIPTokenizer.from_pretrained(folder)(SENTENCES, padding="max_length", max_length=clip.positions)
+    expected = CLIPTokenizer.from_pretrained(folder)(SENTENCES, padding="max_length", max_length=clip.context_length)
     assert clip.tokenize(SENTENCES).tolist() == expected.input_ids
 
 
@@ -246,7 +246,12 @@ def test_nothing_can_be_trained(clip):
 
 
 def test_sizes_come_from_the_checkpoint(clip, folder):
-    assert (clip.image_size, clip.positions, clip.tokenizer.start_id, clip.tokenizer.end_id) == (28, 24, 49406, END)
+    assert (clip.image_size, clip.context_length, clip.tokenizer.start_id, clip.tokenizer.end_id) == (
+        28,
+        24,
+        49406,
+        END,
+    )
     assert clip.name == str(folder)
 
 

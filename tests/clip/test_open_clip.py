@@ -41,7 +41,7 @@ def test_a_vit_beside_a_bert_agrees(project, tmp_path):
     assert (F.normalize(clip.encode_image(pixels)) - expected[0]).abs().max() <= CLOSE
     assert (F.normalize(clip.encode_text(ids)) - expected[1]).abs().max() <= CLOSE
     assert ids.tolist() == bert_words()(SENTENCES, padding="max_length", max_length=32)["input_ids"]
-    assert (clip.positions, clip.tokenizer.start_id, clip.tokenizer.end_id, clip.tokenizer.pad_id) == (32, 2, 3, 0)
+    assert (clip.context_length, clip.tokenizer.start_id, clip.tokenizer.end_id, clip.tokenizer.pad_id) == (32, 2, 3, 0)
 
 
 def test_a_context_enters_a_bert_after_its_first_token_and_learns(tmp_path):

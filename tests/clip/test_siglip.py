@@ -51,7 +51,7 @@ def clip(folder) -> Clip:
 def test_a_saved_folder_agrees(clip, model):
     assert_agrees(clip, model)
     assert clip.logit_scale == pytest.approx(np.exp(4.7), rel=1e-6)
-    assert (clip.feature_size, clip.positions, clip.tokenizer.start_id, clip.tokenizer.end_id) == (64, 40, None, 1)
+    assert (clip.feature_size, clip.context_length, clip.tokenizer.start_id, clip.tokenizer.end_id) == (64, 40, None, 1)
 
 
 @pytest.mark.parametrize(
@@ -134,5 +134,5 @@ def test_full_size_agrees(tmp_path):
     with torch.no_grad():
         model.logit_scale.fill_(4.7)
     clip = load_clip(save_siglip(tmp_path, model))
-    assert (clip.image_size, clip.positions, clip.feature_size) == (224, 64, 768)
+    assert (clip.image_size, clip.context_length, clip.feature_size) == (224, 64, 768)
     assert_agrees(clip, model)

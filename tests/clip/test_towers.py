@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from clip.plain_clip import plain_block, plain_padded_text, plain_text, plain_vision, rows_of
 from fedcopl.clip.blocks import TowerShape
-from fedcopl.clip.text_towers import CausalText, PaddedText, ReadPadded, split_sentences
+from fedcopl.clip.text_towers import CausalText, PaddedText, pad_rows, split_sentences
 from fedcopl.clip.vision_towers import PoolingHead, VisionTower
 from fedcopl.errors import ModelError
 
@@ -118,7 +118,7 @@ def test_siglips_fast_path_is_the_plain_one(seed, depth, prompted, length, activ
     tokens = vision.embed(torch.randn(4, 3, 13, 13, generator=generator, dtype=torch.float64))
     visual = torch.randn(min(prompted, depth), 2, 16, generator=generator, dtype=torch.float64)
     context = torch.randn(length, 16, generator=generator, dtype=torch.float64)
-    sentences = ReadPadded(0, 12)(rows)
+    sentences = pad_rows(rows, 0, 12)
 
     def outcome(encode_image, encode_text):
         prompts = [visual.clone().requires_grad_(), context.clone().requires_grad_()]
@@ -212,7 +212,7 @@ def test_a_sentence_that_is_too_long_is_refused():
 def test_siglips_sentences_too():
     text = random_tower(PaddedText(TowerShape(8, 1, 1, 8), vocabulary=50, positions=12, output=4), None)
     with pytest.raises(ModelError, match="takes 13 tokens; this model reads at most 12"):
-        text(ReadPadded(0, 12)([[5, 6, END]]), torch.zeros(10, 8, dtype=torch.float64))
+        text(pad_rows([[5, 6, END]], 0, 12), torch.zeros(10, 8, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(("width", "patch", "side"), [(768, 32, 224), (768, 16, 224), (48, 8, 32), (1152, 14, 56)])

@@ -10,7 +10,7 @@ from fedcopl.clip.encoder import Encoder
 from fedcopl.clip.frozen_clip import load_clip
 from fedcopl.clip.wording import Wording
 from fedcopl.config import RunConfig, override
-from fedcopl.data.dataset import read_classes, read_other_names
+from fedcopl.data.dataset import read_classes
 from fedcopl.errors import ConfigError, DataError
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation.assemble import assemble
@@ -89,8 +89,9 @@ def test_a_list_of_sentences_is_one_text():
 def test_a_line_of_the_class_file_holds_other_names(tmp_path):
     file = tmp_path / "classes.txt"
     file.write_text("cat | kitten|house_cat\n\ndog\n")
-    assert read_classes(file) == ["cat", "dog"]
-    assert read_other_names(file) == " | cat = kitten | cat = house cat"
+    listed = read_classes(file)
+    assert listed.names == ("cat", "dog")
+    assert listed.other_names == " | cat = kitten | cat = house cat"
     file.write_text("cat |\ndog\n")
     with pytest.raises(DataError, match="has an empty name"):
         read_classes(file)

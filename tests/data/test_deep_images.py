@@ -17,14 +17,13 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from data.pictures import TRANSFORM, encoded, load, noise, plant, put
-from fedcopl.classifier.predictions import NamedImages, batches, every_page
+from fedcopl.classifier.predict import NamedImage, batches, every_page
 from fedcopl.classifier.recipe import Recipe, TrainedOn
 from fedcopl.config import Data, RunConfig
 from fedcopl.data.cache import PixelCache
 from fedcopl.data.decoding import BadImage, DecodeOptions, Span, Window, eight_bits
 from fedcopl.data.formats import by_pillow, is_readable_now, pages_in, read_picture
-from fedcopl.data.formats import tiff as deep_tiff
-from fedcopl.data.formats.tiff import refuse_endless
+from fedcopl.data.formats.by_pillow import refuse_endless
 from fedcopl.data.images import silence_decoders
 from fedcopl.data.overview import survey
 from fedcopl.deployment.site.running_site import SiteHome
@@ -80,9 +79,8 @@ ENDLESS = {
 @pytest.mark.parametrize(("content", "words"), ENDLESS.values(), ids=ENDLESS)
 @pytest.mark.parametrize("reading", [USUAL, DecodeOptions(bands=(1,)), DecodeOptions(pages="all")])
 def test_a_tiff_without_end_is_refused_before_a_decoder_follows_it(tmp_path, monkeypatch, content, words, reading):
-    for decoder in (by_pillow, deep_tiff):
-        monkeypatch.setattr(decoder, "read", lambda *_: pytest.fail("a decoder follows it"))
-        monkeypatch.setattr(decoder, "pages", lambda *_: pytest.fail("a decoder follows it"))
+    for decoder in ("read", "pages", "_read_by_tifffile", "_tifffile_pages"):
+        monkeypatch.setattr(by_pillow, decoder, lambda *_: pytest.fail("a decoder follows it"))
     with pytest.raises(BadImage, match=words):
         read_picture(content, reading)
     assert pages_in(put(tmp_path, "x.tif", content), reading) == 1  # so it is opened, and named
@@ -151,7 +149,7 @@ def test_pixels_without_a_value_are_black_and_count_for_no_range():
     numbers = np.array([[np.nan, 1.0], [np.inf, 3.0]])
     grey, span = eight_bits(numbers, Window())
     assert (grey.tolist(), span) == ([[0, 0], [0, 255]], Span(1.0, 3.0))
-    with pytest.raises(BadImage, match="no pixel"):
+    with pytest.raises(BadImage, match="no valid pixel"):
         eight_bits(np.full((2, 2), np.nan), Window())
     assert not eight_bits(np.full((2, 2), 7, np.int32), Window())[0].any()  # of one number only: no range
 
@@ -272,7 +270,7 @@ def test_one_page_or_another():
     assert np.array_equal(dots(content), STACK[0])
     assert np.array_equal(dots(content, DecodeOptions(pages="middle")), STACK[2])
     assert np.array_equal(dots(content, USUAL, 4), STACK[4])
-    assert read_picture(content, USUAL).remarks == ("the first of several pages; data.pages=all takes every one",)
+    assert read_picture(content, USUAL).remarks == ("the first of several pages; data.pages=all uses every page",)
     fractions = tiff(STACK.astype(np.float64), photometric="minisblack")  # beyond Pillow
     assert np.array_equal(dots(fractions, USUAL, 3), by_hand(STACK[3], STACK[3].min(), STACK[3].max()))
 
@@ -342,7 +340,7 @@ def test_a_survey_notes_how_files_were_decoded(tmp_path):
     found = survey(load("folder", tmp_path))
     assert found.notes == (
         "2 x grey of 16 bits, each scaled by its own range: in all 0 to 4095; data.window=0:4095 scales all alike",
-        "1 x the first of several pages; data.pages=all takes every one",
+        "1 x the first of several pages; data.pages=all uses every page",
     )
     assert found.dataset.skipped == [("cat/d.tif", "13 bands; choose three, as in data.bands=4,3,2")]
 
@@ -355,7 +353,7 @@ def test_a_missing_package_is_named_and_the_file_is_tried_again_with_it(tmp_path
         raise ImportError(name)
 
     with monkeypatch.context() as without:
-        without.setattr("fedcopl.data.formats.tiff.import_module", missing)
+        without.setattr("fedcopl.data.formats.by_pillow.import_module", missing)
         without.setattr("fedcopl.data.cache.is_readable_now", lambda reason: False)
         bad = cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad
         [reason] = bad.values()
@@ -394,17 +392,17 @@ def test_a_classifier_keeps_how_files_are_read():
     chosen = RunConfig.from_mapping({"data": {"window": "0:3000", "bands": "4,3,2", "pages": "middle"}}, "test")
     recipe = Recipe(("cat", "dog"), "a {}", chosen, TrainedOn("ViT-B/32", "1"))
     written = json.loads(recipe.to_json())
-    assert written["reading"] == {"window": "0:3000", "bands": "4,3,2", "pages": "middle"}
-    assert "reading" not in json.loads(replace(recipe, config=RunConfig()).to_json())
+    assert written["decode_options"] == {"window": "0:3000", "bands": "4,3,2", "pages": "middle"}
+    assert json.loads(replace(recipe, config=RunConfig()).to_json())["decode_options"] == {}
 
 
 def test_a_written_classifier_reads_files_so(tmp_path):
     chosen = RunConfig.from_mapping({"data": {"window": "1%:99%", "pages": "all"}}, "test")
     put(tmp_path, "config.json", Recipe(("cat", "dog"), "a {}", chosen, TrainedOn("ViT-B/32", "1")).to_json())
-    reading = Recipe.read(tmp_path / "config.json")[0].reading
+    reading = Recipe.read(tmp_path / "config.json").decode_options
     assert reading == DecodeOptions(Window("percentiles", 1, 99), (), "all")
     stack = put(tmp_path, "stack.tif", tiff(STACK, photometric="minisblack"))
-    named = [NamedImages("stack.tif", stack), NamedImages("0", noise(1))]
+    named = [NamedImage("stack.tif", stack), NamedImage("0", noise(1))]
     pages = list(every_page(named, reading))
     assert [page.name for page in pages] == [*(f"stack.tif#{number}" for number in range(1, 6)), "0"]
     [batch] = batches(pages, TRANSFORM.cut, reading)

@@ -101,8 +101,8 @@ def test_skipped_files_are_listed(tmp_path):
     assert list(dataset.skipped) == [
         ("cat/gone.png", "a broken link"),
         ("cat/loop.png", "a broken link"),
-        ("cat/notes.doc", "its suffix is not that of an image"),
-        ("cat/out.png", "a link out of the folder"),
+        ("cat/notes.doc", "its extension is not that of an image format"),
+        ("cat/out.png", "a link to a file outside the folder"),
         ("cat/pipe.png", "not a file"),
         ("cat/up", "a link to a folder, which is not followed"),
         ("dogs", "a link to a folder, which is not followed"),

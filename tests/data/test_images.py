@@ -89,7 +89,7 @@ BROKEN = {
     "cut short": (encoded(PLAIN, "JPEG")[:-200], "damaged: "),
     "cut short png": (encoded(PLAIN)[:200], "damaged: "),
     "postscript": (encoded(PLAIN, "EPS"), "not an image of a known format"),
-    "lab": (encoded(Image.new("LAB", (9, 9)), "TIFF"), "colours of the kind LAB"),
+    "lab": (encoded(Image.new("LAB", (9, 9)), "TIFF"), "the colour mode LAB cannot be converted to RGB"),
     "thin": (encoded(Image.new("L", (500, 2))), "500 x 2 is more than 200 times longer than wide"),
 }
 

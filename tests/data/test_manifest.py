@@ -95,7 +95,7 @@ MISTAKES = {
     "half labelled": ("path,label\na.png,cat\nb.png,\n", "1 of 2 train images have no label, the first: b.png"),
     "half owned": ("path,label,client\na.png,cat,north\nb.png,cat,\n", "1 image has no client, the first: b.png"),
     "unlabelled": ("path\na.png\n", "has neither labels nor a list of classes"),
-    "all gone": ("path,label\nx.png,cat\n", "of 1 image none is there, for example x.png"),
+    "all gone": ("path,label\nx.png,cat\n", "none of its images exists (1 listed), for example x.png"),
     "no text": (b"path\n\xff\xfe\n", "cannot be read as CSV"),
 }
 

@@ -6,6 +6,7 @@ from PIL import Image
 from data.pictures import encoded, load, noise, plant, put
 from fedcopl.data.catalog import load_digits
 from fedcopl.data.dataset import Dataset, ImageSet
+from fedcopl.data.images import PillowImages
 from fedcopl.data.overview import contact_sheet, heat_map, survey
 
 
@@ -55,7 +56,7 @@ def test_the_digits():
 
 def test_the_sheet_shows_each_class(tmp_path):
     red, blue = Image.new("RGB", (8, 8), "red"), Image.new("RGB", (30, 10), "blue")
-    images = ImageSet([red, blue, red], np.array([0, 1, 0]))
+    images = ImageSet(PillowImages([red, blue, red]), np.array([0, 1, 0]))
     contact_sheet(Dataset("x", ("[$red_$", "a long name " * 5), "{}", images, images), tmp_path / "new" / "sheet.png")
     pixels = np.asarray(Image.open(tmp_path / "new" / "sheet.png").convert("RGB"))
     red_dots, blue_dots = (np.argwhere((pixels == colour).all(axis=2)) for colour in ((255, 0, 0), (0, 0, 255)))

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..config import RunConfig, override
 from ..data.catalog import read_by_settings
-from ..data.dataset import Dataset, clean_all, read_classes, read_other_names
+from ..data.dataset import Dataset, clean_all, read_classes
 from ..data.in_memory import (
     SITES,
     Images,
@@ -267,11 +267,12 @@ def _read_names(classes: Sequence[str] | str | Path) -> tuple[str, ...]:
     """Return the class names, given as a list or as a file with one name per line."""
     if isinstance(classes, str | Path):
         file = Path(classes).expanduser()
-        if others := read_other_names(file):
+        listed = read_classes(file)
+        if others := listed.other_names:
             raise DataError(
                 f"{classes}: put other names into the template instead: model.template='a photo of a {{}}{others}'"
             )
-        return clean_all(read_classes(file), classes)
+        return tuple(listed.names)
     if not len(classes):
         raise DataError("classes: is empty; give at least two class names")
     return clean_all([str(name) for name in classes], "classes")

@@ -1,7 +1,6 @@
 """A trained classifier: loading, prediction, export."""
 
 from .loading import load
-from .predict import Classifier
-from .predictions import Prediction
+from .predict import Classifier, Prediction
 
 __all__ = ["Classifier", "Prediction", "load"]

@@ -10,8 +10,7 @@ from ..algorithm.stream_change import PredictedImages, StreamChange, classes_mov
 from ..errors import DataError
 from ..plurals import counted
 from ..rng import stream
-from .predict import Classifier
-from .predictions import NamedImages
+from .predict import Classifier, NamedImage
 
 _MIN_IMAGES = 30  # in each set: with fewer no change is significant
 _MOVED = 5  # classes to name
@@ -46,9 +45,7 @@ class DriftReport:
         return any(one.is_change for one in self.changes)
 
 
-def compare_streams(
-    classifier: Classifier, before: Iterable[NamedImages], recent: Iterable[NamedImages]
-) -> DriftReport:
+def compare_streams(classifier: Classifier, before: Iterable[NamedImage], recent: Iterable[NamedImage]) -> DriftReport:
     """Compare two sets of images by the classifier's predictions; unreadable images are skipped.
 
     Raises:
@@ -69,7 +66,7 @@ def compare_streams(
     )
 
 
-def _scores(classifier: Classifier, pictures: Iterable[NamedImages], *, trained_on: bool) -> PredictedImages:
+def _scores(classifier: Classifier, pictures: Iterable[NamedImage], *, trained_on: bool) -> PredictedImages:
     batches = (batch for batch in classifier.batches(pictures) if len(batch.pixels))
     outputs = [classifier.predictor.model_outputs(batch.pixels) for batch in batches]
     if not outputs:

@@ -3,14 +3,12 @@
 import json
 import shutil
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from textwrap import fill
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from ..clip.formats.hugging_face import WEIGHT_FILES
@@ -21,7 +19,7 @@ from ..files import check_output_folder, publish_bytes, publish_text
 from ..plurals import counted
 from ..run.folder import SITE_PRIOR
 from .onnx_export import Difference, export_onnx
-from .predict import Classifier, Predictor
+from .predict import Classifier
 from .prior import PRIOR, Prior
 from .recipe import ARRAYS, BACKBONE, CLASS_PRIOR, CONFIG, Recipe
 
@@ -194,16 +192,13 @@ def _quoted(value: object) -> str:
 _DESCRIBING = (".json", ".txt")  # files of a model besides its weights: settings, vocabulary
 
 
-@dataclass(frozen=True)
-class _Exported:
-    """An exported folder, and how far its ONNX file differs from torch."""
-
-    folder: Path
-    onnx: Difference | None
-
-
-def export(classifier: Classifier, folder: Path, *, onnx: bool = False, with_backbone: bool = False) -> _Exported:
+def export(
+    classifier: Classifier, folder: Path, *, onnx: bool = False, with_backbone: bool = False
+) -> Difference | None:
     """Write a classifier into a temporary folder, which is renamed when it is complete.
+
+    Returns:
+        How far the ONNX file differs from torch; None without ONNX.
 
     Raises:
         RunFolderError: The folder is not empty, or cannot be written.
@@ -220,16 +215,18 @@ def export(classifier: Classifier, folder: Path, *, onnx: bool = False, with_bac
         raise RunFolderError(f"{folder}: cannot be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return _Exported(folder, difference)
+    return difference
 
 
 def _write(classifier: Classifier, part: Path, onnx: bool, with_backbone: bool) -> Difference | None:
     recipe, predictor = classifier.recipe, classifier.predictor
     recipe = replace(recipe, backbone=replace(recipe.backbone, included=with_backbone))
     difference = export_onnx(predictor, recipe.classes, part / _ONNX_FILE) if onnx else None
-    arrays = _arrays(predictor)
+    prior = {} if predictor.prior is None else predictor.prior.to_arrays()
+    named = {**predictor.prompts, **{f"{PRIOR}{name}": array for name, array in prior.items()}}
+    arrays = {name: np.ascontiguousarray(array) for name, array in named.items()}
     publish_bytes(part / ARRAYS, save(arrays, {"format": "np"}))
-    publish_text(part / CONFIG, recipe.to_json(None if predictor.prior is None else predictor.prior.to_numbers()))
+    publish_text(part / CONFIG, recipe.to_json())
     publish_text(part / "README.md", write_card(recipe, arrays, difference, predictor.prior))
     if onnx:
         example = files(__package__).joinpath("onnx_example.txt").read_text(encoding="utf-8")
@@ -240,13 +237,6 @@ def _write(classifier: Classifier, part: Path, onnx: bool, with_backbone: bool) 
         for file in [source] if source.is_file() else _needed(source):
             shutil.copyfile(file, target / file.name)
     return difference
-
-
-def _arrays(predictor: Predictor) -> dict[str, NDArray[Any]]:
-    """Return the prompts and the arrays of the priors, whose scalars are in config.json."""
-    prior = {} if predictor.prior is None else predictor.prior.to_arrays()
-    prefixed = {f"{PRIOR}{name}": array for name, array in prior.items() if name != "numbers"}
-    return {name: np.ascontiguousarray(array) for name, array in {**predictor.prompts, **prefixed}.items()}
 
 
 def _needed(folder: Path) -> list[Path]:

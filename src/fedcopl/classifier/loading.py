@@ -1,6 +1,5 @@
 """Loading classifiers from an exported folder, or from the folder of a run."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -13,11 +12,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from ..clip.frozen_clip import Clip, fingerprint
-from ..clip.known_models import BUILT_IN, RELEASES
 from ..config import RunConfig
 from ..config import load as load_config
-from ..data.dataset import TEMPLATE, Dataset, clean_all, read_classes, read_other_names
-from ..errors import ConfigError, ModelError, RunFolderError
+from ..data.dataset import TEMPLATE, Dataset, read_classes
+from ..errors import ConfigError, ModelError, RunFolderError, did_you_mean
 from ..federation.client_state import below
 from ..files import no_folder
 from ..methods import run_title
@@ -26,17 +24,8 @@ from ..run.build import BuiltModel, build_clip, build_model, images_of_clients
 from ..run.folder import PRIORS, SHARED_PROMPTS, class_prior_path, own_prompts_file, read_finished
 from ..run.progress_reporter import SilentReporter
 from .predict import Classifier, Predictor
-from .prior import NUMBERS, PRIOR, Prior
-from .recipe import (
-    ARRAYS,
-    BACKBONE,
-    CONFIG,
-    SHARE,
-    Confidence,
-    Recipe,
-    TrainedOn,
-    is_exported,
-)
+from .prior import PRIOR, Prior
+from .recipe import ARRAYS, BACKBONE, CONFIG, SHARE, Confidence, Recipe, TrainedOn, is_exported
 
 _PromptArrays = Mapping[str, NDArray[np.float32]]
 _CLIPS: WeakValueDictionary[str, Clip] = WeakValueDictionary()  # of unpickled classifiers, by their fingerprint
@@ -64,40 +53,32 @@ def load(
     )
 
 
-def _public_name(backbone: str) -> str:
-    """Return a well-known name, or only the last part of a path, which may be private."""
-    return backbone if backbone in BUILT_IN or backbone in RELEASES else Path(backbone).name
-
-
 def zero_shot(classes_file: Path, backbone: str | Path, device: str = "auto") -> Classifier:
     """Return plain CLIP as a classifier of the classes that a file names, one a line; it needs no run."""
-    classes = clean_all(read_classes(classes_file), classes_file)
-    template = TEMPLATE + read_other_names(classes_file)
+    listed = read_classes(classes_file)
+    classes, template = tuple(listed.names), TEMPLATE + listed.other_names
     config = RunConfig(method="zeroshot")
     built = _build(config, classes, template, backbone, device, "fp32")
-    clip = TrainedOn(_public_name(str(backbone)), fingerprint(built.clip))
+    clip = TrainedOn.of(str(backbone), fingerprint(built.clip))
     return Classifier(Predictor(built.model, built.start), Recipe(classes, template, config, clip))
 
 
 def _load_exported(folder: Path, backbone: str | Path | None, device: str, precision: str) -> Classifier:
-    recipe, numbers = Recipe.read(folder / CONFIG)
+    recipe = Recipe.read(folder / CONFIG)
     backbone_path = backbone or _backbone_path(folder, recipe.backbone)
     model = _build(recipe.config, recipe.classes, recipe.template, backbone_path, device, precision).model
     _check_fingerprint(model.encoder.clip, recipe.backbone, backbone_path, str(folder))
     arrays = _read_arrays(folder / ARRAYS)
     prompts = {name: array for name, array in arrays.items() if not name.startswith(PRIOR)}
     try:
-        prior = None
-        if numbers is not None:
-            parameters = np.array([numbers[name] for name in NUMBERS])
-            stored, width = {**below(arrays, PRIOR), "numbers": parameters}, model.encoder.clip.feature_size
-            prior = Prior.from_arrays(stored, model.encoder.classes, width)
+        stored, encoder = below(arrays, PRIOR), model.encoder
+        prior = Prior.from_arrays(stored, encoder.classes, encoder.clip.feature_size) if stored else None
         return Classifier(Predictor(model, prompts, prior), recipe)
     except ModelError as error:
         raise ModelError(f"{folder / ARRAYS}: {error}") from error
 
 
-def restored(written: str, prompts: _PromptArrays, prior: Prior | None, backbone: str, precision: str) -> Classifier:
+def restore(written: str, prompts: _PromptArrays, prior: Prior | None, backbone: str, precision: str) -> Classifier:
     """Restore a pickled classifier; classifiers that use the same CLIP model share it."""
     recipe = Recipe.parse(written, "the pickled classifier")
     clip = _CLIPS.get(recipe.backbone.fingerprint)
@@ -198,9 +179,7 @@ class FinishedRun:
         known = ", ".join(self.clients[:10]) + (", ..." if len(self.clients) > 10 else "")
         if client is None:
             raise ConfigError(f"{self.folder}: has a classifier for each client; name one with --client ({known})")
-        close_matches = difflib.get_close_matches(client, self.clients, n=1)
-        hint = f"; did you mean {close_matches[0]}?" if close_matches else ""
-        raise ConfigError(f"{self.folder}: has no client {client!r} ({known}){hint}")
+        raise ConfigError(f"{self.folder}: has no client {client!r} ({known}){did_you_mean(client, self.clients)}")
 
     def classifier(self, client: str) -> Classifier:
         """Return one client's model as it was last evaluated: initial, shared and own arrays."""
@@ -209,7 +188,7 @@ class FinishedRun:
             **_read_arrays(self.folder / SHARED_PROMPTS),
             **_read_arrays(own_prompts_file(self.folder, client)),  # may replace shared arrays after a rollback
         }
-        backbone = TrainedOn(_public_name(self.config.model.backbone), self._fingerprint)
+        backbone = TrainedOn.of(self.config.model.backbone, self._fingerprint)
         recipe = Recipe(self.classes, self.template, self.config, backbone, about=self._about(client))
         return Classifier(Predictor(self.model, prompts, self._prior(client)), recipe)
 

@@ -1,11 +1,13 @@
 """One client's trained model with the interface of scikit-learn: `classes_`, `predict`, `predict_proba`, `score`."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from html import escape
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +16,129 @@ from torch import Tensor
 from ..clip.encoder import ENCODE_BATCH, ClientImages, TokenStore
 from ..clip.known_models import BUILT_IN
 from ..clip.preprocess import ImageTransform
-from ..data.in_memory import Images, LabelsOfImages, class_numbers, gather
+from ..data.cache import Cut
+from ..data.dataset import Skipped
+from ..data.decoding import BadImage, DecodeOptions
+from ..data.images import silence_decoders
+from ..data.in_memory import (
+    GivenPicture,
+    Images,
+    LabelsOfImages,
+    class_numbers,
+    files_below,
+    gather,
+    open_picture,
+    pages_of,
+)
 from ..data.label_files import class_prior_of
+from ..data.parallel import in_order
 from ..errors import ConfigError, DataError, ModelError, naming_arguments
 from ..methods.prompted_model import ImageSide, PromptedModel, Prompts
 from ..plurals import counted
-from .predictions import ImageBatch, NamedImages, Prediction, batches, every_page, named_below
 from .prior import Prior
 from .recipe import CLASS_PRIOR, SHARE, Confidence, Recipe
 
-_BATCH = ENCODE_BATCH  # as in evaluation: the same images in the same order have the same bits
+# Batches of ENCODE_BATCH images, as in evaluation: the same images in the same order have the same bits.
+
+
+class NamedImage(NamedTuple):
+    """An image and its name."""
+
+    name: str
+    picture: GivenPicture
+
+
+class Prediction(NamedTuple):
+    """The prediction for one image."""
+
+    image: str
+    label: str | None  # None if the classifier abstains, or the image cannot be read
+    probability: float | None  # of the most probable class
+    abstains: bool | None  # None without a threshold
+    problem: str | None  # why the image cannot be read
+    top: tuple[tuple[str, float], ...]  # the most probable classes, whether it abstains or not
+
+
+@dataclass(frozen=True)
+class ImageBatch:
+    """Some images, decoded and resized; those that cannot be read have a reason instead."""
+
+    names: Sequence[str]
+    pixels: NDArray[np.uint8]  # of the readable ones, in their order
+    problems: Mapping[int, str]
+
+
+def refuse_missing(paths: Iterable[str]) -> None:
+    """Raise DataError if a path does not exist."""
+    for path in paths:
+        if not Path(path).exists():
+            raise DataError(f"{path}: there is no such file or folder")
+
+
+def pictures_at(paths: Sequence[str], skipped: list[Skipped], options: DecodeOptions) -> Iterator[NamedImage]:
+    """Yield the images at these paths and below folders, sorted there; each is named by its path.
+
+    Raises:
+        DataError: A path does not exist, or there is no image.
+    """
+    refuse_missing(paths)
+
+    def named() -> Iterator[NamedImage]:
+        for path in map(Path, paths):
+            if path.is_dir():
+                below = _named_below(path, skipped)
+                yield from (NamedImage((path / one.name).as_posix(), one.picture) for one in below)
+            else:
+                yield NamedImage(path.as_posix(), path)
+
+    pictures = every_page(named(), options)
+    first = next(pictures, None)
+    if first is None:
+        raise DataError(f"{', '.join(paths)}: holds no image; name image files, or folders that have some")
+    return chain([first], pictures)
+
+
+def _named_below(folder: Path, skipped: list[Skipped]) -> Iterator[NamedImage]:
+    """Yield the images below a folder, named by their relative paths; other files are added to `skipped`."""
+    root = folder.resolve()
+    return (NamedImage(file.relative_to(root).as_posix(), file) for file in files_below(root, skipped))
+
+
+def every_page(pictures: Iterable[NamedImage], options: DecodeOptions) -> Iterator[NamedImage]:
+    """Yield each page of a file as an image of its own, named file#1, file#2, ..., where the settings say so."""
+    for image in pictures:
+        pages = pages_of(image.picture, options)
+        several = len(pages) > 1
+        yield from (
+            NamedImage(f"{image.name}#{number}" if several else image.name, page)
+            for number, page in enumerate(pages, start=1)
+        )
+
+
+def batches(pictures: Iterable[NamedImage], cut: Cut, options: DecodeOptions) -> Iterator[ImageBatch]:
+    """Yield all images in batches of a fixed size.
+
+    Args:
+        pictures: The images with their names.
+        cut: Resizes and crops an image to the pixels of the model.
+        options: How to decode files.
+    """
+    waiting = iter(pictures)
+    while chunk := list(islice(waiting, ENCODE_BATCH)):
+        with silence_decoders():
+            given = [image.picture for image in chunk]
+            opened = list(in_order(partial(_open, given, cut, options), len(chunk)))
+        good = [pixels for pixels in opened if not isinstance(pixels, str)]
+        problems = {index: reason for index, reason in enumerate(opened) if isinstance(reason, str)}
+        pixels = np.stack(good) if good else np.zeros((0,), np.uint8)
+        yield ImageBatch([image.name for image in chunk], pixels, problems)
+
+
+def _open(pictures: Sequence[GivenPicture], cut: Cut, options: DecodeOptions, index: int) -> NDArray[np.uint8] | str:
+    try:
+        return cut(open_picture(pictures[index], options))
+    except BadImage as reason:
+        return str(reason)
 
 
 class Predictor:
@@ -59,8 +174,8 @@ class Predictor:
         """
         chosen = np.arange(len(pixels)) if rows is None else rows
         parts = [np.zeros((0, self.model.encoder.classes))]
-        for start in range(0, len(chosen), _BATCH):
-            batch = pixels[chosen[start : start + _BATCH]]
+        for start in range(0, len(chosen), ENCODE_BATCH):
+            batch = pixels[chosen[start : start + ENCODE_BATCH]]
             if self.prior is None:
                 parts.append(self.logits(batch).double().log_softmax(-1).numpy())
             else:
@@ -114,12 +229,12 @@ class Classifier:
         raise ConfigError("fit: a classifier is fitted by a federation; use Federation(...).fit() to fit another")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from .loading import restored
+        from .loading import restore
 
         encoder, name = self.predictor.model.encoder, self.predictor.model.encoder.clip.name
         backbone = name if name in BUILT_IN or not Path(name).exists() else str(Path(name).resolve())
         kept = (self.recipe.to_json(), dict(self.predictor.prompts), self.prior, backbone, encoder.arithmetic.precision)
-        return restored, kept
+        return restore, kept
 
     def __copy__(self) -> "Classifier":
         return Classifier(self.predictor, self.recipe)
@@ -226,7 +341,7 @@ class Classifier:
             yield from batch
 
     def prediction_batches(
-        self, pictures: Iterable[NamedImages], *, top: int = 3, threshold: float | None = None
+        self, pictures: Iterable[NamedImage], *, top: int = 3, threshold: float | None = None
     ) -> Iterator[list[Prediction]]:
         """Yield the predictions of named images, batch by batch; see `predictions`."""
         limit = self.threshold if threshold is None else threshold
@@ -274,7 +389,7 @@ class Classifier:
         prior = self.prior or Prior.uniform(len(self.recipe.classes))
         return self._with(prior.with_class_prior(class_prior), "given by the user")
 
-    def fitted_to(self, pictures: Iterable[NamedImages]) -> "Classifier":
+    def fitted_to(self, pictures: Iterable[NamedImage]) -> "Classifier":
         """Return the classifier with the class prior estimated from these images; unreadable ones are skipped."""
         outputs = [self.predictor.model_outputs(batch.pixels) for batch in self.batches(pictures) if len(batch.pixels)]
         if not outputs:
@@ -299,19 +414,20 @@ class Classifier:
         """
         from .export import export
 
-        return export(self, Path(folder), onnx=onnx, with_backbone=with_backbone).folder
+        export(self, Path(folder), onnx=onnx, with_backbone=with_backbone)
+        return Path(folder)
 
-    def batches(self, pictures: Iterable[NamedImages]) -> Iterator[ImageBatch]:
+    def batches(self, pictures: Iterable[NamedImage]) -> Iterator[ImageBatch]:
         """Yield the images in preprocessed batches."""
-        return batches(pictures, self.predictor.transform.cut, self.recipe.reading)
+        return batches(pictures, self.predictor.transform.cut, self.recipe.decode_options)
 
-    def _named(self, images: Images) -> Iterator[NamedImages]:
+    def _named(self, images: Images) -> Iterator[NamedImage]:
         """Yield the images with their names; a folder is listed while it is read."""
         if isinstance(images, str | Path) and Path(images).expanduser().is_dir():
-            return every_page(named_below(Path(images).expanduser(), []), self.recipe.reading)
+            return every_page(_named_below(Path(images).expanduser(), []), self.recipe.decode_options)
         pictures = gather(images, "images")
-        images_with_names = (NamedImages(name, item) for name, item in zip(pictures.names, pictures.items, strict=True))
-        return every_page(images_with_names, self.recipe.reading)
+        images_with_names = (NamedImage(name, item) for name, item in zip(pictures.names, pictures.items, strict=True))
+        return every_page(images_with_names, self.recipe.decode_options)
 
     def __repr__(self) -> str:
         recipe = self.recipe

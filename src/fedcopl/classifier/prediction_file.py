@@ -9,8 +9,6 @@ import csv
 import io
 import json
 import os
-import unicodedata
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,52 +18,27 @@ from typing import Any, TextIO
 
 from filelock import FileLock, Timeout
 
-from ..clip.encoder import ENCODE_BATCH as BATCH  # as in evaluation: the same images have the same bits
+from ..clip.encoder import ENCODE_BATCH
 from ..data.dataset import Skipped
-from ..errors import ConfigError, RunFolderError
+from ..errors import ConfigError, RunFolderError, printable
 from ..files import check_output_file, write_text
-from .predict import Classifier
-from .predictions import NamedImages, Prediction, pictures_at
+from .predict import Classifier, NamedImage, Prediction, pictures_at
 
 _DIGITS = 6  # decimals of a probability; the last bits may differ between machines
 FORMULA = frozenset("=+-@＝＋－＠")  # first characters that a spreadsheet takes for a formula
-_CONTROL = frozenset({"Cc", "Cs", "Zl", "Zp"})  # Unicode categories: control characters, line breaks, surrogates
-_BIDIRECTIONAL = frozenset(
-    {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-)  # change the reading direction
 
 
-class _PredictionRows(ABC):
-    """A file format of predictions."""
-
-    header = ""  # the first line, if there is one
-
-    def __init__(self, top: int):
-        self.top = top
-
-    @abstractmethod
-    def line(self, prediction: Prediction) -> str:
-        """Format a prediction as one line."""
-
-    @abstractmethod
-    def name(self, line: str) -> str:
-        """Return the name of the image in a line; ValueError if the line is not of this format."""
-
-    @abstractmethod
-    def written_name(self, name: str) -> str:
-        """Return the name of an image as this format writes it."""
-
-
-class _CsvRows(_PredictionRows):
+class _CsvRows:
     """CSV with image, label, probability, abstain, problem, and the most probable classes."""
 
     def __init__(self, top: int):
-        super().__init__(top)
+        self.top = top
         best = [title for rank in range(1, top + 1) for title in (f"top_{rank}", f"probability_{rank}")]
         self.columns = ["image", "label", "probability", "abstain", "problem", *best]
         self.header = _csv_line(self.columns)
 
     def line(self, prediction: Prediction) -> str:
+        """Format a prediction as one line."""
         abstain = {None: "", True: "yes", False: "no"}[prediction.abstains]
         name, label = self.written_name(prediction.image), _safe_cell(prediction.label or "")
         cells = [name, label, _digits(prediction.probability), abstain, _safe_cell(prediction.problem or "")]
@@ -73,19 +46,25 @@ class _CsvRows(_PredictionRows):
         return _csv_line([*cells, *[""] * (len(self.columns) - len(cells))])
 
     def name(self, line: str) -> str:
+        """Return the name of the image in a line; ValueError if the line is not of this format."""
         cells = next(csv.reader([line], strict=True), [])
         if len(cells) != len(self.columns):
             raise ValueError("it has another number of columns")
         return cells[0]
 
     def written_name(self, name: str) -> str:
-        """Return the name on one line, with ./ before a path that looks like a formula."""
-        plain = _one_line(name)
+        """Return the name of an image as it is written: one line, with ./ before a path that looks like a formula."""
+        plain = printable(name)
         return f"./{plain}" if plain[:1] in FORMULA else plain
 
 
-class _JsonRows(_PredictionRows):
-    """One JSON object per line; names are written unchanged."""
+class _JsonRows:
+    """One JSON object per line, with the interface of `_CsvRows`; names are written unchanged."""
+
+    header = ""
+
+    def __init__(self, top: int):
+        self.top = top
 
     def line(self, prediction: Prediction) -> str:
         best = [{"label": label, "probability": round(share, _DIGITS)} for label, share in prediction.top[: self.top]]
@@ -110,7 +89,7 @@ class _JsonRows(_PredictionRows):
         return name
 
 
-_FORMS: Mapping[str, Callable[[int], _PredictionRows]] = {"csv": _CsvRows, "jsonl": _JsonRows}
+_PredictionRows = _CsvRows | _JsonRows
 
 
 def choose_rows(out: str, form: str | None, top: int) -> _PredictionRows:
@@ -119,27 +98,18 @@ def choose_rows(out: str, form: str | None, top: int) -> _PredictionRows:
     Raises:
         ConfigError: The extension is not known.
     """
-    by_extension = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-    chosen = form or ("csv" if out == "-" else by_extension.get(Path(out).suffix.lower()))
-    if chosen is None or chosen not in _FORMS:
-        raise ConfigError(f"{out}: should end in .csv or .jsonl, or add --format csv or --format jsonl")
-    return _FORMS[chosen](top)
+    match form or ("csv" if out == "-" else Path(out).suffix.lower().removeprefix(".")):
+        case "csv":
+            return _CsvRows(top)
+        case "jsonl" | "ndjson":
+            return _JsonRows(top)
+    raise ConfigError(f"{out}: should end in .csv or .jsonl, or add --format csv or --format jsonl")
 
 
 def _safe_cell(text: str) -> str:
     """Return the text on one line, quoted if a spreadsheet would take it for a formula."""
-    plain = _one_line(text)
+    plain = printable(text)
     return f"'{plain}" if plain[:1] in FORMULA else plain
-
-
-def _one_line(text: str) -> str:
-    """Return the text with control characters escaped: a line break is \\n."""
-    return "".join(
-        sign.encode("unicode_escape").decode()
-        if unicodedata.category(sign) in _CONTROL or unicodedata.bidirectional(sign) in _BIDIRECTIONAL
-        else sign
-        for sign in text
-    )
 
 
 def _csv_line(cells: list[str]) -> str:
@@ -171,8 +141,8 @@ class PredictionFile:
         return self.path.with_name(f"{self.path.name}.part")
 
     @property
-    def note(self) -> Path:
-        """The file with the options of the part."""
+    def options_file(self) -> Path:
+        """The file with the options of the incomplete file."""
         return self.path.with_name(f"{self.path.name}.part.json")
 
     @contextmanager
@@ -201,11 +171,11 @@ class PredictionFile:
         """
         check_output_file(self.path, overwrite=overwrite)
         if not self.part.exists():
-            write_text(self.note, json.dumps(self.options))
+            write_text(self.options_file, json.dumps(self.options))
             self._append(self.rows.header)
             return 0
         try:
-            before = json.loads(self.note.read_text(encoding="utf-8"))
+            before = json.loads(self.options_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             before = {}
         other = [name for name, value in self.options.items() if before.get(name) != value]
@@ -221,14 +191,14 @@ class PredictionFile:
         with self.part.open("rb") as lines:
             for number, line in enumerate(lines, start=0 if self.rows.header else 1):
                 end += len(line)
-                if line.endswith(b"\n") and number % BATCH == 0:
+                if line.endswith(b"\n") and number % ENCODE_BATCH == 0:
                     kept, rows = end, number
         os.truncate(self.part, kept)
         if not kept:
             self._append(self.rows.header)
         return rows
 
-    def skip_written(self, pictures: Iterator[NamedImages]) -> None:
+    def skip_written(self, pictures: Iterator[NamedImage]) -> None:
         """Skip the images that have a row already; RunFolderError if they are not the same images."""
         try:
             with self.part.open(encoding="utf-8", newline="") as lines:
@@ -260,7 +230,7 @@ class PredictionFile:
     def finish(self) -> None:
         """Rename the complete file."""
         self.part.replace(self.path)
-        self.note.unlink(missing_ok=True)
+        self.options_file.unlink(missing_ok=True)
 
 
 @dataclass
@@ -273,9 +243,9 @@ class Tally:
     unsure: int = 0  # no class is as probable as all others together
     labels: Counter[str] = field(default_factory=Counter)
     resumed: int = 0  # rows of an interrupted labelling
-    passed_over: int = 0  # files in folders that are not images
-    first_passed_over: Skipped | None = None
-    skipped: list[Skipped] = field(default_factory=list)  # files that are not images and not yet counted
+    not_images: int = 0  # other files in folders
+    first_not_image: Skipped | None = None
+    skipped: list[Skipped] = field(default_factory=list)  # other files that are not counted yet
 
     def add(self, predictions: Sequence[Prediction]) -> None:
         """Count a batch of predictions."""
@@ -288,8 +258,8 @@ class Tally:
 
     def count_skipped(self) -> None:
         """Count the skipped files, and keep only the first, because there may be any number."""
-        self.passed_over += len(self.skipped)
-        self.first_passed_over = self.first_passed_over or next(iter(self.skipped), None)
+        self.not_images += len(self.skipped)
+        self.first_not_image = self.first_not_image or next(iter(self.skipped), None)
         self.skipped.clear()
 
 
@@ -303,7 +273,7 @@ def label_to_stream(
 ) -> Tally:
     """Write predictions to a stream, batch by batch."""
     tally = Tally()
-    pictures = pictures_at(paths, tally.skipped, classifier.recipe.reading)
+    pictures = pictures_at(paths, tally.skipped, classifier.recipe.decode_options)
     out.write(rows.header)
     for batch in classifier.prediction_batches(pictures, top=rows.top, threshold=threshold):
         out.write("".join(map(rows.line, batch)))
@@ -326,7 +296,7 @@ def label_to_file(
 ) -> Tally:
     """Write predictions to a file, resuming an interrupted labelling."""
     tally = Tally()
-    pictures = pictures_at(paths, tally.skipped, classifier.recipe.reading)
+    pictures = pictures_at(paths, tally.skipped, classifier.recipe.decode_options)
     limit = classifier.threshold if threshold is None else threshold
     options = {"classifier": classifier.fingerprint, "threshold": limit, "format": type(rows).__name__, "top": rows.top}
     file = PredictionFile(out, rows, options)

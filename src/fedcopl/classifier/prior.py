@@ -3,23 +3,17 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ..algorithm import FloatArray
-from ..data.label_files import read_class_prior
-from ..errors import ConfigError, ModelError
+from ..errors import ModelError
 from ..priors.label_shift import label_shift
 from ..priors.posterior import PosteriorModel, log_softmax, no_priors
 from ..run.folder import SITE_PRIOR
 
 PRIOR = "prior/"  # prefix of its arrays among those of a classifier
-NUMBERS = ("text_scale", "feature_scale")  # of `PosteriorModel`, in the order of their array
 _STRENGTH = 0.1  # of a class prior estimated from given images, if the run chose none for its clients
-CHOICES = ("site", "none")  # values of --prior; anything else is a file
-IMAGES = "images"  # value of --prior where there are images to estimate it from
 
 
 @dataclass(frozen=True)
@@ -45,7 +39,7 @@ class Prior:
         fitting: dict[str, tuple[int, ...]] = {
             "logit_bias": (classes,),
             "class_prior": (classes,),
-            "numbers": (len(NUMBERS),),
+            "numbers": (2,),  # text_scale and feature_scale
             SITE_PRIOR: (classes,),
         }
         if "strength" in arrays:
@@ -91,16 +85,3 @@ class Prior:
     def to_arrays(self) -> dict[str, FloatArray]:
         """Return all arrays for storage."""
         return {**self.model.to_arrays(), SITE_PRIOR: self.class_prior}
-
-    def to_numbers(self) -> dict[str, float]:
-        """Return the scalar parameters for config.json."""
-        return dict(zip(NUMBERS, self.model.to_arrays()["numbers"].tolist(), strict=True))
-
-
-def shares_for(prior: str, choices: Sequence[str] = CHOICES) -> dict[str, Any] | None:
-    """Return the shares in the file that --prior names; None for one of its choices."""
-    if prior in choices:
-        return None
-    if not Path(prior).is_file():
-        raise ConfigError(f"--prior: {prior!r} is neither {', '.join(choices)} nor a file of shares")
-    return read_class_prior(Path(prior))

@@ -1,7 +1,6 @@
 """The description of a classifier without its arrays: the content of its config.json."""
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,6 @@ from ..data.dataset import clean_all
 from ..data.decoding import DecodeOptions
 from ..errors import DataError, FedCoPLError, ModelError
 from ..files import parse_json, read_limited
-from .prior import NUMBERS
 
 SHARE = 0.05  # default share of a site's own images on which its classifier abstains
 _LEVELS = np.linspace(0, 1, 101)
@@ -71,6 +69,12 @@ class TrainedOn:
     fingerprint: str  # of its weights and preprocessing, see `clip.frozen_clip.fingerprint`
     included: bool = False  # its files are in the folder of the classifier
 
+    @classmethod
+    def of(cls, backbone: str, fingerprint: str) -> "TrainedOn":
+        """Describe a model by its known name, or by the last part of its path."""
+        is_known = backbone in BUILT_IN or backbone in RELEASES
+        return cls(backbone if is_known else Path(backbone).name, fingerprint)
+
     @property
     def is_known(self) -> bool:
         """True if the name identifies public weights."""
@@ -83,15 +87,15 @@ class Recipe:
 
     classes: tuple[str, ...]
     template: str
-    config: RunConfig  # only the method, its options, `SIZES` and the settings for reading files are used
+    config: RunConfig  # only the method, its options, `_SIZES` and the decode options are used
     backbone: TrainedOn
     confidence: Confidence | None = None
     share: float = SHARE  # of the site's own images on which it abstains
     about: Mapping[str, Any] = field(default_factory=dict)  # for the model card: client, training, accuracy
 
     @property
-    def reading(self) -> DecodeOptions:
-        """The settings for reading image files, as in training."""
+    def decode_options(self) -> DecodeOptions:
+        """How to decode image files, as in training."""
         return DecodeOptions.of(self.config.data)
 
     @property
@@ -99,8 +103,8 @@ class Recipe:
         """The probability below which it abstains; None without a measured confidence."""
         return None if self.confidence is None else self.confidence.threshold(self.share)
 
-    def to_json(self, prior: Mapping[str, float] | None = None) -> str:
-        """Return the content of config.json; `prior` is the result of `Prior.to_numbers`."""
+    def to_json(self) -> str:
+        """Return the content of config.json."""
         model = self.config.model.model_dump()
         written = {
             "model_type": _KIND,
@@ -110,43 +114,55 @@ class Recipe:
             "method": self.config.method,
             "options": self.config.options,
             "model": {name: model[name] for name in _SIZES},
-            **({"reading": self.reading.plain()} if self.reading != DecodeOptions() else {}),
+            "decode_options": self.decode_options.plain(),
             "backbone": vars(self.backbone),
             "abstain": {"share": self.share, "below": self.threshold},
             "confidence": None if self.confidence is None else vars(self.confidence),
-            **({} if prior is None else {"prior": dict(prior)}),
             "about": self.about,
         }
         lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in written.items())
         return f"{{\n{lines}\n}}\n"
 
     @classmethod
-    def read(cls, file: Path) -> tuple["Recipe", dict[str, float] | None]:
-        """Read config.json: the recipe, and the scalar parameters of the prior if it has one.
+    def read(cls, file: Path) -> "Recipe":
+        """Read config.json.
 
         Raises:
             ModelError: A part of the file is invalid.
         """
         try:
-            text = read_limited(file).decode("utf-8")
+            return cls.parse(read_limited(file).decode("utf-8"), str(file))
         except (OSError, ValueError) as error:
             raise ModelError(f"{file}: cannot be read: {error}") from error
-        written = _parsed(text, str(file))
-        recipe = cls.parse(text, str(file))
-        return recipe, _part(written, "prior", _numbers, str(file)) if "prior" in written else None
 
     @classmethod
     def parse(cls, text: str, origin: str) -> "Recipe":
         """Parse the result of `to_json`; errors name the origin of the text."""
-        plain = _parsed(text, origin)
+        try:
+            written = parse_json(text)
+        except ValueError as error:
+            raise ModelError(f"{origin}: cannot be read: {error}") from error
+        if not isinstance(written, dict) or written.get("model_type") != _KIND:
+            raise ModelError(f"{origin}: is not the description of a classifier of fedcopl")
+        if (version := written.get("format")) != _FORMAT:
+            raise ModelError(f"{origin}: has the format {version!r}; this version of fedcopl reads {_FORMAT}")
+
+        def part(name: str, read: Callable[[Any], Any]) -> Any:
+            if name not in written:
+                raise ModelError(f"{origin}: lacks {name!r}")
+            try:
+                return read(written[name])
+            except (ValueError, TypeError, KeyError, AttributeError, FedCoPLError) as error:
+                raise ModelError(f"{origin}: {name!r} cannot be used: {error}") from error
+
         return cls(
-            _part(plain, "classes", _classes, origin),
-            _part(plain, "template", _text, origin),
-            _part(plain, "method", lambda method: _config(plain), origin),
-            _part(plain, "backbone", _backbone, origin),
-            _part(plain, "confidence", _confidence, origin),
-            _part(plain, "abstain", lambda abstain: _share(abstain["share"]), origin),
-            _part(plain, "about", dict, origin),
+            part("classes", _classes),
+            part("template", _text),
+            part("method", lambda method: _config(written)),
+            part("backbone", _backbone),
+            part("confidence", _confidence),
+            part("abstain", lambda abstain: _share(abstain["share"])),
+            part("about", dict),
         )
 
 
@@ -157,27 +173,6 @@ def is_exported(folder: Path) -> bool:
     except (OSError, ValueError):
         return (folder / CONFIG).exists() and (folder / ARRAYS).exists()
     return isinstance(plain, dict) and plain.get("model_type") == _KIND
-
-
-def _parsed(text: str, origin: str) -> dict[str, Any]:
-    try:
-        written = parse_json(text)
-    except ValueError as error:
-        raise ModelError(f"{origin}: cannot be read: {error}") from error
-    if not isinstance(written, dict) or written.get("model_type") != _KIND:
-        raise ModelError(f"{origin}: is not the description of a classifier of fedcopl")
-    if written.get("format") != _FORMAT:
-        raise ModelError(f"{origin}: has the format {written.get('format')!r}; this version of fedcopl reads {_FORMAT}")
-    return written
-
-
-def _part(plain: Mapping[str, Any], name: str, read: Callable[[Any], Any], origin: str) -> Any:
-    if name not in plain:
-        raise ModelError(f"{origin}: lacks {name!r}")
-    try:
-        return read(plain[name])
-    except (ValueError, TypeError, KeyError, AttributeError, FedCoPLError) as error:
-        raise ModelError(f"{origin}: {name!r} cannot be used: {error}") from error
 
 
 def _classes(names: Any) -> tuple[str, ...]:
@@ -198,18 +193,12 @@ def _share(share: Any) -> float:
     return float(share)
 
 
-def _numbers(written: Any) -> dict[str, float]:
-    if any(not isinstance(written[name], int | float) or not math.isfinite(written[name]) for name in NUMBERS):
-        raise ValueError(f"it must hold the numbers {', '.join(NUMBERS)}")
-    return {name: float(written[name]) for name in NUMBERS}
-
-
 def _backbone(plain: Any) -> TrainedOn:
     return TrainedOn(_text(plain["name"]), _text(plain["fingerprint"]), plain["included"] is True)
 
 
 def _config(plain: Mapping[str, Any]) -> RunConfig:
     sizes = {name: plain["model"][name] for name in _SIZES}
-    reading = plain.get("reading", {})
-    settings = {"method": plain["method"], "options": plain["options"], "model": sizes, "data": reading}
+    data = plain["decode_options"]
+    settings = {"method": plain["method"], "options": plain["options"], "model": sizes, "data": data}
     return RunConfig.from_mapping(settings, "settings")

@@ -32,9 +32,7 @@ _CHANGES = {  # title, and what the number is
     "doubt": ("confidence", "share of unsure images, 5 % before"),
     "looks": ("features", "difference of the distances to the prototypes"),
 }
-_ClientOption = Annotated[
-    str | None, typer.Option(help="Client whose classifier to use, if the folder is that of a run.")
-]
+_ClientOption = Annotated[str | None, typer.Option(help="Client whose classifier to use, for the folder of a run.")]
 _BackboneOption = Annotated[
     str | None,
     typer.Option(help="Name or path of the CLIP model (default: that of the run; with --zero-shot ViT-B/32)."),
@@ -73,7 +71,7 @@ def predict(
         ),
     ] = None,
     form: Annotated[
-        Literal["csv", "jsonl"] | None, typer.Option("--format", help="Format, whatever the file name.")
+        Literal["csv", "jsonl"] | None, typer.Option("--format", help="Format of the file (default: by its extension).")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     prior: Annotated[
@@ -99,20 +97,19 @@ def predict(
         raise ConfigError("--abstain-share, --abstain-below: both set the threshold; use one of them")
     if out != "-":
         check_output_file(Path(out), overwrite=overwrite)
+    from ..classifier.predict import pictures_at, refuse_missing
     from ..classifier.prediction_file import choose_rows, label_to_file, label_to_stream
-    from ..classifier.predictions import pictures_at, refuse_missing
-    from ..classifier.prior import CHOICES, IMAGES, shares_for
 
     rows = choose_rows(out, form, top)
     refuse_missing(images)  # before the model is loaded
-    shares = shares_for(prior, (*CHOICES, IMAGES))
+    shares = _read_shares(prior, ("site", "none", "images"))
     loaded = _load(classifier, classes, client, backbone, device)
     if share is not None:
         threshold = _threshold_of(share, loaded)
     try:
-        if prior == IMAGES:
+        if prior == "images":
             print("estimating the class prior of all images", file=sys.stderr)
-            loaded = loaded.fitted_to(pictures_at(images, [], loaded.recipe.reading))
+            loaded = loaded.fitted_to(pictures_at(images, [], loaded.recipe.decode_options))
         loaded = _with_prior(loaded, prior, shares)
         with _progress() as progress:
             if out == "-":
@@ -145,6 +142,17 @@ def _load(
     return zero_shot(classes, backbone or _PHOTO_MODEL, device)
 
 
+def _read_shares(prior: str, words: tuple[str, ...]) -> dict[str, object] | None:
+    """Read the shares from the file that --prior names; None if it is one of the words."""
+    from ..data.label_files import read_class_prior
+
+    if prior in words:
+        return None
+    if not Path(prior).is_file():
+        raise ConfigError(f"--prior: {prior!r} is neither {', '.join(words)} nor a file of shares")
+    return read_class_prior(Path(prior))
+
+
 def _with_prior(loaded: "Classifier", prior: str, shares: Mapping[str, object] | None) -> "Classifier":
     """Return the classifier with the class prior of --prior: a word, or the shares of its file."""
     from ..data.label_files import class_prior_of
@@ -155,10 +163,8 @@ def _with_prior(loaded: "Classifier", prior: str, shares: Mapping[str, object] |
 
 
 def _threshold_of(share: float, loaded: "Classifier") -> float:
-    from ..classifier.recipe import Confidence
-
     confidence = loaded.recipe.confidence
-    if not isinstance(confidence, Confidence):
+    if confidence is None:
         raise DataError("--abstain-share: this classifier has no statistics of its site's images; export it first")
     return confidence.threshold(share)
 
@@ -172,9 +178,9 @@ def _summary(tally: "Tally", out: str) -> Iterator[str]:
         parts.append(f"{tally.abstained:,} without a label")
     if tally.broken:
         parts.append(f"{tally.broken:,} unreadable")
-    if tally.first_passed_over:
-        name, reason = tally.first_passed_over
-        parts.append(f"{counted(tally.passed_over, 'other file')} skipped, for example {name!r}: {reason}")
+    if tally.first_not_image:
+        name, reason = tally.first_not_image
+        parts.append(f"{counted(tally.not_images, 'other file')} skipped, for example {name!r}: {reason}")
     parts.append(f"{tally.unsure:,} unsure (no class reaches 50 %)")
     yield ", ".join(parts) + ("" if out == "-" else f" -> {out}")
     classes = [f"{name}: {count:,}" for name, count in tally.labels.most_common(_MAX_CLASSES)]
@@ -241,12 +247,11 @@ def export(
     from ..classifier.export import export as write
     from ..classifier.loading import FinishedRun
     from ..classifier.onnx_export import onnx_libraries
-    from ..classifier.prior import shares_for
     from ..run.folder import file_name
 
     if onnx:
         onnx_libraries()  # before all the work, not after it
-    shares = shares_for(prior)
+    shares = _read_shares(prior, ("site", "none"))
     if not run.is_dir():
         raise RunFolderError(f"{run}: {no_folder(run)}; name the folder of a finished run")
     opened = FinishedRun(run, backbone=backbone, device="cpu")
@@ -258,12 +263,12 @@ def export(
     console = Console(highlight=False, markup=False, soft_wrap=True)
     for classifier, folder in zip(classifiers, folders, strict=True):
         meant = _with_prior(classifier, prior, shares)
-        written = write(meant, folder, onnx=onnx, with_backbone=with_backbone)
-        console.print(str(written.folder))
-        if written.onnx:
+        difference = write(meant, folder, onnx=onnx, with_backbone=with_backbone)
+        console.print(str(folder))
+        if difference:
             console.print(
-                f"  ONNX agrees with torch: logits differ by at most {written.onnx.logits:.1e}, "
-                f"probabilities by {written.onnx.probabilities:.1e}"
+                f"  ONNX agrees with torch: logits differ by at most {difference.logits:.1e}, "
+                f"probabilities by {difference.probabilities:.1e}"
             )
     load = ("from fedcopl import Classifier", f"classifier = Classifier.load({str(folders[0])!r})")
     print("in Python:", *load, 'labels = classifier.predict("PHOTOS")', sep="\n  ", file=sys.stderr)
@@ -299,11 +304,11 @@ def drift(
     """Test without labels whether recent images differ from earlier ones; exit code 1 if they do."""
     from ..classifier.drift import compare_streams
     from ..classifier.loading import load
-    from ..classifier.predictions import pictures_at, refuse_missing
+    from ..classifier.predict import pictures_at, refuse_missing
 
     refuse_missing([*before, *recent])  # before the model is loaded
     loaded = load(classifier, client=client, backbone=backbone, device=device)
-    earlier, later = (pictures_at(paths, [], loaded.recipe.reading) for paths in (before, recent))
+    earlier, later = (pictures_at(paths, [], loaded.recipe.decode_options) for paths in (before, recent))
     report = compare_streams(loaded, earlier, later)
     if as_json:
         print(json.dumps({**asdict(report), "advice": report.advice}))

@@ -21,13 +21,13 @@ def _list_models() -> None:
     from ..clip.known_models import KNOWN_MODELS, measured
 
     table = Table(box=None, pad_edge=False)
-    for title in ("name", "for", "licence", "size", "loads", "tried"):
+    for title in ("name", "for", "licence", "size", "loads", "tested"):
         table.add_column(title, overflow="fold")
     for model in KNOWN_MODELS:
         measurement = measured().get(model.name)
         size = f"{measurement.parameters / 1e6:,.0f} M" if measurement else "?"
-        tried = "yes" if measurement or not model.loads else "no"
-        table.add_row(model.name, model.purpose, model.licence, size, "yes" if model.loads else "no", tried)
+        tested = "yes" if measurement or not model.loads else "no"
+        table.add_row(model.name, model.purpose, model.licence, size, "yes" if model.loads else "no", tested)
     Console(highlight=False).print(table)
 
 

@@ -1,7 +1,6 @@
 """Device, precision and threads of torch."""
 
 import ctypes
-import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -66,7 +65,7 @@ def keep_freed_memory() -> None:
 
     Page faults of new blocks take longer than the arithmetic of an activation. Other C libraries have no such option.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, 2**30)
         mallopt(_TRIM_THRESHOLD, 2**31 - 1)

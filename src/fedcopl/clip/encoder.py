@@ -37,10 +37,10 @@ class Encoder:
     def refuse_long_names(self, context: int) -> None:
         """Raise ConfigError for a class name that leaves no room for the context vectors."""
         for name, row in zip(self._names, self.clip.tokenizer.rows([f"{name}." for name in self._names]), strict=True):
-            if len(row) + context > self.clip.positions:
+            if len(row) + context > self.clip.context_length:
                 raise ConfigError(
                     f"class {name!r}: takes {len(row)} tokens, with {context} context vectors more than the "
-                    f"{self.clip.positions} that {self.clip.name} reads; shorten it, or lower model.text_prompts"
+                    f"{self.clip.context_length} that {self.clip.name} reads; shorten it, or lower model.text_prompts"
                 )
 
     def raw_image_features(self, tokens: Tensor, visual: Tensor | None = None) -> Tensor:
@@ -126,13 +126,13 @@ class TokenStore:
         if self.kept is not None:
             return self.kept[torch.from_numpy(rows)]
         # Few on a CPU: the tokens of an image must not depend on the other images of the batch.
-        at_once = self.clip.vision.embed_batch if self.clip.text.positions.device.type == "cpu" else ENCODE_BATCH
+        at_once = self.clip.vision.embed_batch if self.clip.device.type == "cpu" else ENCODE_BATCH
         groups = (rows[start : start + at_once] for start in range(0, len(rows), at_once))
         return torch.cat([self._embedded(group) for group in groups])
 
     def _embedded(self, rows: Rows) -> Tensor:
         pixels = torch.from_numpy(self.clip.preprocess.scale(self.pixels[rows]))
-        return self.clip.vision.embed(pixels.to(self.clip.text.positions.device)).cpu()
+        return self.clip.vision.embed(pixels.to(self.clip.device)).cpu()
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class Clip(nn.Module):
         self.vision, self.text = parts.vision, parts.text
         self.logit_scale = parts.logit_scale
         self.tokenizer, self.preprocess = parts.tokenizer, parts.transform
-        self.reading = parts.reading
+        self._prepare = parts.sentences
         self.requires_grad_(False).eval()
 
     @property
@@ -36,9 +36,13 @@ class Clip(nn.Module):
         return self.vision.image
 
     @property
-    def positions(self) -> int:
+    def context_length(self) -> int:
         """Maximal number of tokens of a sentence, start and end included."""
-        return self.text.reads
+        return self.text.context_length
+
+    @property
+    def device(self) -> torch.device:
+        return self.text.positions.device
 
     @property
     def feature_size(self) -> int:
@@ -55,32 +59,29 @@ class Clip(nn.Module):
 
     def encode_text(self, token_ids: Tensor) -> Tensor:
         """Encode token ids, (n, L), to features, (n, d), not normalised; ids after the end token are ignored."""
-        features: Tensor = self.text(self._split(token_ids.tolist()))
+        features: Tensor = self.text(self._prepare(token_ids.tolist()).to(self.device))
         return features
 
     def tokenize(self, sentences: Sequence[str], *, truncate: bool = False) -> Tensor:
         """Tokenize sentences, (n, positions), padded; raises ModelError for a long one unless `truncate`."""
         rows = self._rows(sentences, truncate)
-        padded = torch.full((len(rows), self.positions), self.tokenizer.pad_id)
+        padded = torch.full((len(rows), self.context_length), self.tokenizer.pad_id)
         for number, row in enumerate(rows):
             padded[number, : len(row)] = torch.tensor(row)
         return padded
 
     def sentences(self, texts: Sequence[str]) -> Sentences:
         """Tokenize sentences for the text tower: the shared prefix once, padded to the longest."""
-        return self._split(self._rows(texts, truncate=False))
+        return self._prepare(self._rows(texts, truncate=False)).to(self.device)
 
     def _rows(self, sentences: Sequence[str], truncate: bool) -> list[list[int]]:
         rows = self.tokenizer.rows(sentences)
         if not truncate:
             for sentence, row in zip(sentences, rows, strict=True):
-                if len(row) > self.positions:
+                if len(row) > self.context_length:
                     text = shorten(sentence, 80)
-                    raise ModelError(f"{self.name} reads {self.positions} tokens; this takes {len(row)}: {text!r}")
-        return [row[: self.positions - 1] + row[-1:] if len(row) > self.positions else row for row in rows]
-
-    def _split(self, rows: Sequence[Sequence[int]]) -> Sentences:
-        return self.reading(rows).to(self.text.positions.device)
+                    raise ModelError(f"{self.name} reads {self.context_length} tokens; this takes {len(row)}: {text!r}")
+        return [row[: self.context_length - 1] + row[-1:] if len(row) > self.context_length else row for row in rows]
 
 
 def load_clip(name_or_path: str | Path, *, activation: Activation | None = None) -> Clip:
@@ -156,7 +157,7 @@ def describe(clip: Clip) -> Iterator[tuple[str, str]]:
         pooled = "a class token" if vision.pool is None else "a pooling head"
         yield "images", f"{vision.image} x {vision.image} in patches of {vision.patch}"
         yield "vision", f"{vision.shape.depth} blocks of width {vision.shape.width}, read at {pooled}"
-    yield "text", f"{text.shape.depth} blocks of width {text.shape.width}, {clip.positions} tokens"
+    yield "text", f"{text.shape.depth} blocks of width {text.shape.width}, {clip.context_length} tokens"
     yield "features", f"{clip.feature_size} numbers; logits are {clip.logit_scale:.1f} times the cosine"
     yield "weights", f"{sum(weight.numel() for weight in clip.state_dict().values()):,}"
     yield "fingerprint", fingerprint(clip)

@@ -1,12 +1,13 @@
 """Known models: table of published checkpoints, search in the usual caches, download from the Hugging Face hub.
 
-`measured_models.json` is written by `tools/measure_models.py`, with random weights of the published configuration.
+`known_models.toml` lists the checkpoints. `measured_models.json` is written by `tools/measure_models.py`, with random
+weights of the published configuration.
 """
 
-import difflib
 import hashlib
 import json
 import os
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +18,7 @@ from typing import Literal
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from ..errors import ModelError
+from ..errors import ModelError, did_you_mean
 from ..plurals import counted
 
 MEASURED = Path(__file__).with_name("measured_models.json")
@@ -25,7 +26,6 @@ BUILT_IN = {"glyph-clip": Path(__file__).with_name("glyph_clip")}
 _HUGGING_FACE_FILES = ("config.json", "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json")
 _OPEN_CLIP_FILES = ("open_clip_config.json",)
 _TIMEOUT = 5.0  # seconds for a reply of the hub
-_GELU_HINT = "a bare file: set model.activation=gelu"
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class KnownModel:
     openai_sha256: str = ""
     loads: bool = True
     hint: str = ""  # for the user
+    is_listed: bool = True  # by `fedcopl models list`
 
     @property
     def snapshot(self) -> Path:
@@ -59,155 +60,22 @@ class KnownModel:
         return Path("~/.cache/clip").expanduser() / self.openai_file if self.openai_file else None
 
 
-_VIT_B_16 = KnownModel(
-    "openai/clip-vit-base-patch16",
-    "photographs; the paper's",
-    "MIT",
-    "hugging face",
-    revision="57c216476eefef5ab752ec549e440a49ae4ae5f3",
-    weights="pytorch_model.bin",
-    openai_file="ViT-B-16.pt",
-    openai_sha256="5806e77cd80f8b59890b7e101eabd078d9fb84e6937f9e85e4ecb61988df416f",
-)
-_VIT_B_32 = KnownModel(
-    "openai/clip-vit-base-patch32",
-    "photographs, four times as fast",
-    "MIT",
-    "hugging face",
-    revision="3d74acf9a28c67741b2f4f2ea7635f0aaf6f0268",
-    weights="pytorch_model.bin",
-    sha256="a63082132ba4f97a80bea76823f544493bffa8082296d62d71581a4feff1576f",
-    openai_file="ViT-B-32.pt",
-    openai_sha256="40d365715913c9da98579312b702a82c18be219cc2a73407c4526f58eba950af",
-)
-_VIT_L_14 = KnownModel(
-    "openai/clip-vit-large-patch14",
-    "photographs, with a GPU",
-    "MIT",
-    "hugging face",
-    revision="32bd64288804d66eefd0ccbe215aa642df71cc41",
-    weights="model.safetensors",
-    sha256="a2bf730a0c7debf160f7a6b50b3aaf3703e7e88ac73de7a314903141db026dcb",
-    openai_file="ViT-L-14.pt",
-    openai_sha256="b8cca3fd41ae0c99ba7e8951adf17d267cdb84cd88be6f7c2e0eca1737a03836",
-)
-_RN50 = KnownModel(  # not measured, so it is not in the table
-    "timm/resnet50_clip.openai",
-    "photographs",
-    "MIT",
-    "open_clip",
-    revision="ec3d92cf63a5f9d591f0d611b736895966c73076",
-    weights="open_clip_model.safetensors",
-    sha256="da0baa37fb2211eee5729ab69ed587eb10d48f5b7076ceeed01552fc3d4cb4ee",
-    other_files=_OPEN_CLIP_FILES,
-    openai_file="RN50.pt",
-    openai_sha256="afeb0e10f9e5a86da6080e35cf09123aca3b358a0c3e3b6c78a7b63bc04b6762",
-)
-KNOWN_MODELS = (
-    KnownModel(
-        "google/siglip2-base-patch16-224",
-        "photographs, class names in many languages",
-        "Apache-2.0",
-        "hugging face",
-        revision="75de2d55ec2d0b4efc50b3e9ad70dba96a7b2fa2",
-        weights="model.safetensors",
-        sha256="612923381c76ec5a9bed335d1c48827e3f2e506ac31b044b63b2031fadee6a0b",
-    ),
-    KnownModel(
-        "google/siglip-base-patch16-224",
-        "photographs",
-        "Apache-2.0",
-        "hugging face",
-        revision="7fd15f0689c79d79e38b1c2e2e2370a7bf2761ed",
-        weights="model.safetensors",
-        sha256="2c63cb7d1f2e95ba501893cbb8faeb4ea9a3af295498d35097126228659c2af8",
-    ),
-    KnownModel(
-        "google/siglip-so400m-patch14-384",
-        "photographs, with a GPU",
-        "Apache-2.0",
-        "hugging face",
-        revision="9fdffc58afc957d1a03a25b10dba0329ab15c2a3",
-    ),
-    KnownModel(
-        "google/medsiglip-448",
-        "medicine: X-rays, skin, eyes, tissue",
-        "Health AI Developer Foundations terms",
-        "hugging face",
-        hint="its terms must be agreed to on the hub before it can be fetched",
-        revision="9cea28a1a1195f665105faa6e8544c112fd960a4",
-    ),
-    KnownModel(
-        "microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224",
-        "medicine: figures of papers, all kinds of images",
-        "MIT",
-        "open_clip",
-        revision="9f341de24bfb00180f1b847274256e9b65a3a32e",
-        weights="open_clip_pytorch_model.bin",
-        sha256="52cc993c5c5ff962bd0c60931874bc001e7e9b41666a385530f4a036294576be",
-        other_files=(*_OPEN_CLIP_FILES, "tokenizer.json", "tokenizer_config.json"),
-    ),
-    KnownModel(
-        "imageomics/bioclip",
-        "species",
-        "MIT",
-        "open_clip",
-        revision="ce901ab3c6a913f9e9ef94ce6d27761069f4f01c",
-        weights="open_clip_pytorch_model.bin",
-        sha256="e380384f0c30d425d8c6c40f24471f9dd497fbdfa734a89c461a94aee95f0ef4",
-        other_files=_OPEN_CLIP_FILES,
-    ),
-    KnownModel(
-        "chendelong/RemoteCLIP",
-        "satellite and aerial images",
-        "Apache-2.0",
-        "bare file",
-        hint=_GELU_HINT,
-        revision="bf1d8a3ccf2ddbf7c875705e46373bfe542bce38",
-    ),
-    KnownModel("Zilun/GeoRSCLIP", "satellite and aerial images", "see its repository", "bare file", hint=_GELU_HINT),
-    _VIT_B_16,
-    _VIT_B_32,
-    _VIT_L_14,
-    KnownModel("facebook/metaclip-b16-fullcc2.5b", "photographs", "CC-BY-NC-4.0: non-commercial", "hugging face"),
-    KnownModel("apple/DFN2B-CLIP-ViT-B-16", "photographs", "Apple's own: see its repository", "open_clip"),
-    KnownModel(
-        "laion/CLIP-ViT-B-32-laion2B-s34B-b79K",
-        "photographs",
-        "MIT",
-        "open_clip",
-        revision="1a25a446712ba5ee05982a381eed697ef9b435cf",
-        weights="open_clip_model.safetensors",
-        sha256="ac4f8c4b88af6d963118cbf40ad93176d092abbedfcb752601ae1866352656e6",
-        other_files=_OPEN_CLIP_FILES,
-    ),
-    KnownModel(
-        "wkcn/TinyCLIP-ViT-40M-32-Text-19M-LAION400M",
-        "a small machine",
-        "MIT",
-        "hugging face",
-        revision="95ec8197b3f2fe7f747865c61ca556cf0768b2f7",
-    ),
-    KnownModel("timm/eva02_base_patch16_clip_224.merged2b", "photographs", "MIT", "open_clip", loads=False),
-    KnownModel(
-        "apple/MobileCLIP-B-OpenCLIP", "a small machine", "Apple's own: see its repository", "open_clip", loads=False
-    ),
-    KnownModel(
-        "apple/MobileCLIP-S2-OpenCLIP", "a small machine", "Apple's own: see its repository", "open_clip", loads=False
-    ),
-    KnownModel(
-        "google/siglip2-base-patch16-naflex", "photographs of any shape", "Apache-2.0", "hugging face", loads=False
-    ),
-    KnownModel(
-        "facebook/metaclip-2-worldwide-b16",
-        "photographs, class names in many languages",
-        "CC-BY-NC-4.0: non-commercial",
-        "hugging face",
-        loads=False,
-    ),
-)
-RELEASES = {"ViT-B/32": _VIT_B_32, "ViT-B/16": _VIT_B_16, "ViT-L/14": _VIT_L_14, "RN50": _RN50} | {
-    model.name: model for model in (_RN50, *KNOWN_MODELS) if model.weights
+def _read_table() -> Iterator[KnownModel]:
+    for row in tomllib.loads(Path(__file__).with_name("known_models.toml").read_text("utf-8"))["model"]:
+        files = _OPEN_CLIP_FILES if row["layout"] == "open_clip" else _HUGGING_FACE_FILES
+        yield KnownModel(**row | {"other_files": tuple(row.get("other_files", files))})
+
+
+_BY_NAME = {model.name: model for model in _read_table()}
+KNOWN_MODELS = tuple(model for model in _BY_NAME.values() if model.is_listed)
+_OPENAI_NAMES = {
+    "ViT-B/32": "openai/clip-vit-base-patch32",
+    "ViT-B/16": "openai/clip-vit-base-patch16",
+    "ViT-L/14": "openai/clip-vit-large-patch14",
+    "RN50": "timm/resnet50_clip.openai",
+}
+RELEASES = {name: _BY_NAME[repository] for name, repository in _OPENAI_NAMES.items()} | {
+    name: model for name, model in _BY_NAME.items() if model.weights
 }
 """Models that can be downloaded, by repository and by OpenAI's names."""
 
@@ -233,10 +101,9 @@ def known_model(name: str) -> KnownModel:
     by_name = {model.name: model for model in KNOWN_MODELS}
     if name in by_name:
         return by_name[name]
-    containing = [other for other in by_name if name.lower() in other.lower()]
-    close_matches = containing or difflib.get_close_matches(name, by_name, n=1, cutoff=0.3)
-    hint = f"; did you mean {close_matches[0]}?" if close_matches else ""
-    raise ModelError(f"{name}: is not in the table; `fedcopl models list` prints it{hint}")
+    containing = next((other for other in by_name if name.lower() in other.lower()), name)
+    hint = did_you_mean(containing, by_name, cutoff=0.3)
+    raise ModelError(f"{name}: is not a known model; `fedcopl models list` prints all of them{hint}")
 
 
 def about(model: KnownModel) -> Iterator[tuple[str, str]]:
@@ -244,10 +111,10 @@ def about(model: KnownModel) -> Iterator[tuple[str, str]]:
     yield "name", model.name
     yield "for", model.purpose
     yield "licence", model.licence
-    yield "form", model.layout
+    yield "format", model.layout
     yield "revision", model.revision or "none pinned"
-    yield "fetch", "yes" if model.weights else "by hand"
-    yield "loads", "yes" if model.loads else "no: `fedcopl models check` says why"
+    yield "fetch", "yes" if model.weights else "no: download it yourself"
+    yield "loads", "yes" if model.loads else "no: `fedcopl models check` prints the reason"
     if model.hint:
         yield "note", model.hint
     numbers = measured().get(model.name)
@@ -257,7 +124,10 @@ def about(model: KnownModel) -> Iterator[tuple[str, str]]:
     yield "weights", f"{numbers.parameters:,}"
     yield "memory", f"{numbers.memory:.1f} GB"
     images = counted(numbers.images, "image")
-    yield "time", f"{numbers.seconds:,.0f} s of one core for 1,000 images, by {images} of random weights"
+    yield (
+        "time",
+        f"{numbers.seconds:,.0f} s of one core for 1,000 images, extrapolated from {images} with random weights",
+    )
 
 
 def locate(name_or_path: str | Path) -> Path:
@@ -276,8 +146,7 @@ def refuse_unknown(name: str) -> None:
     if name in BUILT_IN or name in RELEASES or Path(name).exists():
         return
     known = [*BUILT_IN, *RELEASES]
-    close_matches = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"; did you mean {close_matches[0]}?" if close_matches else ""
+    hint = did_you_mean(name, known, cutoff=0.5)
     raise ModelError(f"{name}: no such file or folder, and not one of the known models {', '.join(known)}{hint}")
 
 

@@ -34,7 +34,7 @@ def most_neutral(clip: Clip, starts: Sequence[NDArray[np.float32]]) -> NDArray[n
     cell = np.arange(clip.image_size) * _CELLS // clip.image_size
     pixels = torch.from_numpy(clip.preprocess.scale(coarse[:, :, cell][:, :, :, cell]))
     with torch.no_grad():
-        tokens = clip.vision.embed(pixels.to(clip.text.positions.device))
+        tokens = clip.vision.embed(pixels.to(clip.device))
     plain = _features(clip, tokens, ())
     nearness = [F.cosine_similarity(_features(clip, tokens, start), plain).mean().item() for start in starts]
     return max(zip(nearness, starts, strict=True), key=lambda pair: round(pair[0], 2))[1]

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -57,7 +57,7 @@ class TextTower(nn.Module, ABC):
     def __init__(self, shape: TowerShape, *, vocabulary: int, positions: int, output: int):
         super().__init__()
         self.shape, self.output = shape, output
-        self.reads = positions  # tokens of a sentence, context included
+        self.context_length = positions  # tokens of a sentence, learnt context included
         self.embedding = nn.Embedding(vocabulary, shape.width)
         self.positions = nn.Parameter(torch.empty(positions, shape.width))
         self.blocks = nn.ModuleList(self.block(shape) for _ in range(shape.depth))
@@ -66,9 +66,9 @@ class TextTower(nn.Module, ABC):
     def forward(self, sentences: Sentences, context: Tensor | None = None) -> Tensor:
         """Return features (C, output), not normalised; `context` (m, width) precedes the words, after a start token."""
 
-    def refuse_long(self, length: int) -> None:
-        if length > self.reads:
-            raise ModelError(f"a class sentence takes {length} tokens; this model reads at most {self.reads}")
+    def _refuse_long(self, length: int) -> None:
+        if length > self.context_length:
+            raise ModelError(f"a class sentence takes {length} tokens; this model reads at most {self.context_length}")
 
 
 class CausalText(TextTower):
@@ -94,7 +94,7 @@ class CausalText(TextTower):
         start = self.embedding(sentences.shared)
         shared = start if context is None else torch.cat([start[:1], context, start[1:]])
         length = len(shared) + sentences.rest.shape[1]
-        self.refuse_long(length)
+        self._refuse_long(length)
         rest = self.embedding(sentences.rest) + self.positions[len(shared) : length]
         return (shared + self.positions[: len(shared)])[None], rest
 
@@ -135,9 +135,11 @@ class PaddedText(TextTower):
     def forward(self, sentences: Sentences, context: Tensor | None = None) -> Tensor:
         """Encode sentences padded to all positions; a context replaces padding at the end."""
         ahead = 0 if context is None else len(context)
-        self.refuse_long(int(sentences.end.max()) + 1 + ahead)
-        tokens = _with_context(self.embedding(sentences.rest[:, : self.reads - ahead]), context, 0) + self.positions
-        row = torch.full((len(tokens),), self.reads - 1, device=tokens.device)
+        self._refuse_long(int(sentences.end.max()) + 1 + ahead)
+        tokens = (
+            _with_context(self.embedding(sentences.rest[:, : self.context_length - ahead]), context, 0) + self.positions
+        )
+        row = torch.full((len(tokens),), self.context_length - 1, device=tokens.device)
         features: Tensor = self.project(self.norm_last(_bidirectional(self.blocks, tokens, None, row)))
         return features
 
@@ -172,7 +174,7 @@ class BertText(TextTower):
     def forward(self, sentences: Sentences, context: Tensor | None = None) -> Tensor:
         tokens = _with_context(self.embedding(sentences.rest), context, 1)
         length, ahead = tokens.shape[1], 0 if context is None else len(context)
-        self.refuse_long(length)
+        self._refuse_long(length)
         tokens = self.norm_first(tokens + self.positions[:length] + self.kinds[0])
         visible = torch.arange(length, device=tokens.device) <= (sentences.end + ahead)[:, None]
         row = torch.zeros(len(tokens), dtype=torch.long, device=tokens.device)
@@ -198,37 +200,23 @@ def _bidirectional(blocks: nn.ModuleList, tokens: Tensor, visible: Tensor | None
     return last.finish(take_row(tokens, row), attended)[:, 0]
 
 
-class SentenceReading(Protocol):
-    """Converts rows of token ids to a tower's input."""
+def split_at_end(rows: Sequence[Sequence[int]], end_id: int | None) -> Sentences:
+    """Prepare token rows for a causal tower: each up to its first `end_id`.
 
-    def __call__(self, rows: Sequence[Sequence[int]]) -> Sentences: ...
-
-
-@dataclass(frozen=True)
-class ReadUpToEnd:
-    """Input of a causal tower: rows up to the first end token, in older checkpoints the highest id of a row."""
-
-    end_id: int | None  # None: the highest id
-
-    def __call__(self, rows: Sequence[Sequence[int]]) -> Sentences:
-        cut = []
-        for row in rows:
-            end = max(row) if self.end_id is None else self.end_id
-            if end not in row[1:]:
-                raise ValueError(f"a sentence needs an end token ({end}) after its start: {list(row)}")
-            cut.append(row[: row.index(end) + 1])
-        return split_sentences(cut)
+    With None the end is a row's highest id, as in older checkpoints.
+    """
+    cut = []
+    for row in rows:
+        end = max(row) if end_id is None else end_id
+        if end not in row[1:]:
+            raise ValueError(f"a sentence needs an end token ({end}) after its start: {list(row)}")
+        cut.append(row[: row.index(end) + 1])
+    return split_sentences(cut)
 
 
-@dataclass(frozen=True)
-class ReadPadded:
-    """Input of a bidirectional tower: rows padded to a length, or to the longest; their own padding is not counted."""
-
-    pad_id: int
-    length: int = 0
-
-    def __call__(self, rows: Sequence[Sequence[int]]) -> Sentences:
-        ends = [max((spot for spot, token in enumerate(row) if token != self.pad_id), default=0) for row in rows]
-        longest = max(self.length, *(end + 1 for end in ends))
-        rest = [list(row[: end + 1]) + [self.pad_id] * (longest - end - 1) for row, end in zip(rows, ends, strict=True)]
-        return Sentences(torch.empty(0, dtype=torch.long), torch.tensor(rest), torch.tensor(ends))
+def pad_rows(rows: Sequence[Sequence[int]], pad_id: int, length: int = 0) -> Sentences:
+    """Prepare token rows for a bidirectional tower: padded to `length`, at least to the longest without its padding."""
+    ends = [max((spot for spot, token in enumerate(row) if token != pad_id), default=0) for row in rows]
+    longest = max(length, *(end + 1 for end in ends))
+    rest = [list(row[: end + 1]) + [pad_id] * (longest - end - 1) for row, end in zip(rows, ends, strict=True)]
+    return Sentences(torch.empty(0, dtype=torch.long), torch.tensor(rest), torch.tensor(ends))

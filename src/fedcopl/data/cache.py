@@ -5,7 +5,6 @@ built under a temporary name and renamed when complete, so an interrupted proces
 a second process wait for the first one's entry.
 """
 
-import errno
 import json
 import math
 import os
@@ -31,7 +30,7 @@ from ..plurals import counted
 from .dataset import Dataset, ImageSet
 from .decoding import BadImage
 from .formats import is_readable_now
-from .images import UNREADABLE, DigestIndex, ImageFiles, StoredImages, digest, digests, silence_decoders
+from .images import UNREADABLE, DigestIndex, ImageFiles, PillowImages, StoredImages, digest, digests, silence_decoders
 from .parallel import in_order
 
 _FORMAT = 2  # of the entries: entries of another format are ignored
@@ -59,7 +58,7 @@ class _CacheEntry:
     folder: Path
     transform: str
     pillow: str
-    shape: tuple[int, ...]
+    shape: Sequence[int]
     digests: list[str]  # of the rows
     bad: list[tuple[int, str]]
     last_used: float  # seconds since 1970
@@ -72,7 +71,7 @@ class _CacheEntry:
     def array(self) -> NDArray[np.uint8]:
         if self.shape[0] == 0:  # an empty file cannot be mapped
             return np.zeros(self.shape, np.uint8)
-        return np.memmap(self.folder / PIXELS, np.uint8, "r", shape=self.shape)
+        return np.memmap(self.folder / PIXELS, np.uint8, "r", shape=tuple(self.shape))
 
 
 def default_folder() -> Path:
@@ -81,8 +80,6 @@ def default_folder() -> Path:
         return Path(chosen).expanduser()
     if xdg := os.environ.get("XDG_CACHE_HOME"):
         return Path(xdg) / "fedcopl"
-    if sys.platform == "win32" and (local := os.environ.get("LOCALAPPDATA")):
-        return Path(local) / "fedcopl"
     return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "fedcopl"
 
 
@@ -95,14 +92,14 @@ class PixelCache:
     def pixels(self, images: ImageSet, cut: Cut, key: str, progress: Progress = lambda done, total: None) -> _Pixels:
         """Return the set's images after `cut`; `key` identifies the transform."""
         stored = images.images
-        if not isinstance(stored, StoredImages):
+        if isinstance(stored, PillowImages):
             progress(len(images), len(images))
             rows = [cut(image) for image in stored]
             return _Pixels(np.stack(rows) if rows else np.zeros((0, *_shape(cut)), np.uint8), {}, [])
         key += stored.options.key
         with self._convert_os_errors():
             contents = self._digests(stored)
-            entry = self._find(contents, key) or self._make(images, stored, contents, cut, key, progress)
+            entry = self._find(contents, key) or self._make(images, contents, cut, key, progress)
             array = entry.array()
         progress(len(images), len(images))
         return _Pixels(array, dict(entry.bad), contents)
@@ -148,9 +145,7 @@ class PixelCache:
                 os.utime(entry.folder / ENTRY)  # time of last use
         return entry
 
-    def _make(
-        self, images: ImageSet, stored: StoredImages, contents: list[str], cut: Cut, key: str, progress: Progress
-    ) -> _CacheEntry:
+    def _make(self, images: ImageSet, contents: list[str], cut: Cut, key: str, progress: Progress) -> _CacheEntry:
         """Build the entry, unless another process does so while we wait for the lock."""
         home = self._home(contents, key)
         make_folders(self.folder)
@@ -160,16 +155,12 @@ class PixelCache:
             for dead in (home, _beside(home, _PART)):  # damaged or incomplete: this process holds the lock
                 shutil.rmtree(dead, ignore_errors=True)
             self._sweep()
-            shape = _shape(cut)
-            size = len(images) * math.prod(shape)
-            self._require_space(size)
-            work = _worker(images, stored, contents, cut, self._decoded_rows(key))
-            try:
-                _build(home, work, shape, contents, key, progress)
-            except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):  # another process used the space meanwhile
-                    self._require_space(size)
-                raise
+            shape, free = _shape(cut), shutil.disk_usage(self.folder).free
+            need = len(images) * math.prod(shape) + _RESERVE
+            if need > free:
+                raise DataError(f"{self.folder}: needs {_size(need)}, but only {_size(free)} are free; {_HINT}")
+            work = _worker(images, contents, cut, self._decoded_rows(key))
+            _build(home, work, shape, contents, key, progress)
         entry = _read_entry(home)
         if entry is None:
             raise DataError(f"{home}: the entry just written cannot be read back; check the disk")
@@ -178,10 +169,7 @@ class PixelCache:
     def _sweep(self) -> None:
         """Remove incomplete entries of killed processes."""
         for part in self.folder.glob(f"*{_PART}"):
-            with (
-                suppress(OSError),
-                FileLock(part.with_suffix(_LOCK), timeout=0),
-            ):  # locked: another process is building it
+            with suppress(OSError), FileLock(part.with_suffix(_LOCK), timeout=0):  # locked: being built
                 shutil.rmtree(part, ignore_errors=True)
 
     def _decoded_rows(self, key: str) -> dict[str, NDArray[np.uint8]]:
@@ -191,11 +179,6 @@ class PixelCache:
             if (entry.transform, entry.pillow) == (key, PIL.__version__):
                 rows.update(zip(entry.digests, entry.array(), strict=True))
         return rows
-
-    def _require_space(self, need: int) -> None:
-        free = shutil.disk_usage(self.folder).free
-        if need + _RESERVE > free:
-            raise DataError(f"{self.folder}: needs {_size(need + _RESERVE)}, but only {_size(free)} are free; {_HINT}")
 
     @contextmanager
     def _convert_os_errors(self) -> Iterator[None]:
@@ -219,28 +202,21 @@ def _read_index(file: Path) -> DigestIndex:
 def _read_entry(folder: Path) -> _CacheEntry | None:
     """Read an entry; None if it is missing, truncated or of another format."""
     try:
-        plain = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
-        if plain["format"] != _FORMAT:
+        written = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
+        if written.pop("format") != _FORMAT:
             return None
-        entry = _CacheEntry(
-            folder,
-            str(plain["transform"]),
-            str(plain["pillow"]),
-            tuple(map(int, plain["shape"])),
-            list(plain["digests"]),
-            [(int(index), str(reason)) for index, reason in plain["bad"]],
-            (folder / ENTRY).stat().st_mtime,
-        )
+        entry = _CacheEntry(folder, last_used=(folder / ENTRY).stat().st_mtime, **written)
         is_whole = (folder / PIXELS).stat().st_size == entry.size and len(entry.digests) == entry.shape[0]
         return entry if is_whole else None
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
 def _worker(
-    images: ImageSet, stored: StoredImages, contents: list[str], cut: Cut, decoded: dict[str, NDArray[np.uint8]]
+    images: ImageSet, contents: list[str], cut: Cut, decoded: dict[str, NDArray[np.uint8]]
 ) -> Callable[[int], NDArray[np.uint8] | str]:
     """Return the function that gives an image's pixels, or the reason why it cannot be used."""
+    stored = images.images
 
     def work(index: int) -> NDArray[np.uint8] | str:
         expected = contents[index]
@@ -340,12 +316,12 @@ def prepare(
     first, total = len(dataset.train), len(dataset.train) + len(dataset.test)
     train = cache.pixels(dataset.train, cut, key, lambda done, _: progress(done, total))
     test = cache.pixels(dataset.test, cut, key, lambda done, _: progress(first + done, total))
-    skipped = [(dataset.train.names[index], reason) for index, reason in train.bad.items()]
     if len(train.array) == 0:
-        example = f", the first, {skipped[0][0]}: {skipped[0][1]}" if skipped else ""
+        example = next(
+            (f", the first, {dataset.train.names[index]}: {reason}" for index, reason in train.bad.items()), ""
+        )
         raise DataError(f"{dataset.name}: of {counted(first, 'training image')} none can be used{example}")
-    skipped += ((dataset.test.names[index], reason) for index, reason in test.bad.items())
-    usable = dataset.without(train.bad, test.bad, skipped)
+    usable = dataset.without(train.bad, test.bad)
     whole = blake2b(digest_size=8)
     for images, pixels in ((dataset.train, train), (dataset.test, test)):
         whole.update(json.dumps([*images.names, *pixels.digests]).encode())

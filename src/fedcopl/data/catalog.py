@@ -1,6 +1,5 @@
 """Table of data sets: readers by name, and downloads from their publishers with checksums and resume."""
 
-import difflib
 import hashlib
 import http.client
 import os
@@ -18,12 +17,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..config import Data
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, did_you_mean
 from .dataset import TEMPLATE, Dataset, ImageSet
 from .decoding import DecodeOptions
 from .folder import read_folder
 from .formats import pages_in
-from .images import ImageFiles, StoredImages, silence_decoders
+from .images import ImageFiles, PillowImages, silence_decoders
 from .official import read_cifar10, read_cifar100, read_cub200, read_dtd, read_resisc45, read_ucf101
 from .parallel import in_order
 from .tables import read_huggingface, read_manifest
@@ -38,7 +37,8 @@ def load_digits() -> Dataset:
     images = [Image.fromarray(grey) for grey in (dots * (255 / 16)).round().astype(np.uint8)]
     is_test = np.arange(len(labels)) % 3 == 2
     train, test = (
-        ImageSet([images[index] for index in np.flatnonzero(chosen)], labels[chosen]) for chosen in (~is_test, is_test)
+        ImageSet(PillowImages([images[index] for index in np.flatnonzero(chosen)]), labels[chosen])
+        for chosen in (~is_test, is_test)
     )
     return Dataset("digits", CLASSES, TEMPLATE, train, test)
 
@@ -81,12 +81,8 @@ SOURCES: Mapping[str, _Source] = {
 def load_dataset(data: Data) -> Dataset:
     """List the images of the configured data set; nothing is decoded yet."""
     if data.source not in SOURCES:
-        close_matches = difflib.get_close_matches(data.source, SOURCES, n=1)
-        hint = (
-            f"; did you mean {close_matches[0]}?"
-            if close_matches
-            else "; a folder of images is read by data.source=folder data.path=DIR"
-        )
+        folder = "; a folder of images is read by data.source=folder data.path=DIR"
+        hint = did_you_mean(data.source, SOURCES) or folder
         raise ConfigError(f"data.source: unknown data set {data.source!r} (known: {', '.join(SOURCES)}){hint}")
     if data.source == "digits" and data.path:
         raise ConfigError("data.path: the embedded digits read no path; for your images use data.source=folder")
@@ -99,9 +95,7 @@ def read_by_settings(dataset: Dataset, data: Data) -> Dataset:
     options = DecodeOptions.of(data)
     splits = []
     for images in (dataset.train, dataset.test):
-        stored = images.images
-        if isinstance(stored, StoredImages):
-            images = replace(images, images=stored.with_options(options))
+        images = replace(images, images=images.images.with_options(options))
         splits.append(_split_pages(images) if options.pages == "all" else images)
     return replace(dataset, train=splits[0], test=splits[1])
 

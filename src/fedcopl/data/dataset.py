@@ -2,14 +2,13 @@
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from ..errors import DataError, has_control_characters, printable
 from ..files import read_limited
@@ -24,7 +23,7 @@ Skipped = tuple[str, str]
 class ImageSet:
     """Images, and their true labels where known. Only evaluation and simulated partitions may use `labels`."""
 
-    images: Sequence[Image.Image]  # decoded on access, unless the set is small and embedded
+    images: StoredImages  # decoded on access
     labels: NDArray[np.int64] | None = None
     names: Sequence[str] = ()  # printable: the path below the root, or a number
     clients: NDArray[np.int64] | None = None  # number of the client of each image, where known
@@ -39,16 +38,9 @@ class ImageSet:
     def without(self, indices: Iterable[int]) -> "ImageSet":
         """Return the set without some images."""
         dropped = set(indices)
-        if not dropped:
-            return self
         kept = [index for index in range(len(self)) if index not in dropped]
-        stored = self.images
-        return ImageSet(
-            stored.take(kept) if isinstance(stored, StoredImages) else [stored[index] for index in kept],
-            None if self.labels is None else self.labels[kept],
-            [self.names[index] for index in kept],
-            None if self.clients is None else self.clients[kept],
-        )
+        labels, clients = (None if numbers is None else numbers[kept] for numbers in (self.labels, self.clients))
+        return ImageSet(self.images.take(kept), labels, [self.names[index] for index in kept], clients)
 
 
 @dataclass(frozen=True)
@@ -68,13 +60,12 @@ class Dataset:
         """Return the given template, or the data set's own, with the synonyms of the classes."""
         return (template or self.template) + self.other_names
 
-    def without(self, train: Iterable[int], test: Iterable[int], skipped: Iterable[Skipped]) -> "Dataset":
-        """Return the data set without some images, and list them in `skipped`."""
+    def without(self, train: Mapping[int, str], test: Mapping[int, str]) -> "Dataset":
+        """Return the data set without some images, given with a reason each, and list them in `skipped`."""
+        parts = ((self.train, train), (self.test, test))
+        skipped = [(images.names[index], reason) for images, bad in parts for index, reason in bad.items()]
         return replace(
-            self,
-            train=self.train.without(train),
-            test=self.test.without(test),
-            skipped=[*self.skipped, *skipped],
+            self, train=self.train.without(train), test=self.test.without(test), skipped=[*self.skipped, *skipped]
         )
 
 
@@ -106,48 +97,38 @@ def clean_all(names: Sequence[str], origin: object) -> tuple[str, ...]:
     return tuple(cleaned)
 
 
-def read_classes(file: Path) -> list[str]:
-    """Read class names, one per line; synonyms may follow after `|`, see `read_other_names`."""
-    return [names[0] for names in _names_by_line(file)]
+@dataclass(frozen=True)
+class ClassList:
+    """Class names in order, where they were listed, and their synonyms."""
+
+    names: Sequence[str]
+    origin: object
+    other_names: str = ""  # in the syntax of `model.template`
 
 
-def read_other_names(file: Path) -> str:
-    """Read the synonyms of lines such as `cat | kitten | feline`, in the syntax of `model.template`."""
-    lines = [[clean(name) for name in names] for names in _names_by_line(file)]
-    return "".join(f" | {names[0]} = {other}" for names in lines for other in names[1:])
-
-
-def _names_by_line(file: Path) -> list[list[str]]:
+def read_classes(file: Path) -> ClassList:
+    """Read class names, one per line; synonyms may follow, as in `cat | kitten | feline`."""
     try:
         lines = read_limited(file, _MAX_CLASSES_FILE).decode("utf-8-sig").splitlines()
     except FileNotFoundError as error:
         raise DataError(f"{file}: there is no such list of classes; write one class name per line into it") from error
     except (OSError, ValueError) as error:
         raise DataError(f"{file}: cannot be read as a list of class names: {error}") from error
-    synonyms = [[name.strip() for name in line.split("|")] for line in lines if line.strip()]
-    if not synonyms:
+    rows = [[clean(name) for name in line.split("|")] for line in lines if line.strip()]
+    if not rows:
         raise DataError(f"{file}: names no class; write one name per line")
-    empty = next((names for names in synonyms if "" in names), None)
-    if empty is not None:
+    if empty := next((names for names in rows if "" in names), None):
         raise DataError(f"{file}: the line {' | '.join(empty)!r} has an empty name; write name | other name")
-    return synonyms
+    other_names = "".join(f" | {name} = {other}" for name, *others in rows for other in others)
+    return ClassList(clean_all([names[0] for names in rows], file), file, other_names)
 
 
-@dataclass(frozen=True)
-class ListedClasses:
-    """Class names in order, where they were listed, and their synonyms."""
-
-    names: Sequence[str]
-    origin: object
-    other_names: str = ""
-
-
-def find_classes(classes_file: str, root: Path) -> ListedClasses | None:
+def find_classes(classes_file: str, root: Path) -> ClassList | None:
     """Read the class list that the settings name, else classes.txt in the images' folder, if there is one."""
     file = Path(classes_file).expanduser() if classes_file else root / CLASSES_FILE
     if not classes_file and not file.is_file():
         return None
-    return ListedClasses(read_classes(file), file, read_other_names(file))
+    return read_classes(file)
 
 
 Split = Literal["train", "test"]
@@ -175,7 +156,7 @@ def build(
     origin: Path,
     records: Iterable[FileRecord],
     *,
-    listed: ListedClasses | None = None,
+    listed: ClassList | None = None,
     template: str = TEMPLATE,
     skipped: Iterable[Skipped] = (),
 ) -> Dataset:
@@ -186,9 +167,7 @@ def build(
     ordered = sorted(records, key=lambda record: by_name(record.name))
     if not any(record.split == "train" for record in ordered):
         excluded = sorted(skipped)
-        example = (
-            f"; {len(excluded)} skipped, the first: {printable(excluded[0][0])}: {excluded[0][1]}" if excluded else ""
-        )
+        example = f"; {len(excluded)} skipped, the first: {excluded[0][0]}: {excluded[0][1]}" if excluded else ""
         raise DataError(f"{origin}: holds no training images{example}; docs/data.md shows the layouts")
     classes = _classes(ordered, origin, listed)
     without_client = [record.name for record in ordered if record.client is None]
@@ -196,7 +175,7 @@ def build(
     if clients and without_client:
         raise DataError(
             f"{origin}: {counted(len(without_client), 'image has', 'images have')} no client, "
-            f"the first: {printable(without_client[0])}"
+            f"the first: {without_client[0]}"
         )
     if unprintable := next((name for name in clients if has_control_characters(name)), None):
         raise DataError(f"{origin}: the client {unprintable!r} has a control character in its name; rename it")
@@ -208,7 +187,7 @@ def build(
     return Dataset(name, classes, template, train, test, clients, excluded, listed.other_names if listed else "")
 
 
-def _classes(records: Sequence[FileRecord], origin: Path, listed: ListedClasses | None) -> tuple[str, ...]:
+def _classes(records: Sequence[FileRecord], origin: Path, listed: ClassList | None) -> tuple[str, ...]:
     labels = sorted({record.label for record in records if record.label is not None}, key=by_name)
     if listed is None:
         if not labels:
@@ -235,7 +214,7 @@ def _image_set(records: Sequence[FileRecord], origin: Path, classes: Sequence[st
         if unlabelled:
             raise DataError(
                 f"{origin}: {len(unlabelled)} of {len(records)} {records[0].split} images have no label, "
-                f"the first: {printable(unlabelled[0])}; label all of them or none"
+                f"the first: {unlabelled[0]}; label all of them or none"
             )
         labels = np.array([label_of[clean(record.label or "")] for record in records], np.int64)
     return ImageSet(

@@ -83,7 +83,7 @@ class DecodeOptions:
 
     def page_remark(self, pages: int) -> tuple[str, ...]:
         """Return the remark that the other pages of a file are not used, if it has others."""
-        return (f"the {self.pages} of several pages; data.pages=all takes every one",) if pages > 1 else ()
+        return (f"the {self.pages} of several pages; data.pages=all uses every page",) if pages > 1 else ()
 
 
 def _window(given: str | float) -> Window:
@@ -159,7 +159,7 @@ def eight_bits(
         undefined = ~np.isfinite(numbers)
         missing = undefined if missing is None else undefined | missing
     if missing is not None and missing.all():
-        raise BadImage("no pixel of it has a value")
+        raise BadImage("it has no valid pixel")
     if missing is None or not missing.any():
         span = _window_span(numbers, window, whole)
         scaled = _scaled(numbers, span)

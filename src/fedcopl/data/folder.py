@@ -16,7 +16,7 @@ from pathlib import Path
 from ..config import Data
 from ..errors import DataError
 from ..files import no_folder
-from .dataset import Dataset, FileRecord, ListedClasses, Skipped, Split, build, clean, find_classes
+from .dataset import ClassList, Dataset, FileRecord, Skipped, Split, build, clean, find_classes
 from .formats import dicom
 from .images import SUFFIXES
 
@@ -88,7 +88,7 @@ def _skip_reason(path: Path, root: Path, is_link: bool) -> str | None:
         if target.is_dir():
             return "a link to a folder, which is not followed"
         if not target.is_relative_to(root):
-            return "a link out of the folder"
+            return "a link to a file outside the folder"
     if not path.is_file():
         return "not a file"
     if path.suffix.lower() in SUFFIXES:
@@ -96,7 +96,7 @@ def _skip_reason(path: Path, root: Path, is_link: bool) -> str | None:
     with suppress(OSError), path.open("rb") as file:  # scanners name DICOM files by numbers
         if dicom.is_dicom(file.read(132)):
             return None
-    return "its suffix is not that of an image"
+    return "its extension is not that of an image format"
 
 
 def _below(path: Path, root: Path) -> str:
@@ -124,7 +124,7 @@ def read_folder(data: Data) -> Dataset:
     """Read a data set from folders of images."""
     root = require_folder(data.path, "folder")
     listed = find_classes(data.classes_file, root)
-    written = {clean(name) for name in listed.names} if listed else set()
+    written = set(listed.names) if listed else set()
     clients = root / CLIENTS
     homes: list[tuple[str | None, Path]] = [(None, root)]
     if is_folder(clients):
@@ -144,7 +144,7 @@ def read_folder(data: Data) -> Dataset:
             class_names |= {below.name for below in folders_in(folder)}
             records += _split_records(root, split, folder, client, written, skipped)
     if listed is None and class_names:  # a class without images is still a class
-        listed = ListedClasses(sorted(class_names), root)
+        listed = ClassList(sorted(class_names), root)
     return build("folder", root, records, listed=listed, skipped=skipped)
 
 

@@ -112,6 +112,28 @@ class ImageArrays(StoredImages):
         return type(self)(self.pixels[np.asarray(indices, np.int64)])
 
 
+class PillowImages(StoredImages):
+    """Small decoded images in memory, which are not cached."""
+
+    def __init__(self, images: Sequence[Image.Image]):
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def content(self, index: int) -> bytes:
+        return self._images[index].tobytes()
+
+    def kind(self, index: int) -> str:
+        return self._images[index].mode
+
+    def picture(self, index: int, content: bytes) -> Picture:
+        return Picture(self._images[index])
+
+    def take(self, indices: Sequence[int]) -> Self:
+        return type(self)([self._images[index] for index in indices])
+
+
 @contextmanager
 def silence_decoders() -> Iterator[None]:
     """Suppress warnings of decoders: refused images are listed anyway, and pydicom's may quote patient data."""

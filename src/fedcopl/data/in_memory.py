@@ -18,7 +18,7 @@ from .dataset import TEMPLATE, Dataset, ImageSet, Skipped, by_name, clean
 from .decoding import BadImage, DecodeOptions
 from .folder import folders_in, images_below
 from .formats import pages_in, read_picture
-from .images import ImageFiles, StoredImages
+from .images import ImageFiles, PillowImages, StoredImages
 
 
 class _FilePage(NamedTuple):
@@ -112,7 +112,7 @@ def gather(images: Images, argument: str) -> _Pictures:
         if path.is_file():
             return _Pictures([path], [printable(path.name)])
         if not path.is_dir():
-            raise DataError(f"{argument}: {printable(str(path))}: there is no such folder or file")
+            raise DataError(f"{argument}: {path}: there is no such folder or file")
         skipped: list[Skipped] = []
         root = path.resolve()
         files = list(files_below(root, skipped))
@@ -222,7 +222,7 @@ def dataset_of_images(
 ) -> Dataset:
     """Build one data set to be partitioned; `labels` are the true labels of the training images, where known."""
     images = replace(_image_set([train], [""]), labels=labels, clients=None)
-    test_images = ImageSet([])
+    test_images = ImageSet(PillowImages([]))
     if test is not None:
         test_images = replace(_image_set([test[0]], [""]), labels=test[1], clients=None)
     return Dataset(SITES, tuple(classes), TEMPLATE, images, test_images, skipped=train.skipped)

@@ -1,9 +1,9 @@
 """Files about labels: an expert's answers from `fedcopl review --export`, and class priors."""
 
 import csv
-import difflib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from ..algorithm import FloatArray
 from ..algorithm.select import Corrections
-from ..errors import DataError
+from ..errors import DataError, did_you_mean
 from .dataset import ImageSet, clean
-from .images import StoredImages, digest
+from .images import digest
 
 
 def read_corrections(file: Path, images: ImageSet, classes: Sequence[str]) -> dict[int, int]:
@@ -28,7 +28,10 @@ def read_corrections(file: Path, images: ImageSet, classes: Sequence[str]) -> di
     labels: dict[int, int] = {}
     for row in read_answer_rows(file):
         index, label = index_of.get(row["file"]), number_of.get(clean(row["label"]))
-        if index is not None and label is not None and _has_digest(images, index, row.get("digest") or ""):
+        if index is None or label is None:
+            continue
+        expected = row.get("digest")
+        if not expected or digest(images.images.kind(index), images.images.content(index)) == expected:
             labels[index] = label
     return labels
 
@@ -51,21 +54,9 @@ def read_answer_rows(file: Path) -> list[dict[str, str]]:
         ) from error
     if rows and not {"file", "label"} <= set(rows[0]):
         raise DataError(f"{file}: has no columns file and label; write it with fedcopl review --export")
-    return [{name: _unescape(cell or "") for name, cell in row.items() if isinstance(name, str)} for row in rows]
-
-
-def _unescape(cell: str) -> str:
-    """Remove the apostrophe that keeps a spreadsheet from evaluating the cell."""
-    return cell[1:] if cell[:1] == "'" and cell[1:2] in ("=", "+", "-", "@", "\t", "\r") else cell
-
-
-def _has_digest(images: ImageSet, index: int, expected: str) -> bool:
-    stored = images.images
-    if not expected:
-        return True
-    if isinstance(stored, StoredImages):
-        return digest(stored.kind(index), stored.content(index)) == expected
-    return digest(stored[index].mode, stored[index].tobytes()) == expected
+    # An apostrophe before these characters keeps a spreadsheet from evaluating the cell.
+    escaped = re.compile(r"\A'(?=[=+@\t\r-])")
+    return [{name: escaped.sub("", cell or "") for name, cell in row.items() if isinstance(name, str)} for row in rows]
 
 
 def read_class_prior(file: Path) -> dict[str, Any]:
@@ -98,9 +89,7 @@ def class_prior_of(given: Mapping[str, Any], classes: Sequence[str], origin: str
     shares = {clean(str(name)): share for name, share in given.items()}
     for name in shares:
         if name not in classes:
-            close_matches = difflib.get_close_matches(name, classes, n=1)
-            hint = f"; did you mean {close_matches[0]!r}?" if close_matches else ""
-            raise DataError(f"{origin}: {name!r} is not one of the classes{hint}")
+            raise DataError(f"{origin}: {name!r} is not one of the classes{did_you_mean(name, classes)}")
     missing = [name for name in classes if name not in shares]
     if missing:
         raise DataError(f"{origin}: has no share for {missing[0]!r}; every class needs one, 0 if it does not occur")

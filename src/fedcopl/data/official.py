@@ -20,7 +20,7 @@ from ..config import Data
 from ..errors import DataError
 from ..files import parse_json, read_limited
 from ..plurals import counted
-from .dataset import Dataset, FileRecord, ImageSet, ListedClasses, Split, build, by_name, clean_all
+from .dataset import ClassList, Dataset, FileRecord, ImageSet, Split, build, by_name, clean_all
 from .folder import folders_in, require_folder
 from .images import ImageArrays
 
@@ -300,4 +300,4 @@ def _checked(
             for count, train, test in (sizes, actual)
         )
         raise DataError(f"{root}: {name} has {official}; found {counts}. For a part of it use source=folder")
-    return build(name, root, records, listed=ListedClasses(names, root))
+    return build(name, root, records, listed=ClassList(names, root))

@@ -15,9 +15,9 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from ..errors import DataError, RunFolderError
 from ..files import write_bytes
 from .cache import Progress, repeats
-from .dataset import Dataset, ImageSet, Skipped
+from .dataset import Dataset, ImageSet
 from .decoding import BadImage, Span
-from .images import UNREADABLE, StoredImages, digest, silence_decoders
+from .images import UNREADABLE, digest, silence_decoders
 from .parallel import in_order
 
 
@@ -52,14 +52,10 @@ def survey(dataset: Dataset, progress: Progress = lambda done, total: None) -> D
     first, total = len(dataset.train), len(dataset.train) + len(dataset.test)
     train = _open_all(dataset.train, lambda done: progress(done, total))
     test = _open_all(dataset.test, lambda done: progress(first + done, total))
-    broken_train, broken_test = (
+    bad_train, bad_test = (
         {index: image.reason for index, image in enumerate(opened) if image.reason} for opened in (train, test)
     )
-    skipped: list[Skipped] = [
-        *((dataset.train.names[index], reason) for index, reason in broken_train.items()),
-        *((dataset.test.names[index], reason) for index, reason in broken_test.items()),
-    ]
-    usable = dataset.without(broken_train, broken_test, skipped)
+    usable = dataset.without(bad_train, bad_test)
     notes = repeats([image.digest for image in train], [image.digest for image in test])
     if usable.train.clients is not None:
         train_images = np.bincount(usable.train.clients, minlength=len(usable.clients))
@@ -74,8 +70,6 @@ def survey(dataset: Dataset, progress: Progress = lambda done, total: None) -> D
 
 def _open_all(images: ImageSet, progress: Callable[[int], None]) -> list[_OpenedImage]:
     stored = images.images
-    if not isinstance(stored, StoredImages):
-        return [_OpenedImage(digest(image.mode, image.tobytes())) for image in stored]
 
     def open_one(index: int) -> _OpenedImage:
         try:

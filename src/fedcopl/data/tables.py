@@ -6,7 +6,6 @@ folder and may lead out of it.
 
 import copy
 import csv
-import difflib
 import threading
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -16,8 +15,7 @@ from typing import Any, Self, cast
 import numpy as np
 
 from ..config import Data
-from ..errors import DataError, printable
-from ..plurals import counted
+from ..errors import DataError, did_you_mean
 from .dataset import TEMPLATE, Dataset, FileRecord, ImageSet, Skipped, Split, build, clean_all, find_classes
 from .images import StoredImages
 
@@ -43,7 +41,7 @@ def read_manifest(data: Data) -> Dataset:
             raise DataError(f"{origin}: has no path")
         path = file.parent / cells["path"]
         if path in first_row:
-            raise DataError(f"{origin}: {printable(cells['path'])} is listed twice, first in row {first_row[path]}")
+            raise DataError(f"{origin}: {cells['path']} is listed twice, first in row {first_row[path]}")
         first_row[path] = number
         split = cells.get("split", "train").lower()
         if split not in ("train", "test"):
@@ -54,9 +52,7 @@ def read_manifest(data: Data) -> Dataset:
         else:
             skipped.append((name, "there is no such file"))
     if skipped and not records:
-        raise DataError(
-            f"{file}: of {counted(len(skipped), 'image')} none is there, for example {printable(skipped[0][0])}"
-        )
+        raise DataError(f"{file}: none of its images exists ({len(skipped):,} listed), for example {skipped[0][0]}")
     return build("manifest", file, records, listed=find_classes(data.classes_file, file.parent), skipped=skipped)
 
 
@@ -89,9 +85,8 @@ def _parquet_rows(file: Path) -> list[tuple[int, dict[Any, Any]]]:
 def _check_columns(file: Path, names: Sequence[str]) -> None:
     """Refuse misspelt columns, which would silently drop all labels; other columns are ignored."""
     for name in names:
-        close_matches = difflib.get_close_matches(name.strip().lower(), set(_COLUMNS) - set(names), n=1, cutoff=0.75)
-        if close_matches:
-            raise DataError(f"{file}: unknown column {name!r}; did you mean {close_matches[0]}?")
+        if hint := did_you_mean(name.strip().lower(), set(_COLUMNS) - set(names), cutoff=0.75):
+            raise DataError(f"{file}: unknown column {name!r}{hint}")
     if "path" not in names:
         raise DataError(f"{file}: has no column path (its columns: {', '.join(names) or 'none'})")
 

@@ -16,7 +16,7 @@ from ..data.cache import Progress
 from ..data.catalog import load_dataset
 from ..data.dataset import Dataset, Skipped, clean, find_classes
 from ..data.folder import CLIENTS, SPLITS, folders_in, images_below, is_folder, looks_like_split
-from ..data.images import UNREADABLE, StoredImages, digests
+from ..data.images import UNREADABLE, digests
 from ..data.overview import survey
 from ..data.parallel import free_memory
 from ..data.partitioning import check_partition
@@ -243,7 +243,7 @@ def _check_counts(dataset: Dataset) -> Iterator[Finding]:
             yield note("data", detail, "add images, or leave out classes that cannot occur")
     if len(dataset.classes) < 2:
         yield problem("data", "there is only one class", "name at least two in classes.txt")
-    if owners is None or not isinstance(stored, StoredImages):
+    if owners is None:
         return
     holders: dict[str, set[int]] = defaultdict(set)
     for content, owner in zip(digests(stored, {})[0], owners.tolist(), strict=True):

@@ -75,7 +75,7 @@ class Gallery:
     classes: Sequence[str]
     names: Sequence[str]
     predictions: LabelHistory
-    images: Sequence[Image.Image]
+    images: StoredImages
 
     def image(self, number: int) -> Image.Image:
         """Return an image; BadImage if it cannot be read."""
@@ -88,9 +88,7 @@ class Gallery:
         """Return a digest of its content, which identifies it when the file is moved; "" if unreadable."""
         stored = self.images
         try:
-            if isinstance(stored, StoredImages):
-                return digest(stored.kind(number), stored.content(number))
-            return digest(stored[number].mode, stored[number].tobytes())
+            return digest(stored.kind(number), stored.content(number))
         except OSError:
             return ""
 
@@ -153,7 +151,7 @@ def _trained_as(folder: Path, client: str, images: int) -> NDArray[np.int64] | N
     return trained
 
 
-def _images(folder: Path, held: HeldImages) -> Sequence[Image.Image]:
+def _images(folder: Path, held: HeldImages) -> StoredImages:
     if held.files is not None:
         reading = DecodeOptions.of(RunConfig.from_mapping({"data": held.reading}, str(folder)).data)
         return ImageFiles([Path(file) for file in held.files], held.pages).with_options(reading)
@@ -165,8 +163,7 @@ def _images(folder: Path, held: HeldImages) -> Sequence[Image.Image]:
     missing = [name for name in held.names if name not in index_of]
     if missing:
         raise DataError(f"{folder}: {len(missing)} of its images are not in {data.source} any more: {missing[0]}")
-    indices, stored = [index_of[name] for name in held.names], train.images
-    return stored.take(indices) if isinstance(stored, StoredImages) else [stored[number] for number in indices]
+    return train.images.take([index_of[name] for name in held.names])
 
 
 def with_final_labels(gallery: Gallery, folder: Path, progress: Progress = lambda done, total: None) -> Gallery:

@@ -1,13 +1,14 @@
 """Hugging Face folders of a CLIP or a SigLIP: config.json, weights, tokenizer and image transform."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError
 from ..blocks import Activation
-from ..preprocess import CLIP_MEAN, CLIP_STD, HALF, read_transform
-from ..text_towers import CausalText, PaddedText, ReadPadded, ReadUpToEnd, SentenceReading, TextTower
+from ..preprocess import HALF, read_transform
+from ..text_towers import CausalText, PaddedText, TextTower, pad_rows, split_at_end
 from ..tokenizer import Tokenizer, canonical, clip_tokenizer, read_tokenizer
 from ..vision_towers import VisionTower
 from .files import positive, read_json, read_weights
@@ -19,7 +20,7 @@ from .layouts import (
     build_vision,
     check_towers,
     compare_sizes,
-    weights_of,
+    weight_names,
 )
 
 WEIGHT_FILES = (
@@ -29,8 +30,6 @@ WEIGHT_FILES = (
     "pytorch_model.bin.index.json",
 )
 _LEGACY_END = 2  # older configs say 2 for any vocabulary; `transformers` then reads the highest id
-
-
 _ACTIVATIONS: Mapping[str, Activation] = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
 # Its published configs omit the values of the base model.
 _SIGLIP_DEFAULTS = {"hidden_act": "gelu_pytorch_tanh", "num_attention_heads": 12, "layer_norm_eps": 1e-6}
@@ -42,54 +41,41 @@ _NEAREST = {
     "altclip": "google/siglip2-base-patch16-224, which reads many languages",
 }
 
-_BLOCK = weights_of(
-    {
-        "norm_attention": "layer_norm1",
-        "out": "self_attn.out_proj",
-        "norm_mlp": "layer_norm2",
-        "up": "mlp.fc1",
-        "down": "mlp.fc2",
-    }
-) | {f"query_key_value.{kind}": tuple(f"self_attn.{part}_proj.{kind}" for part in "qkv") for kind in ("weight", "bias")}
-
-
-def _vision_names(modules: Mapping[str, str], weights: Mapping[str, str]) -> TowerNames:
-    shared = {
-        "patches": "vision_model.embeddings.patch_embedding",
-        "norm_last": "vision_model.post_layernorm",
-    }
-    single = {"positions": "vision_model.embeddings.position_embedding.weight", **weights}
-    outside = weights_of({**shared, **modules}) | {ours: (theirs,) for ours, theirs in single.items()}
-    return TowerNames(outside, "vision_model.encoder.layers", _BLOCK)
-
-
-def _text_names(projection: str) -> TowerNames:
-    outside = weights_of({"norm_last": "text_model.final_layer_norm", "project": projection}) | {
-        "embedding.weight": ("text_model.embeddings.token_embedding.weight",),
-        "positions": ("text_model.embeddings.position_embedding.weight",),
-    }
-    return TowerNames(outside, "text_model.encoder.layers", _BLOCK)
-
-
-CLIP_VISION = _vision_names(
-    {"norm_first": "vision_model.pre_layrnorm", "project": "visual_projection"},
-    {"class_token": "vision_model.embeddings.class_embedding"},
-)
-CLIP_TEXT = _text_names("text_projection")
-_SIGLIP_VISION = _vision_names(
-    {
-        "pool.out": "vision_model.head.attention.out_proj",
-        "pool.norm_mlp": "vision_model.head.layernorm",
-        "pool.up": "vision_model.head.mlp.fc1",
-        "pool.down": "vision_model.head.mlp.fc2",
-    },
-    {
-        "pool.probe": "vision_model.head.probe",
-        "pool.query_key_value.weight": "vision_model.head.attention.in_proj_weight",
-        "pool.query_key_value.bias": "vision_model.head.attention.in_proj_bias",
-    },
-)
-_SIGLIP_TEXT = _text_names("text_model.head")
+_BLOCK = weight_names("""
+    norm_attention.*   layer_norm1.*
+    query_key_value.*  self_attn.q_proj.* self_attn.k_proj.* self_attn.v_proj.*
+    out.*              self_attn.out_proj.*
+    norm_mlp.*         layer_norm2.*
+    up.*               mlp.fc1.*
+    down.*             mlp.fc2.*
+""")
+_VISION = """
+    patches.*    vision_model.embeddings.patch_embedding.*
+    positions    vision_model.embeddings.position_embedding.weight
+    norm_last.*  vision_model.post_layernorm.*
+"""
+_CLIP_ONLY = """
+    class_token   vision_model.embeddings.class_embedding
+    norm_first.*  vision_model.pre_layrnorm.*
+    project.*     visual_projection.*
+"""
+_SIGLIP_ONLY = """
+    pool.probe              vision_model.head.probe
+    pool.query_key_value.*  vision_model.head.attention.in_proj_*
+    pool.out.*              vision_model.head.attention.out_proj.*
+    pool.norm_mlp.*         vision_model.head.layernorm.*
+    pool.up.*               vision_model.head.mlp.fc1.*
+    pool.down.*             vision_model.head.mlp.fc2.*
+"""
+_TEXT = """
+    embedding.weight  text_model.embeddings.token_embedding.weight
+    positions         text_model.embeddings.position_embedding.weight
+    norm_last.*       text_model.final_layer_norm.*
+"""
+CLIP_VISION = TowerNames(weight_names(_VISION + _CLIP_ONLY), "vision_model.encoder.layers", _BLOCK)
+CLIP_TEXT = TowerNames(weight_names(_TEXT + "project.* text_projection.*"), "text_model.encoder.layers", _BLOCK)
+_SIGLIP_VISION = TowerNames(weight_names(_VISION + _SIGLIP_ONLY), "vision_model.encoder.layers", _BLOCK)
+_SIGLIP_TEXT = TowerNames(weight_names(_TEXT + "project.* text_model.head.*"), "text_model.encoder.layers", _BLOCK)
 
 
 def load_hugging_face(folder: Path) -> Parts:
@@ -114,29 +100,26 @@ def load_hugging_face(folder: Path) -> Parts:
     vision_names, text_names = (_SIGLIP_VISION, _SIGLIP_TEXT) if is_siglip else (CLIP_VISION, CLIP_TEXT)
     image = positive(int, vision_config.get("image_size", 224), "image_size", file) if is_siglip else None
     vision = build_vision(weights, vision_names, _traits(vision_config, file), image)
-    traits = _traits(text_config, file)
-    text: CausalText | PaddedText
-    if is_siglip:
-        text = build_text(weights, text_names, traits, PaddedText)
-    else:
-        text = build_text(weights, text_names, traits, CausalText)
+    kind_of_text: type[TextTower] = PaddedText if is_siglip else CausalText
+    text = build_text(weights, text_names, _traits(text_config, file), kind_of_text)
     scale = check_towers(weights, (vision, vision_names), (text, text_names))
-    compare_sizes(file, _claims(config, vision_config, text_config), _sizes(vision, text))
-    reading: SentenceReading
+    sections = {"": config, "vision_config": vision_config, "text_config": text_config}
+    compare_sizes(file, sections, _sizes(vision, text))
+    usual = {"image_mean": HALF, "image_std": HALF} if is_siglip else {}
     if is_siglip:
-        tokenizer, usual = _siglip_tokenizer(folder), {"image_mean": HALF, "image_std": HALF}
-        reading = ReadPadded(tokenizer.pad_id, text.reads)
+        tokenizer = _siglip_tokenizer(folder)
+        sentences = partial(pad_rows, pad_id=tokenizer.pad_id, length=text.context_length)
     else:
-        tokenizer, usual = read_tokenizer(folder) or clip_tokenizer(), {"image_mean": CLIP_MEAN, "image_std": CLIP_STD}
+        tokenizer = read_tokenizer(folder) or clip_tokenizer()
         end = text_config.get("eos_token_id", tokenizer.end_id)
         if end not in (_LEGACY_END, tokenizer.end_id):
             raise ModelError(f"{file}: eos_token_id is {end}, but the tokenizer's is {tokenizer.end_id}")
-        reading = ReadUpToEnd(None if end == _LEGACY_END else tokenizer.end_id)
+        sentences = partial(split_at_end, end_id=None if end == _LEGACY_END else tokenizer.end_id)
     if tokenizer.vocabulary > (rows := text.embedding.num_embeddings):
         raise ModelError(f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, the weights only {rows}")
     preprocessor = folder / "preprocessor_config.json"
     settings = usual | (read_json(preprocessor) if preprocessor.is_file() else {})
-    return Parts(vision, text, scale, tokenizer, read_transform(settings, vision.image, preprocessor), reading)
+    return Parts(vision, text, scale, tokenizer, read_transform(settings, vision.image, preprocessor), sentences)
 
 
 def _section(config: Mapping[str, Any], tower: str, file: Path) -> dict[str, Any]:
@@ -155,12 +138,6 @@ def _traits(section: Mapping[str, Any], file: Path) -> BlockTraits:
     heads = positive(int, section.get("num_attention_heads"), "num_attention_heads", file)
     epsilon = positive(float, section.get("layer_norm_eps", 1e-5), "layer_norm_eps", file)
     return BlockTraits(heads, _ACTIVATIONS[activation], epsilon)
-
-
-def _claims(config: Mapping[str, Any], vision: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sizes that config.json states."""
-    sections = {"": {"projection_dim": config.get("projection_dim")}, "vision_config.": vision, "text_config.": text}
-    return {prefix + name: value for prefix, section in sections.items() for name, value in section.items()}
 
 
 def _sizes(vision: VisionTower, text: TextTower) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +15,13 @@ from torch.overrides import TorchFunctionMode
 from ...errors import ModelError
 from ..blocks import Activation, TowerShape
 from ..preprocess import ImageTransform
-from ..text_towers import BertText, CausalText, PaddedText, SentenceReading, TextTower
+from ..text_towers import BertText, PaddedText, Sentences, TextTower
 from ..tokenizer import Tokenizer
 from ..vision_towers import ResNetTower, VisionTower
 from .files import Weights
 
 _Tower = TypeVar("_Tower", bound=nn.Module)
-_Plain = TypeVar("_Plain", CausalText, PaddedText)
+_Text = TypeVar("_Text", bound=TextTower)
 
 _SCALE = "logit_scale"
 _BIAS = "logit_bias"  # of SigLIP's sigmoid; equal for all classes, so the softmax does not depend on it
@@ -57,9 +57,13 @@ class TowerNames:
         return theirs
 
 
-def weights_of(modules: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Expand names of modules, ours to theirs, to the names of their weights and biases."""
-    return {f"{ours}.{kind}": (f"{theirs}.{kind}",) for ours, theirs in modules.items() for kind in ("weight", "bias")}
+def weight_names(table: str) -> dict[str, tuple[str, ...]]:
+    """Parse lines of one of our names and of its names in the checkpoint; `*` stands for weight and bias."""
+    names = {}
+    for ours, *theirs in (line.split() for line in table.splitlines() if line.strip()):
+        for kind in ("weight", "bias") if "*" in ours else ("",):
+            names[ours.replace("*", kind)] = tuple(name.replace("*", kind) for name in theirs)
+    return names
 
 
 HEAD_WIDTH = 64  # of all of OpenAI's models
@@ -121,7 +125,7 @@ def build_vision(weights: Weights, names: TowerNames, traits: BlockTraits, image
     return fill(tower, weights, names)
 
 
-def build_text(weights: Weights, names: TowerNames, traits: BlockTraits, kind: type[_Plain]) -> _Plain:
+def build_text(weights: Weights, names: TowerNames, traits: BlockTraits, kind: type[_Text]) -> _Text:
     """Build a text transformer from its weights."""
     (vocabulary, _) = weights.shape(names.one("embedding.weight"), 2)
     (positions, _) = weights.shape(names.one("positions"), 2)
@@ -147,7 +151,7 @@ def build_bert(weights: Weights, names: TowerNames, traits: BlockTraits, length:
             kinds=kinds,
             hidden_output=hidden if is_double else None,
         )
-    tower.reads = min(length, positions)
+    tower.context_length = min(length, positions)
     return fill(tower, weights, names)
 
 
@@ -193,10 +197,17 @@ def _whole(names: tuple[str, ...], needed: list[int], weights: Weights) -> Tenso
     return torch.cat([part.float() for part in parts]) if len(parts) > 1 else parts[0].float()
 
 
-def compare_sizes(file: Path, claims: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
-    """Raise ModelError if a config states another size than the weights have."""
+def compare_sizes(file: Path, sections: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, int]) -> None:
+    """Raise ModelError if a config states another size than the weights have.
+
+    Args:
+        file: The config.
+        sections: Its sections by name; the name is empty for the top level.
+        sizes: The sizes of the weights by the config's names, as `section.name`.
+    """
     for name, size in sizes.items():
-        claim = claims.get(name)
+        section, _, key = name.rpartition(".")
+        claim = sections[section].get(key)
         if claim is not None and claim != size:
             raise ModelError(f"{file}: {name} is {claim}, but the weights have {size}")
 
@@ -217,7 +228,7 @@ def check_towers(
     used |= {_SCALE, _BIAS} if isinstance(text[0], PaddedText) else {_SCALE}
     for name in weights.tensors:
         if name not in used and not _HARMLESS.fullmatch(name):
-            raise ModelError(f"{weights.file}: holds the weight {name}, which has no place in this kind of CLIP")
+            raise ModelError(f"{weights.file}: has the weight {name}, which this kind of CLIP does not have")
     if weights.get(_SCALE).numel() != 1:
         raise ModelError(f"{weights.file}: {_SCALE} has the shape {tuple(weights.get(_SCALE).shape)}, not ()")
     return float(weights.get(_SCALE).float().exp())
@@ -232,4 +243,4 @@ class Parts:
     logit_scale: float
     tokenizer: Tokenizer
     transform: ImageTransform
-    reading: SentenceReading
+    sentences: Callable[[Sequence[Sequence[int]]], Sentences]  # rows of token ids -> input of the text tower

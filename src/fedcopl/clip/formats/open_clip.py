@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from PIL import Image
 from ...errors import ModelError
 from ..blocks import Activation
 from ..preprocess import CLIP_MEAN, CLIP_STD, HALF, ImageTransform, three_numbers
-from ..text_towers import BertText, CausalText, PaddedText, ReadPadded, ReadUpToEnd, TextTower
+from ..text_towers import BertText, CausalText, PaddedText, TextTower, pad_rows, split_at_end
 from ..tokenizer import Tokenizer, canonical, clip_tokenizer, read_tokenizer
 from ..vision_towers import SHRINK, ResNetTower, VisionTower
 from .files import Weights, positive, read_json, read_weights
@@ -27,7 +28,7 @@ from .layouts import (
     compare_sizes,
     fill,
     unfilled,
-    weights_of,
+    weight_names,
 )
 
 OPEN_CLIP_CONFIG = "open_clip_config.json"
@@ -58,97 +59,97 @@ _NEAREST_TRUNKS = (
 )
 _TIMM_EPSILON, _BERT_EPSILON = 1e-6, 1e-12
 _CLS_POOLER = "cls_last_hidden_state_pooler"
-_OPENAI_BLOCK = weights_of(
-    {"norm_attention": "ln_1", "out": "attn.out_proj", "norm_mlp": "ln_2", "up": "mlp.c_fc", "down": "mlp.c_proj"}
-) | {f"query_key_value.{kind}": (f"attn.in_proj_{kind}",) for kind in ("weight", "bias")}
+_OPENAI_BLOCK = weight_names("""
+    norm_attention.*   ln_1.*
+    query_key_value.*  attn.in_proj_*
+    out.*              attn.out_proj.*
+    norm_mlp.*         ln_2.*
+    up.*               mlp.c_fc.*
+    down.*             mlp.c_proj.*
+""")
 _OPENAI_VISION = TowerNames(
-    weights_of({"patches": "visual.conv1", "norm_first": "visual.ln_pre", "norm_last": "visual.ln_post"})
-    | {
-        "class_token": ("visual.class_embedding",),
-        "positions": ("visual.positional_embedding",),
-        "project.weight": ("visual.proj",),
-    },
+    weight_names("""
+        class_token     visual.class_embedding
+        patches.*       visual.conv1.*
+        positions       visual.positional_embedding
+        norm_first.*    visual.ln_pre.*
+        norm_last.*     visual.ln_post.*
+        project.weight  visual.proj
+    """),
     "visual.transformer.resblocks",
     _OPENAI_BLOCK,
     transposed=frozenset({"project.weight"}),
 )
 _OPENAI_TEXT = TowerNames(
-    weights_of({"norm_last": "ln_final"})
-    | {
-        "embedding.weight": ("token_embedding.weight",),
-        "positions": ("positional_embedding",),
-        "project.weight": ("text_projection",),
-    },
+    weight_names("""
+        embedding.weight  token_embedding.weight
+        positions         positional_embedding
+        norm_last.*       ln_final.*
+        project.weight    text_projection
+    """),
     "transformer.resblocks",
     _OPENAI_BLOCK,
     transposed=frozenset({"project.weight"}),
 )
 _SIGLIP_TEXT = TowerNames(
-    weights_of({"norm_last": "text.ln_final", "project": "text.text_projection"})
-    | {"embedding.weight": ("text.token_embedding.weight",), "positions": ("text.positional_embedding",)},
+    weight_names("""
+        embedding.weight  text.token_embedding.weight
+        positions         text.positional_embedding
+        norm_last.*       text.ln_final.*
+        project.*         text.text_projection.*
+    """),
     "text.transformer.resblocks",
     _OPENAI_BLOCK,
 )
-_TIMM_BLOCK = weights_of(
-    {
-        "norm_attention": "norm1",
-        "query_key_value": "attn.qkv",
-        "out": "attn.proj",
-        "norm_mlp": "norm2",
-        "up": "mlp.fc1",
-        "down": "mlp.fc2",
-    }
+_TIMM_BLOCK = weight_names("""
+    norm_attention.*   norm1.*
+    query_key_value.*  attn.qkv.*
+    out.*              attn.proj.*
+    norm_mlp.*         norm2.*
+    up.*               mlp.fc1.*
+    down.*             mlp.fc2.*
+""")
+_TIMM_VISION_NAMES = """
+    patches.*    visual.trunk.patch_embed.proj.*
+    positions    visual.trunk.pos_embed
+    norm_last.*  visual.trunk.norm.*
+"""
+_TIMM_CLASS_NAMES = """
+    class_token     visual.trunk.cls_token
+    project.weight  visual.head.proj.weight
+"""
+_TIMM_POOL_NAMES = """
+    pool.probe              visual.trunk.attn_pool.latent
+    pool.query_key_value.*  visual.trunk.attn_pool.q.* visual.trunk.attn_pool.kv.*
+    pool.out.*              visual.trunk.attn_pool.proj.*
+    pool.norm_mlp.*         visual.trunk.attn_pool.norm.*
+    pool.up.*               visual.trunk.attn_pool.mlp.fc1.*
+    pool.down.*             visual.trunk.attn_pool.mlp.fc2.*
+"""
+_TIMM_CLASS_VISION, _TIMM_POOLED_VISION = (
+    TowerNames(weight_names(_TIMM_VISION_NAMES + names), "visual.trunk.blocks", _TIMM_BLOCK)
+    for names in (_TIMM_CLASS_NAMES, _TIMM_POOL_NAMES)
 )
-_TIMM_OUTSIDE = weights_of({"patches": "visual.trunk.patch_embed.proj", "norm_last": "visual.trunk.norm"}) | {
-    "positions": ("visual.trunk.pos_embed",)
-}
-_TIMM_CLASS_VISION = TowerNames(
-    _TIMM_OUTSIDE | {"class_token": ("visual.trunk.cls_token",), "project.weight": ("visual.head.proj.weight",)},
-    "visual.trunk.blocks",
-    _TIMM_BLOCK,
-)
-_TIMM_POOLED_VISION = TowerNames(
-    _TIMM_OUTSIDE
-    | weights_of(
-        {
-            "pool.out": "visual.trunk.attn_pool.proj",
-            "pool.norm_mlp": "visual.trunk.attn_pool.norm",
-            "pool.up": "visual.trunk.attn_pool.mlp.fc1",
-            "pool.down": "visual.trunk.attn_pool.mlp.fc2",
-        }
-    )
-    | {"pool.probe": ("visual.trunk.attn_pool.latent",)}
-    | {
-        f"pool.query_key_value.{kind}": tuple(f"visual.trunk.attn_pool.{part}.{kind}" for part in ("q", "kv"))
-        for kind in ("weight", "bias")
-    },
-    "visual.trunk.blocks",
-    _TIMM_BLOCK,
-)
+# The projection of a BERT is one matrix, or two with a GELU between them.
 _BERT_TEXT = TowerNames(
-    weights_of({"norm_first": "text.transformer.embeddings.LayerNorm"})
-    | {
-        "embedding.weight": ("text.transformer.embeddings.word_embeddings.weight",),
-        "positions": ("text.transformer.embeddings.position_embeddings.weight",),
-        "kinds": ("text.transformer.embeddings.token_type_embeddings.weight",),
-        "project.weight": ("text.proj.weight",),  # one matrix, or two with a GELU between them
-        "project.0.weight": ("text.proj.0.weight",),
-        "project.2.weight": ("text.proj.2.weight",),
-    },
+    weight_names("""
+        embedding.weight  text.transformer.embeddings.word_embeddings.weight
+        positions         text.transformer.embeddings.position_embeddings.weight
+        kinds             text.transformer.embeddings.token_type_embeddings.weight
+        norm_first.*      text.transformer.embeddings.LayerNorm.*
+        project.weight    text.proj.weight
+        project.0.weight  text.proj.0.weight
+        project.2.weight  text.proj.2.weight
+    """),
     "text.transformer.encoder.layer",
-    weights_of(
-        {
-            "norm_attention": "attention.output.LayerNorm",
-            "out": "attention.output.dense",
-            "norm_mlp": "output.LayerNorm",
-            "up": "intermediate.dense",
-            "down": "output.dense",
-        }
-    )
-    | {
-        f"query_key_value.{kind}": tuple(f"attention.self.{part}.{kind}" for part in ("query", "key", "value"))
-        for kind in ("weight", "bias")
-    },
+    weight_names("""
+        query_key_value.*  attention.self.query.* attention.self.key.* attention.self.value.*
+        out.*              attention.output.dense.*
+        norm_attention.*   attention.output.LayerNorm.*
+        up.*               intermediate.dense.*
+        down.*             output.dense.*
+        norm_mlp.*         output.LayerNorm.*
+    """),
 )
 
 
@@ -183,7 +184,8 @@ def _assemble(
     text = build_text(weights, _OPENAI_TEXT, text_traits, CausalText)
     scale = check_towers(weights, (vision, vision_names), (text, _OPENAI_TEXT))
     transform = _read_preprocess(preprocess, vision.image, weights.file.with_name(OPEN_CLIP_CONFIG))
-    return Parts(vision, text, scale, _plain_tokenizer(weights, text), transform, ReadUpToEnd(None))
+    sentences = partial(split_at_end, end_id=None)
+    return Parts(vision, text, scale, _plain_tokenizer(weights, text), transform, sentences)
 
 
 def _build_resnet(weights: Weights) -> ResNetTower:
@@ -207,8 +209,8 @@ def _plain_tokenizer(weights: Weights, text: TextTower) -> Tokenizer:
     tokenizer = read_tokenizer(weights.file.parent)
     if tokenizer is None or tokenizer.vocabulary > rows:
         raise ModelError(
-            f"{weights.file}: knows {rows} tokens, CLIP's tokenizer {clip.vocabulary}; "
-            "a matching tokenizer.json must be in its folder"
+            f"{weights.file}: has a vocabulary of {rows} tokens, CLIP's tokenizer one of {clip.vocabulary}; "
+            "put the matching tokenizer.json into its folder"
         )
     return tokenizer
 
@@ -246,9 +248,7 @@ def load_open_clip_folder(folder: Path) -> Parts:
     heads = positive(int, text.get("heads"), "heads", file)
     traits = BlockTraits(None, activation, head_width=head_width), BlockTraits(heads, activation)
     parts = _assemble(weights, *traits, preprocess)
-    sections = {"": model, "vision_cfg.": vision, "text_cfg.": text}
-    claims = {prefix + name: value for prefix, section in sections.items() for name, value in section.items()}
-    compare_sizes(file, claims, _sizes(parts))
+    compare_sizes(file, {"": model, "vision_cfg": vision, "text_cfg": text}, _sizes(parts))
     return parts
 
 
@@ -318,7 +318,7 @@ def _load_with_timm(
         scale,
         tokenizer,
         _read_preprocess({**usual, **preprocess}, images.image, file),
-        ReadPadded(tokenizer.pad_id, 0 if is_bert else sentences.reads),
+        partial(pad_rows, pad_id=tokenizer.pad_id, length=0 if is_bert else sentences.context_length),
     )
 
 
@@ -377,7 +377,7 @@ def _tokenizer(weights: Weights, tower: TextTower, text: _OpenClipSettings) -> T
     tokenizer = read_tokenizer(weights.file.parent, cleaning)
     if tokenizer is None or tokenizer.vocabulary > tower.embedding.num_embeddings:
         raise ModelError(
-            f"{weights.file}: knows {tower.embedding.num_embeddings} tokens; "
-            "a matching tokenizer.json must be in its folder"
+            f"{weights.file}: has a vocabulary of {tower.embedding.num_embeddings} tokens; "
+            "put the matching tokenizer.json into its folder"
         )
     return tokenizer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..decoding import BadImage, DecodeOptions, Picture
 from . import by_pillow, dicom
-from .tiff import SIGNATURES, refuse_endless
+from .by_pillow import SIGNATURES, refuse_endless
 
 _EXTRAS = {"dicom": "pydicom", "heic": "pillow_heif", "tiff": "tifffile"}  # extra of fedcopl -> its package
 

@@ -1,6 +1,12 @@
-"""Formats that Pillow decodes, HEIC by a plugin. Images of more than 8 bits keep all bits until they are scaled."""
+"""Formats that Pillow decodes, HEIC by a plugin, and TIFFs beyond Pillow by tifffile (both are extras).
+
+Images of more than 8 bits keep all bits until they are scaled. The image file directories of a TIFF, a chain of one for
+each page, are checked before any decoder follows them: a few bytes can hold a chain that never ends, or tags that all
+point to one large block.
+"""
 
 import io
+import struct
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -11,7 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
+from ...plurals import counted
 from ..decoding import (
+    MOST_BYTES,
+    MOST_PAGES,
     MOST_PIXELS,
     BadImage,
     DecodeOptions,
@@ -22,7 +31,6 @@ from ..decoding import (
     one_line,
     refuse_giants,
 )
-from . import tiff
 
 # Listed, because Pillow would run Ghostscript for an EPS file of any name.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
@@ -31,6 +39,10 @@ _OTHER_HALF = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L
 _SUBFILE, _PHOTOMETRIC, _BITS, _PLANES, _SAMPLE_FORMAT = 254, 262, 258, 284, 339  # tags of TIFF
 _NO_DATA = 42113  # a tag of GDAL's
 _SEPARATE, _UNSIGNED = 2, 1  # values of these tags
+_REDUCED_OR_MASK, _WHITE_IS_ZERO = 0b101, 0  # values of the tags for kinds of pages and of colours
+_GREY, _RGB = (0, 1), 2  # photometric kinds
+_ALPHA = (1, 2)  # types of extra samples that are transparency
+SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # first bytes of a TIFF; the latter two of BigTIFF
 _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 
 
@@ -44,26 +56,27 @@ def pages(content: bytes) -> int:
         with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
             return len(_pages(image))
     except UnidentifiedImageError:
-        return tiff.pages(content)
+        with _tifffile().TiffFile(io.BytesIO(content)) as file:
+            return len(_tifffile_pages(file))
 
 
 def read(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
     """Decode an image by Pillow, or by tifffile if it is a TIFF that Pillow does not support; raises BadImage."""
     if content[4:8] == b"ftyp" and content[8:12] in _HEIC_BRANDS:
         return _read_heic(content)
-    is_tiff = content[:4] in tiff.SIGNATURES
+    is_tiff = content[:4] in SIGNATURES
     if is_tiff and options.bands:
-        return tiff.read(content, options, page)
+        return _read_by_tifffile(content, options, page)
     try:
         with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
             return _read(image, content, options, page)
     except BadImage:
         raise
     except _BeyondPillow:
-        return tiff.read(content, options, page)
+        return _read_by_tifffile(content, options, page)
     except UnidentifiedImageError:
         if is_tiff:
-            return tiff.read(content, options, page)
+            return _read_by_tifffile(content, options, page)
         raise BadImage(f"not an image of a known format ({', '.join(_FORMATS)}, DICOM, HEIC)") from None
     except Image.DecompressionBombError:
         raise BadImage(f"more than {MOST_PIXELS:,} pixels") from None
@@ -99,7 +112,7 @@ def _pages(image: ImageFile.ImageFile) -> list[int]:
             image.seek(number)
         except Exception:  # the end, or a damaged chain after the pages found
             break
-        if not int(_tag(image, _SUBFILE, 0)) & tiff.REDUCED_OR_MASK:
+        if not int(_tag(image, _SUBFILE, 0)) & _REDUCED_OR_MASK:
             pages.append(number)
     image.seek(0)
     return pages or [0]
@@ -155,7 +168,7 @@ def _to_eight_bits(image: ImageFile.ImageFile, window: Window) -> Picture:
     if upright.mode in _COLOURS:
         return Picture(upright)
     if not (upright.mode in ("I", "F") or upright.mode.startswith("I;16")):
-        raise BadImage(f"colours of the kind {upright.mode}, which cannot be turned into RGB")
+        raise BadImage(f"the colour mode {upright.mode} cannot be converted to RGB")
     numbers, kind = np.asarray(upright), "floating point"
     is_sixteen = image.format in ("PNG", "PPM")
     if numbers.dtype.kind != "f":
@@ -167,17 +180,14 @@ def _to_eight_bits(image: ImageFile.ImageFile, window: Window) -> Picture:
     with suppress(ValueError):  # most files do not mark pixels without data, as GeoTIFF does
         missing = numbers == float(_tag(image, _NO_DATA, ""))
     grey, span = eight_bits(numbers, window, whole=Span(0, 65535) if is_sixteen else None, missing=missing)
-    if _tag(image, _PHOTOMETRIC, 1) == tiff.WHITE_IS_ZERO:
+    if _tag(image, _PHOTOMETRIC, 1) == _WHITE_IS_ZERO:
         grey = 255 - grey
     return Picture(Image.fromarray(grey), (window.remark(f"grey of {kind}"),), span)
 
 
 def _read_heic(content: bytes) -> Picture:
     """Read a HEIC photograph with pillow-heif (an extra): 8 bits, rotated as the file specifies."""
-    try:
-        package: Any = import_module("pillow_heif")
-    except ImportError:
-        raise BadImage("HEIC, which needs: pip install 'fedcopl[heic]'") from None
+    package = _import("pillow_heif", "HEIC, which needs: pip install 'fedcopl[heic]'")
     try:
         file = package.open_heif(io.BytesIO(content), convert_hdr_to_8bit=True)
         refuse_giants(file.size)
@@ -186,3 +196,138 @@ def _read_heic(content: bytes) -> Picture:
         raise
     except Exception as error:  # libheif's errors, and Python's
         raise BadImage(f"damaged: {one_line(error)}") from error
+
+
+def _read_by_tifffile(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
+    """Decode a TIFF by tifffile; raises BadImage."""
+    package = _tifffile()
+    try:
+        with package.TiffFile(io.BytesIO(content)) as file:
+            return _read_tiff_page(file, options, page)
+    except BadImage:
+        raise
+    except Exception as error:  # of tifffile, its codecs, and NumPy
+        raise BadImage(f"damaged, or of an unknown kind: {one_line(error)}") from error
+
+
+def _import(package: str, reason: str) -> Any:
+    try:
+        return import_module(package)
+    except ImportError:
+        raise BadImage(reason) from None
+
+
+def _tifffile() -> Any:
+    return _import("tifffile", "a TIFF with bands or pixel types that need: pip install 'fedcopl[tiff]'")
+
+
+def _tifffile_pages(file: Any) -> list[Any]:
+    return [one for one in file.pages if not int(one.subfiletype) & _REDUCED_OR_MASK] or [file.pages[0]]
+
+
+def _read_tiff_page(file: Any, options: DecodeOptions, page: int | None) -> Picture:
+    pages = _tifffile_pages(file)
+    first = pages[0]
+    if options.bands and first.samplesperpixel == 1 and len(pages) > 1:  # each band is a page of its own
+        _refuse_missing(options.bands, len(pages))
+        bands = np.stack([_tiff_values(pages[band - 1]) for band in options.bands], axis=-1)
+        return _tiff_picture(bands, first, options, len(pages))
+    chosen = pages[options.page_of(len(pages)) if page is None else page]
+    picture = _tiff_picture(_bands(chosen, options.bands), chosen, options, chosen.samplesperpixel)
+    return picture._replace(remarks=picture.remarks + (options.page_remark(len(pages)) if page is None else ()))
+
+
+def _tiff_values(page: Any) -> NDArray[Any]:
+    refuse_giants((page.imagewidth, page.imagelength))
+    if page.nbytes > MOST_BYTES:
+        raise BadImage(f"{page.samplesperpixel:,} bands of {page.nbytes:,} bytes, more than {MOST_BYTES:,}")
+    numbers: NDArray[Any] = page.asarray()
+    return numbers
+
+
+def _bands(page: Any, bands: tuple[int, ...]) -> NDArray[Any]:
+    """Return the chosen bands, (height, width, bands); by default grey or RGB."""
+    samples = page.samplesperpixel
+    selected = bands or _usual_bands(page)
+    _refuse_missing(selected, samples)
+    numbers = _tiff_values(page)
+    if samples == 1:
+        return np.reshape(numbers, (page.imagelength, page.imagewidth, 1))
+    last: NDArray[Any] = numbers if page.planarconfig == 1 else np.moveaxis(numbers, 0, -1)
+    chosen: NDArray[Any] = last[..., [band - 1 for band in selected]]
+    return chosen
+
+
+def _usual_bands(page: Any) -> tuple[int, ...]:
+    samples, kind = page.samplesperpixel, int(page.photometric)
+    others = [extra for extra in page.extrasamples if int(extra) not in _ALPHA]
+    if kind in _GREY and samples - len(page.extrasamples) == 1 and not others:
+        return (1,)
+    if kind == _RGB and samples - len(page.extrasamples) == 3:
+        return (1, 2, 3)
+    if kind in _GREY or kind == _RGB:
+        raise BadImage(f"{samples} bands; choose three, as in data.bands=4,3,2")
+    raise BadImage(f"the colour space {page.photometric.name.lower()} is not supported with this pixel type")
+
+
+def _refuse_missing(bands: tuple[int, ...], band_count: int) -> None:
+    if max(bands) > band_count:
+        raise BadImage(f"has {counted(band_count, 'band')}, so no band {max(bands)}")
+
+
+def _tiff_picture(numbers: NDArray[Any], page: Any, options: DecodeOptions, band_count: int) -> Picture:
+    """Make an image of 8 bits per channel; deeper values are scaled by the window."""
+    band = "band" if len(options.bands) == 1 else "bands"
+    words = f"{band} {', '.join(map(str, options.bands))} of {band_count}" if options.bands else "a TIFF"
+    if numbers.dtype == np.uint8:
+        scaled, span, text = numbers, None, words
+    elif numbers.dtype.kind in "uif":
+        missing = None if page.nodata is None or not page.tags.get(42113) else numbers == page.nodata
+        scaled, span = eight_bits(numbers, options.window, missing=missing)
+        bits = "floating point" if numbers.dtype.kind == "f" else f"{8 * numbers.dtype.itemsize} bits"
+        text = options.window.remark(f"{words} in {bits}")
+    else:
+        raise BadImage(f"the pixel type {numbers.dtype} is not supported")
+    if int(page.photometric) == _WHITE_IS_ZERO and not options.bands:
+        scaled = 255 - scaled
+    image = Image.fromarray(np.ascontiguousarray(scaled[..., 0] if scaled.shape[-1] == 1 else scaled))
+    return Picture(image, (text,), span)
+
+
+_TYPE_SIZES = np.array([0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8, 8, 8, 0], np.float64)  # bytes; 0: unknown
+_MOST_TAGS = 1_000_000  # of all pages together: a decoder takes about a second for them
+
+
+def refuse_endless(content: bytes) -> None:
+    """Check that the pages of a TIFF can be read in bounded time and memory.
+
+    Raises:
+        BadImage: if the chain of pages loops, is too long, or if tags hold more than the file does.
+    """
+    order, is_big = "<" if content[:2] == b"II" else ">", content[:4] in SIGNATURES[2:]
+    count_format, offset_format, size = (f"{order}Q", f"{order}Q", "u8") if is_big else (f"{order}H", f"{order}I", "u4")
+    tag = np.dtype([("tag", f"{order}u2"), ("type", f"{order}u2"), ("count", order + size), ("value", order + size)])
+
+    def number(kind: str, position: int) -> int:
+        """Read a number; 0 beyond the end of the file."""
+        is_inside = position + struct.calcsize(kind) <= len(content)
+        return int(struct.unpack_from(kind, content, position)[0]) if is_inside else 0
+
+    pages: dict[int, int] = {}  # offset of an IFD -> number of its page
+    tags, offset = 0, number(offset_format, 8 if is_big else 4)
+    while offset and offset not in pages:
+        pages[offset] = len(pages) + 1
+        count, start = number(count_format, offset), offset + struct.calcsize(count_format)
+        end = start + count * tag.itemsize
+        if end > len(content):
+            return  # truncated: reported by the decoder, or the pages before are read
+        tags += count
+        if len(pages) > MOST_PAGES or tags > _MOST_TAGS:
+            raise BadImage(f"more than {MOST_PAGES:,} pages, or {_MOST_TAGS:,} tags in all pages")
+        entries = np.frombuffer(content, tag, count, start)
+        sizes = _TYPE_SIZES[np.minimum(entries["type"], len(_TYPE_SIZES) - 1)] * entries["count"]
+        if sizes.sum() > len(content):
+            raise BadImage(f"damaged: page {len(pages)} has tags of more bytes than the file")
+        offset = number(offset_format, end)
+    if offset:
+        raise BadImage(f"damaged: after page {len(pages)} comes page {pages[offset]} again, without end")

@@ -101,7 +101,7 @@ def _picture(header: Any, number: int, window: Window) -> Picture:
     if kind == "PALETTE COLOR":
         stored = import_module("pydicom.pixels").apply_color_lut(stored, header)
     if stored.ndim != 3 or stored.shape[-1] != 3:
-        raise BadImage("a DICOM of colours that are not known")
+        raise BadImage("a DICOM with an unsupported colour space")
     colours = stored if stored.dtype == np.uint8 else eight_bits(stored, Window("type"))[0]
     return Picture(Image.fromarray(colours), ("DICOM in colour",))
 

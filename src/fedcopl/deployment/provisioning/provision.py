@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError
 from ...clip.frozen_clip import Clip
 from ...config import RunConfig, Section, load, read_settings
 from ...config_errors import explained
-from ...data.dataset import clean_all, read_classes
+from ...data.dataset import read_classes
 from ...errors import ConfigError, FederationError
 from ...files import make_private_folder, publish_bytes, write_private
 from ...methods import settled
@@ -107,7 +107,7 @@ def prepare_study(file: Path) -> _PreparedStudy:
     """Read a plan and the files that it names, relative to its folder."""
     plan, folder = _read_plan(file), file.parent
     config = settled(load(folder / plan.settings) if plan.settings else RunConfig())
-    classes = clean_all(read_classes(folder / plan.classes), folder / plan.classes)
+    classes = tuple(read_classes(folder / plan.classes).names)
     return _PreparedStudy(plan, config, classes, build_clip(config.model))
 
 

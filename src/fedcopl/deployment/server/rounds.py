@@ -15,7 +15,7 @@ from pathlib import Path
 from ...algorithm import FloatArray
 from ...clip.frozen_clip import Clip
 from ...config import RunConfig
-from ...data.dataset import TEMPLATE, clean_all, read_classes, read_other_names
+from ...data.dataset import TEMPLATE, read_classes
 from ...errors import ConfigError, NoClientReplied, RunFolderError
 from ...federation.client_state import ClientState
 from ...federation.server import ServerState, refuse_privacy
@@ -65,9 +65,10 @@ class PreparedServer:
         if plan.classes_file is None:
             raise ConfigError("classes: name the file with the class names, one per line; all sites need the same file")
         earlier = None if plan.earlier is None else read_previous_run(plan.earlier)
-        classes = clean_all(read_classes(plan.classes_file), plan.classes_file)
+        listed = read_classes(plan.classes_file)
+        classes = tuple(listed.names)
         # The prompt templates are written out: sites must not choose their own.
-        template = (plan.config.model.template or TEMPLATE) + read_other_names(plan.classes_file)
+        template = (plan.config.model.template or TEMPLATE) + listed.other_names
         model = plan.config.model.model_copy(update={"template": template})
         config = with_reference(settled(plan.config.model_copy(update={"model": model})), earlier)
         require_accounting(config)
