@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from fedcopl.deployment.site import interruption
-from fedcopl.deployment.site.interruption import time_limit
+from fedcopl.deployment.site import site_process
+from fedcopl.deployment.site.site_process import time_limit
 from fedcopl.deployment.wire.terms import Refused
 
 
@@ -37,7 +37,7 @@ def test_a_site_can_be_stopped_during_a_computation():
 
 
 def test_an_interruption_that_is_swallowed_is_followed_by_another(monkeypatch):
-    monkeypatch.setattr(interruption, "AGAIN", 0.01)
+    monkeypatch.setattr(site_process, "_INTERRUPT_AGAIN", 0.01)
 
     def deaf():
         try:
