@@ -12,7 +12,7 @@ from ..files import check_output_folder
 from .show import print_next
 
 if TYPE_CHECKING:
-    from ..deployment.provisioning.packages import PackageNotes
+    from ..deployment.packages import PackageNotes
 
 SERVER_FOLDER = Path("federation")
 MetricsPort = Annotated[
@@ -41,8 +41,8 @@ def provision(
     """Make one package for each site of a study and one for the server, each a single file to send."""
     if sum(map(bool, (revoke, renew, admit, example))) > 1:
         raise ConfigError("--revoke, --renew, --admit, --example: use one at a time")
-    from ..deployment.provisioning import provision as provisioning
-    from ..deployment.provisioning.expiry import today_utc
+    from ..deployment import provision as provisioning
+    from ..deployment.packages import today_utc
     from ..files import publish_text
 
     if example:
@@ -75,7 +75,7 @@ def admit(
     folder: Annotated[Path, typer.Option(help="Folder of the server.")] = SERVER_FOLDER,
 ) -> None:
     """Add or revoke sites on a server, also while it runs: exactly the sites in the package may join."""
-    from ..deployment.provisioning.packages import install_server_package
+    from ..deployment.packages import install_server_package
     from ..deployment.site_keys import read_site_keys
 
     before = set(read_site_keys(folder / "sites"))
@@ -97,8 +97,7 @@ def install_package(given: list[str], folder: Path, kind: Literal["site", "serve
     Returns:
         The notes of the package that is installed in the folder; None if there is none.
     """
-    from ..deployment.provisioning import packages
-    from ..deployment.provisioning.expiry import expiries, today_utc
+    from ..deployment import packages
 
     # The first argument of a server may also be a settings file.
     if given and "=" not in given[0] and (kind == "site" or given[0].endswith(packages.SUFFIX)):
@@ -106,9 +105,9 @@ def install_package(given: list[str], folder: Path, kind: Literal["site", "serve
         package = install(Path(given.pop(0)), folder)
         about = f"{package.notes.study}: {package.notes.name}, {package.notes.address}; digest {package.digest}"
         typer.echo(f"{'package':<23}{about}", err=True)
-    for one in expiries(folder) if folder.is_dir() else ():
-        if one.is_near(today_utc()):
-            typer.echo(f"note: {one.what}: {one.text(today_utc())}; {one.renewal}", err=True)
+    for one in packages.expiries(folder) if folder.is_dir() else ():
+        if one.is_near:
+            typer.echo(f"note: {one.what}: {one}; {one.renewal}", err=True)
     notes = packages.folder_notes(folder)
     if notes is not None and notes.kind != kind:
         raise FederationError(f"{folder}: is the folder of a {notes.kind}, not of a {kind}; name another with --folder")

@@ -24,8 +24,8 @@ from ..privacy.accountant import PrivacyStatement, statement
 from ..run.folder import ENDED, ROUNDS, SETTINGS
 from ..run.record import RoundRecord
 from ..run.record_reader import read_rounds
+from .packages import Expiry, expiries, key_ends
 from .processes import SECRET, FolderProcess, process_of
-from .provisioning.expiry import Expiry, expiries, key_ends, today_utc
 from .site.site_state import NOW, SiteState
 from .site_keys import read_site_keys
 
@@ -106,7 +106,7 @@ def _sites(process: FolderProcess, trained: Mapping[str, int]) -> list[list[str]
 
     def row(name: str) -> list[str]:
         last = f"round {trained[name]}" if name in trained else "never"
-        key = Expiry("", ends[name], "").text(today_utc()) if name in ends else "does not expire"
+        key = str(Expiry("", ends[name], "")) if name in ends else "does not expire"
         return [name, *now.get(name, ("not connected", "")), last, key]
 
     return [row(name) for name in sorted(names)]
@@ -115,7 +115,7 @@ def _sites(process: FolderProcess, trained: Mapping[str, int]) -> list[list[str]
 def _ends(folder: Path) -> dict[str, str]:
     """Return the expiry of certificates and a site's own key; those of a server's sites are in their rows."""
     of_sites = {f"key of {name}" for name in key_ends(folder / "sites")}
-    return {end.what: end.text(today_utc()) for end in expiries(folder) if end.what not in of_sites}
+    return {end.what: str(end) for end in expiries(folder) if end.what not in of_sites}
 
 
 def _connected_sites(process: FolderProcess) -> dict[str, tuple[str, str]]:
@@ -236,7 +236,7 @@ def site_metrics(folder: Path, counts: ReplyCounts) -> list[_Metric]:
 
 
 def _days_left(folder: Path) -> _Metric:
-    days = {ending.what: float(ending.days_left(today_utc())) for ending in expiries(folder)}
+    days = {ending.what: float(ending.days_left) for ending in expiries(folder)}
     return _Metric("days_left", "Days until a key or certificate expires.", days, "what")
 
 
@@ -244,7 +244,7 @@ def health(folder: Path, errors: Iterable[str] = ()) -> dict[str, object]:
     """Return the health of a process: its errors, and expired keys and certificates."""
     wrong = list(errors)
     try:
-        wrong += [f"{one.what}: {one.text(today_utc())}" for one in expiries(folder) if one.days_left(today_utc()) < 0]
+        wrong += [f"{one.what}: {one}" for one in expiries(folder) if one.days_left < 0]
         role = process_of(folder).role
     except FedCoPLError as error:
         role, wrong = "unknown", [*wrong, str(error)]

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, Protocol
 
 import httpx
 from flwr.app import Message, RecordDict
@@ -19,10 +20,19 @@ from flwr.app import Message, RecordDict
 from ...errors import FedCoPLError
 from ...run.progress_reporter import ProgressReporter
 from ..flower_internals.connections import Control
-from ..provisioning.expiry import admitted_keys, today_utc
+from ..packages import admitted_keys, today_utc
 from ..site_keys import SiteKey
 from ..wire.message_format import NAME_QUERY, read_name
-from .grid_threads import SiteGrid
+
+
+class SiteGrid(Protocol):
+    """The methods of Flower's `Grid` that the server uses."""
+
+    def get_nodes(self) -> Iterable[Any]: ...
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]: ...
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
 
 
 @dataclass(frozen=True)

@@ -19,21 +19,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from ...clip.frozen_clip import Clip
-from ...config import RunConfig, Section, load, read_settings
-from ...config_errors import explained
-from ...data.dataset import clean_all, read_classes
-from ...errors import ConfigError, FederationError
-from ...files import make_private_folder, publish_bytes, write_private
-from ...methods import settled
-from ...run.build import backbone_name, build_clip
-from ...run.folder import file_name
-from ..certificates import HERE, check_addresses, folder_certificates, issue_certificates, renew_authority
-from ..site_keys import SiteKey, key_digest, new_site_key, public_half, read_site_key
-from ..wire.addresses import check_site_name, with_port
-from ..wire.terms import classes_digest, config_from, flat_settings
-from . import packages as names
-from .packages import Package, PackageNotes, read_package
+from ..clip.frozen_clip import Clip
+from ..config import RunConfig, Section, load, read_settings
+from ..config_errors import explained
+from ..data.dataset import clean_all, read_classes
+from ..errors import ConfigError, FederationError
+from ..files import make_private_folder, publish_bytes, write_private
+from ..methods import settled
+from ..run.build import backbone_name, build_clip
+from ..run.folder import file_name
+from .certificates import HERE, check_addresses, folder_certificates, issue_certificates, renew_authority
+from .packages import SUFFIX, Package, PackageNotes, read_package
+from .site_keys import SiteKey, key_digest, new_site_key, public_half, read_site_key
+from .wire.addresses import check_site_name, with_port
+from .wire.terms import classes_digest, config_from, flat_settings
 
 _REGISTER = "register.json"
 _SERVER, _AUTHORITY = "server", "authority"  # values of --renew other than a site
@@ -188,7 +187,7 @@ class StudyFolder:
         return self.path / "sites" / f"{file_name(site)}.pub"
 
     def package(self, name: str) -> Path:
-        return self.path / "packages" / f"{file_name(name)}{names.SUFFIX}"
+        return self.path / "packages" / f"{file_name(name)}{SUFFIX}"
 
 
 @dataclass(frozen=True)
@@ -285,12 +284,12 @@ def _packed_before(folder: StudyFolder, site: str, issued: _IssuedKey) -> bytes:
     if not folder.package(site).exists():
         return b""
     before = read_package(folder.package(site), "site")
-    return before.files.get(names.SITE_KEY, b"") if before.notes.key_number == issued.number else b""
+    return before.files.get("site.key", b"") if before.notes.key_number == issued.number else b""
 
 
 def _site_package(study: _PreparedStudy, folder: StudyFolder, site: str, issued: _IssuedKey, key: bytes) -> _Handover:
     settings = config_from(study.settings, study.plan.name).to_toml()  # to approve: without the operator's paths
-    files = {names.SETTINGS: settings.encode(), **({names.SITE_KEY: key} if key else {})}
+    files = {"settings.toml": settings.encode(), **({"site.key": key} if key else {})}
     about = {"key": study.plan.sites[site], "key_number": issued.number, "key_ends": issued.ends}
     return _write(study, folder, {"kind": "site", "name": site, **about}, files)
 
@@ -300,11 +299,11 @@ def _server_package(study: _PreparedStudy, folder: StudyFolder, register: Regist
     issued_keys = {site: issued for site, issued in register.keys.items() if issued.digest and site in study.plan.sites}
     ends = {issued.digest: issued.ends.isoformat() for issued in issued_keys.values()}
     files = {
-        names.SETTINGS: study.config.to_toml().encode(),
-        names.CERTIFICATE: certificates.certificate.read_bytes(),
-        names.SERVER_KEY: certificates.key.read_bytes(),
-        names.ENDS: (json.dumps(ends, indent=1, sort_keys=True) + "\n").encode(),
-        **{f"{names.SITES}{file_name(site)}.pub": folder.public(site).read_bytes() for site in issued_keys},
+        "settings.toml": study.config.to_toml().encode(),
+        "server.pem": certificates.certificate.read_bytes(),
+        "server.key": certificates.key.read_bytes(),
+        "sites/ends.json": (json.dumps(ends, indent=1, sort_keys=True) + "\n").encode(),
+        **{f"sites/{file_name(site)}.pub": folder.public(site).read_bytes() for site in issued_keys},
     }
     return _write(study, folder, {"kind": "server", "name": _SERVER}, files)
 
@@ -317,7 +316,7 @@ def _write(
     common |= {"model": study.model, "classes": study.classes}
     notes = PackageNotes.model_validate({**common, "settings": study.settings, **about})
     ca = folder_certificates(folder.authority).ca.read_bytes()
-    package = Package.of(notes, {names.AUTHORITY: ca, names.CLASSES: study.classes_text.encode(), **files})
+    package = Package.of(notes, {"ca.pem": ca, "classes.txt": study.classes_text.encode(), **files})
     path = folder.package(notes.name)
     write_private(path, package.to_bytes())
-    return _Handover(path, notes.name, package.digest, names.SITE_KEY in files)
+    return _Handover(path, notes.name, package.digest, "site.key" in files)
