@@ -50,11 +50,14 @@ def control():
 
 
 def test_a_key_that_cannot_be_registered_does_not_stop_the_others(control):
-    change = _admit(control, [SiteKey("a", b"1"), SiteKey("b", b"2"), SiteKey("c", b"3")])
-    assert change.new == ["a", "c"]
-    assert change.refused == {"b": "Public key already in use."}
+    watcher = NotingWatcher()
+    _admit(control, [SiteKey("a", b"1"), SiteKey("b", b"2"), SiteKey("c", b"3")], watcher)
+    first, refusal, last = watcher.notes
+    assert (first, last) == ("a may join now", "c may join now")
+    assert refusal.startswith("b cannot be registered (Public key already in use.)")
     assert control._client.there == {b"1": "a", b"3": "c"}
-    assert _admit(control, [SiteKey("a", b"1"), SiteKey("c", b"3")]).new == []
+    _admit(control, [SiteKey("a", b"1"), SiteKey("c", b"3")], watcher)
+    assert len(watcher.notes) == 3
 
 
 @contextmanager

@@ -116,7 +116,7 @@ def install_package(given: list[str], folder: Path, kind: Literal["site", "serve
 
 def service(
     role: Annotated[Literal["site", "server"], typer.Argument(help="site or server.")],
-    words: Annotated[
+    arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[key=value ...]", help="Additional settings and options.")
     ] = None,
     home: Annotated[Path, typer.Option(help="The only folder in which it may write.")] = Path("/var/lib/fedcopl"),
@@ -128,7 +128,7 @@ def service(
     from ..deployment.service_files import Service
     from ..files import publish_text
 
-    definition = Service(role, home.absolute(), images.absolute() if images else None, user, tuple(words or ()))
+    definition = Service(role, home.absolute(), images.absolute() if images else None, user, tuple(arguments or ()))
     unit, container = out / f"fedcopl-{role}.service", out / f"Containerfile.{role}"
     publish_text(unit, definition.unit())
     publish_text(container, definition.containerfile(version("fedcopl")))

@@ -162,8 +162,7 @@ class GridTransport:
     audit: Callable[[AuditMessage], None] = lambda message: None
     connected: ConnectedSites = field(init=False)
     _drops: Reasons = field(default_factory=Reasons)
-    _last_note: str = ""
-    _last_drop: dict[str, str] = field(default_factory=dict)  # site -> last note about an unusable reply
+    _last_notes: dict[str, str] = field(default_factory=dict)  # site, or empty: all -> the last note about it
     _away: set[str] = field(default_factory=set)  # sites that are awaited and were not connected at the last check
 
     def __post_init__(self) -> None:
@@ -299,14 +298,11 @@ class GridTransport:
     def _drop(self, site: str, request: Request, reason: str) -> None:
         """Count an unusable reply, and report it unless the last one of this site had the same reason."""
         self._drops.add(site, type(request).__name__, reason)
-        note = f"round {request.round + 1}, {type(request).__name__}: {site} is left out: {reason}"
-        if self._last_drop.get(site) != note:
-            self._last_drop[site] = note
-            self.watcher.noticed(note)
+        self._note_once(f"round {request.round + 1}, {type(request).__name__}: {site} is left out: {reason}", site)
 
-    def _note_once(self, note: str) -> None:
-        if note != self._last_note:
-            self._last_note = note
+    def _note_once(self, note: str, site: str = "") -> None:
+        if self._last_notes.get(site) != note:
+            self._last_notes[site] = note
             self.watcher.noticed(note)
 
     def _pause(self, seconds: float) -> None:

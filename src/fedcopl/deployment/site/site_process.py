@@ -79,10 +79,10 @@ def _untrusted(server: ServerAddress, reason: str) -> str:
     )
 
 
-def join_error(server: ServerAddress, public: Path, error: httpx.HTTPError, finished: str = "") -> str:
-    """Return why the site with this key cannot join now; `finished` as for `connection_error`."""
+def _join_error(server: ServerAddress, public: Path, error: httpx.HTTPError, finished: str = "") -> str:
+    """Return why the site with this key cannot join now; `finished` as for `_connection_error`."""
     if not isinstance(error, httpx.HTTPStatusError):
-        return connection_error(server, error, finished)
+        return _connection_error(server, error, finished)
     if error.response.status_code == httpx.codes.UNAUTHORIZED:
         return "the server rejects this site's signature: is the clock of this machine right? trying again"
     return (
@@ -91,7 +91,7 @@ def join_error(server: ServerAddress, public: Path, error: httpx.HTTPError, fini
     )
 
 
-def connection_error(server: ServerAddress, error: httpx.HTTPError, finished: str = "") -> str:
+def _connection_error(server: ServerAddress, error: httpx.HTTPError, finished: str = "") -> str:
     """Return why the server cannot be reached now.
 
     After a run the server ends, which is not an error: then the text is `finished`, if given.
@@ -125,7 +125,7 @@ def run_site(site: RunningSite, server: ServerAddress, watcher: ProgressReporter
                 _log.warning("connection lost, reconnecting: %s", error)
                 _wait(_STOP_CHECK, lambda: should_stop(folder))
             except httpx.HTTPError as error:
-                reporter.announce(join_error(server, public, error, reporter.finished))
+                reporter.announce(_join_error(server, public, error, reporter.finished))
                 _wait(_RECONNECT, lambda: should_stop(folder))
             reporter.counts.connected = False
         watcher.noticed("stopped by `fedcopl stop`; the same command joins again")
@@ -147,7 +147,7 @@ class SiteReporter:
         was_connected, error = self.counts.connected, connection.error
         self.counts.connected = error is None
         if error is not None:
-            self.announce(connection_error(self.server, error, self.finished))
+            self.announce(_connection_error(self.server, error, self.finished))
         elif not was_connected:
             self.announce(f"connected to {self.server.address}")
 
@@ -190,10 +190,10 @@ def _handle_requests(site: RunningSite, connection: SiteConnection, reporter: Si
         request = connection.next()
         reporter.check(connection)
         if request is None:
-            _wait(poll_interval(time.monotonic() - last, time.monotonic() - began, gap), stopped)
+            _wait(_poll_interval(time.monotonic() - last, time.monotonic() - began, gap), stopped)
             continue
         gap, began = began - last, time.monotonic()
-        limit = time_limit(site.home.limits.seconds, stopped)
+        limit = _time_limit(site.home.limits.seconds, stopped)
         reply = reply_to(request, lambda: site, AuditLog(folder), reporter.server.address, limit)
         reporter.replied(request, time.monotonic() - began, site.finished, refused=is_refusal(reply.content))
         connection.send(reply)
@@ -201,7 +201,7 @@ def _handle_requests(site: RunningSite, connection: SiteConnection, reporter: Si
 
 
 @contextmanager
-def time_limit(seconds: float, should_stop: Callable[[], bool]) -> Iterator[None]:
+def _time_limit(seconds: float, should_stop: Callable[[], bool]) -> Iterator[None]:
     """End the work of this block in the main thread after `seconds`, or as soon as the site is to stop.
 
     Raises:
@@ -245,16 +245,16 @@ def _interrupted_when(is_over: Callable[[], bool]) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def poll_interval(waited: float, took: float, gap: float) -> float:
+def _poll_interval(waited: float, took: float, gap: float) -> float:
     """Return the seconds until the next poll, given those since the last request and those the last poll took.
 
     A request waits at most for a tenth of the time since the last one, and an idle site costs next to nothing. Where
     the last poll was slow, many sites poll at once, and must not keep the server from its work. Where the last request
     was long in coming (`gap`), the server has many sites, and the next request will not come at once.
 
-    >>> [poll_interval(waited, 0.005, 0.5) for waited in (0.0, 20.0, 3600.0)], poll_interval(0.0, 0.08, 0.5)
+    >>> [_poll_interval(waited, 0.005, 0.5) for waited in (0.0, 20.0, 3600.0)], _poll_interval(0.0, 0.08, 0.5)
     ([0.1, 2.0, 5.0], 0.8)
-    >>> poll_interval(0.0, 0.005, 8.0), poll_interval(0.0, 0.005, 3600.0)
+    >>> _poll_interval(0.0, 0.005, 8.0), _poll_interval(0.0, 0.005, 3600.0)
     (0.8, 2.0)
     """
     return min(
