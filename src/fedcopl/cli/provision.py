@@ -22,7 +22,7 @@ MetricsPort = Annotated[
 
 def provision(
     study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="Plan of the study; --example writes one.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The operator's folder of the study; keep it.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the study's keys and packages; keep it.")] = Path(
         "provisioned"
     ),
     revoke: Annotated[str, typer.Option(metavar="SITE", help="Revoke the key of a site: it can no longer join.")] = "",
@@ -119,9 +119,11 @@ def service(
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[key=value ...]", help="Additional settings and options.")
     ] = None,
-    home: Annotated[Path, typer.Option(help="The only folder in which it may write.")] = Path("/var/lib/fedcopl"),
-    images: Annotated[Path | None, typer.Option(help="Images of a site; read-only.")] = None,
-    user: Annotated[str, typer.Option(help="Account that runs it.")] = "fedcopl",
+    home: Annotated[Path, typer.Option(help="Folder of the service, the only one that it may write to.")] = Path(
+        "/var/lib/fedcopl"
+    ),
+    images: Annotated[Path | None, typer.Option(help="Images of a site, which the service only reads.")] = None,
+    user: Annotated[str, typer.Option(help="User account that runs the service.")] = "fedcopl",
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the two files.")] = Path(),
 ) -> None:
     """Write a systemd unit and a Containerfile for a site or a server; nothing is installed or started."""

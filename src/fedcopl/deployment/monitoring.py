@@ -9,8 +9,9 @@ import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ from .site_keys import read_site_keys
 
 _REFUSED = "refused: "  # prefix of a refusal
 _HOST = "127.0.0.1"
-_TEXT, _JSON = "text/plain; version=0.0.4; charset=utf-8", "application/json"
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _SHOWN = 10  # rounds
 
 
@@ -126,7 +127,8 @@ def _connected_sites(process: FolderProcess) -> dict[str, tuple[str, str]]:
     address, ca = process.about["local"], process.about["ca"]
     try:
         secret = (process.folder / "flower" / SECRET).read_bytes()
-        sites = Control(address, Path(ca), secret).sites()
+        with closing(Control(address, Path(ca), secret)) as control:
+            sites = control.sites()
     except (httpx.HTTPError, OSError, ssl.SSLError) as error:
         raise FederationError(f"the server does not respond at {address}: {error}") from error
     return {site.name: ("connected", site.since[:19]) for site in sites if site.online}
@@ -155,6 +157,10 @@ class _Metric(NamedTuple):
     values: float | Mapping[str, float]
     label: str = ""
     kind: str = "gauge"
+
+
+_Metrics = Callable[[], Sequence[_Metric]]
+_Health = Callable[[], dict[str, object]]
 
 
 def _prometheus_text(metrics: Iterable[_Metric]) -> str:
@@ -252,15 +258,13 @@ def health(folder: Path, errors: Iterable[str] = ()) -> dict[str, object]:
 
 
 @contextmanager
-def metrics_port(
-    port: int, metrics: Callable[[], Sequence[_Metric]], health: Callable[[], dict[str, object]]
-) -> Iterator[int]:
+def metrics_port(port: int, metrics: _Metrics, health: _Health) -> Iterator[int]:
     """Serve both paths inside the block, on the port that is given; with port 0, nothing."""
     if not port:
         yield 0
         return
     try:
-        server = ThreadingHTTPServer((_HOST, port), _handler(metrics, health))
+        server = ThreadingHTTPServer((_HOST, port), partial(_LocalHandler, partial(_respond, metrics, health)))
     except OSError as error:
         raise ConfigError(f"--metrics-port {port}: cannot be used: {error.strerror or error}") from error
     server.daemon_threads = True
@@ -273,13 +277,11 @@ def metrics_port(
         server.server_close()
 
 
-def _respond(
-    path: str, metrics: Callable[[], Sequence[_Metric]], health: Callable[[], dict[str, object]]
-) -> tuple[int, str, str]:
+def _respond(metrics: _Metrics, health: _Health, path: str) -> tuple[int, str, str]:
     """Return the status, content type and content for a path."""
     if path == "/health":
         report = health()
-        return 200 if report["status"] == "ok" else 503, _JSON, json.dumps(report) + "\n"
+        return 200 if report["status"] == "ok" else 503, "application/json", json.dumps(report) + "\n"
     if path != "/metrics":
         return 404, _TEXT, "there are /health and /metrics\n"
     try:
@@ -288,27 +290,25 @@ def _respond(
         return 503, _TEXT, f"{error}\n"
 
 
-def _handler(
-    metrics: Callable[[], Sequence[_Metric]], health: Callable[[], dict[str, object]]
-) -> type[BaseHTTPRequestHandler]:
-    class _LocalHandler(BaseHTTPRequestHandler):
-        """Serves requests with a local Host header only: web pages of other origins have another one."""
+class _LocalHandler(BaseHTTPRequestHandler):
+    """Serves requests with a local Host header only: web pages of other origins have another one."""
 
-        timeout = 10
-        server_version, sys_version = "fedcopl", ""
+    timeout = 10
+    server_version, sys_version = "fedcopl", ""
 
-        def do_GET(self) -> None:
-            own = self.headers.get("Host", "").rpartition(":")[0] in (_HOST, "localhost")
-            refused = (403, _TEXT, "only for this machine\n")
-            status, kind, text = _respond(self.path, metrics, health) if own else refused
-            content = text.encode()
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+    def __init__(self, respond: Callable[[str], tuple[int, str, str]], *connection: Any):
+        self._respond = respond
+        super().__init__(*connection)
 
-        def log_message(self, format: str, *arguments: Any) -> None:
-            """Log nothing: a monitoring agent polls every few seconds."""
+    def do_GET(self) -> None:
+        is_local = self.headers.get("Host", "").rpartition(":")[0] in (_HOST, "localhost")
+        status, kind, text = self._respond(self.path) if is_local else (403, _TEXT, "only for this machine\n")
+        content = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
 
-    return _LocalHandler
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Log nothing: a monitoring agent polls every few seconds."""

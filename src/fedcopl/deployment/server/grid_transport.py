@@ -143,11 +143,6 @@ class _Pending:
     message: str = ""  # Flower's id of it; empty: it has to be sent, perhaps again
     sent: Message | None = None
 
-    @property
-    def max_bytes(self) -> int:
-        """Size limit of the reply: prompts come back in the size they were sent."""
-        return 2 * payload_bytes(self.request) + _OVERHEAD
-
 
 @dataclass
 class GridTransport:
@@ -285,8 +280,9 @@ class GridTransport:
             raise Unreadable(f"failed: {one_line(message.error.reason)}")
         if one.node is None or message.metadata.src_node_id != one.node.id:
             raise Unreadable("the reply came from another node")
+        max_bytes = 2 * payload_bytes(one.request) + _OVERHEAD  # prompts come back in the size they were sent
         try:
-            reply, folder = read_reply(message.content, digest(one.request), one.max_bytes)
+            reply, folder = read_reply(message.content, digest(one.request), max_bytes)
         except Unreadable:
             raise
         except Exception as error:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def run_server(home: ServerHome, prepared: PreparedServer, watcher: ProgressRepo
             lambda: health(home.folder, () if link.poll() is None else ("the SuperLink has ended",)),
         ),
         _superlink_errors(home),
-        _open_control(home, link, secret) as control,
+        closing(_connect_control(home, link, secret)) as control,
         keep_admitted(home.sites, control, watcher),
     ):
 
@@ -162,9 +162,8 @@ def _superlink_environment(folder: Path) -> dict[str, str]:
     return {**OFFLINE, **own}
 
 
-@contextmanager
-def _open_control(home: ServerHome, link: subprocess.Popen[bytes], secret: bytes) -> Iterator[Control]:
-    """Wait until a SuperLink is up; gives its Control interface."""
+def _connect_control(home: ServerHome, link: subprocess.Popen[bytes], secret: bytes) -> Control:
+    """Wait until a SuperLink is up, and return its Control interface."""
     end, trusted = time.monotonic() + _READY, ssl.create_default_context(cafile=home.certificates.ca)
     while not _is_healthy(home, trusted):
         if link.poll() is not None:
@@ -175,11 +174,7 @@ def _open_control(home: ServerHome, link: subprocess.Popen[bytes], secret: bytes
         if time.monotonic() > end:
             raise FederationError(f"the SuperLink did not start within {_READY:.0f} s; see {home.log}")
         time.sleep(0.2)
-    control = Control(home.local, home.certificates.ca, secret)
-    try:
-        yield control
-    finally:
-        control.close()
+    return Control(home.local, home.certificates.ca, secret)
 
 
 def _is_healthy(home: ServerHome, trusted: ssl.SSLContext) -> bool:

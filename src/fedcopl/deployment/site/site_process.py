@@ -49,11 +49,15 @@ class ServerAddress:
     address: str
     ca: Path
 
+    @property
+    def host(self) -> str:
+        return self.address.rpartition(":")[0].strip("[]")
+
 
 def check_server(server: ServerAddress) -> None:
     """Verify the server's certificate, if the server is reachable; a wrong certificate is an error."""
-    host, _, port = server.address.rpartition(":")
-    if not host or not port.isdigit():
+    port = server.address.rpartition(":")[2]
+    if not server.host or not port.isdigit():
         raise FederationError(f"{server.address}: is not an address; write it as server.example:9092")
     try:
         context = ssl.create_default_context(cafile=server.ca)
@@ -61,8 +65,8 @@ def check_server(server: ServerAddress) -> None:
         raise FederationError(f"{server.ca}: is not the certificate of a server (its ca.pem): {error}") from error
     try:
         with (
-            connect(host.strip("[]"), int(port), 5) as connection,
-            context.wrap_socket(connection, server_hostname=host.strip("[]")),
+            connect(server.host, int(port), 5) as connection,
+            context.wrap_socket(connection, server_hostname=server.host),
         ):
             return
     except ssl.SSLCertVerificationError as error:
@@ -72,10 +76,9 @@ def check_server(server: ServerAddress) -> None:
 
 
 def _untrusted(server: ServerAddress, reason: str) -> str:
-    host = server.address.rpartition(":")[0]
     return (
         f"{server.address}: its certificate is not signed by {server.ca} ({reason}); "
-        f"ask the operator for a new ca.pem or package, and whether the certificate includes {host} (--address)"
+        f"ask the operator for a new ca.pem or package, and whether the certificate includes {server.host} (--address)"
     )
 
 
@@ -100,7 +103,7 @@ def _connection_error(server: ServerAddress, error: httpx.HTTPError, finished: s
         return f"{_untrusted(server, str(error).rpartition(': ')[2].partition(' (_ssl')[0])}; trying again"
     if finished:
         return finished
-    proxy = proxy_to(server.address.rpartition(":")[0].strip("[]"))
+    proxy = proxy_to(server.host)
     through = f" through the proxy {strip_credentials(proxy)}" if proxy else ""
     return f"no server at {server.address}{through}; trying again until there is one"
 

@@ -288,7 +288,7 @@ def _content_bytes(records: RecordDict) -> bytes:
         if isinstance(record, ConfigRecord):
             arrays: dict[str, Any] = {key: value for key, value in record.items() if _are_bytes(value)}
             plain = {key: value for key, value in record.items() if key not in arrays}
-            parts.append(json.dumps(plain, sort_keys=True, default=_as_text).encode())
+            parts.append(json.dumps(plain, sort_keys=True, default=bytes.hex).encode())
             for key in sorted(arrays):
                 parts += [key.encode(), *arrays[key]]
             continue
@@ -301,10 +301,6 @@ def _content_bytes(records: RecordDict) -> bytes:
 
 def _are_bytes(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, bytes) for one in value)
-
-
-def _as_text(value: Any) -> str:
-    return value.hex() if isinstance(value, bytes) else repr(value)
 
 
 def audit_message(message: Message, way: str, peer: str, decision: str, request: Message | None = None) -> AuditMessage:
