@@ -10,6 +10,7 @@ from cryptography import x509
 
 from fedcopl.deployment.packages import (
     _NOTES,
+    Expiry,
     Package,
     admitted_keys,
     expiries,
@@ -232,6 +233,12 @@ def test_doctor_warns_a_month_before_and_finds_what_has_ended(made, folder, tmp_
     assert levels(date(2027, 4, 12))["key of this site"] == "problem"
     (home / "ca.pem").write_text("no certificate")
     assert levels(date(2027, 3, 11)) == {"keys and certificates": "problem"}
+
+
+def test_the_text_of_an_expiry(monkeypatch):
+    monkeypatch.setattr("fedcopl.deployment.packages.today_utc", lambda: date(2027, 1, 1))
+    assert str(Expiry("key", date(2027, 1, 31), "")) == "valid until 2027-01-31, 30 days"
+    assert str(Expiry("key", date(2026, 12, 31), "")) == "expired after 2026-12-31"
 
 
 def test_status_shows_when_keys_expire(made, folder, tmp_path):
