@@ -16,7 +16,7 @@ from fedcopl.deployment.audit_log import AUDIT, HEAD, AuditLog, AuditMessage, re
 from fedcopl.deployment.server.grid_transport import GridTransport, Timeouts
 from fedcopl.deployment.server.site_registry import KnownSites
 from fedcopl.deployment.site.pipeline import reply_to
-from fedcopl.deployment.wire.message_format import content_bytes
+from fedcopl.deployment.wire.message_format import _content_bytes
 from fedcopl.errors import RunFolderError
 from fedcopl.messages import Evaluate
 
@@ -32,12 +32,12 @@ class Wire(LoopGrid):
 
     def push_messages(self, messages):
         for message in messages:
-            self.crossed[self.name_of(message.metadata.dst_node_id)].append(("in", content_bytes(message.content)))
+            self.crossed[self.name_of(message.metadata.dst_node_id)].append(("in", _content_bytes(message.content)))
         return super().push_messages(messages)
 
     def _reply(self, message):
         reply = super()._reply(message)
-        self.crossed[self.name_of(message.metadata.dst_node_id)].append(("out", content_bytes(reply.content)))
+        self.crossed[self.name_of(message.metadata.dst_node_id)].append(("out", _content_bytes(reply.content)))
         return reply
 
 

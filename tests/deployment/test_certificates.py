@@ -109,7 +109,7 @@ def test_certificates_are_renewed_only_for_a_new_address_or_expiry(tmp_path, mon
 
 def test_own_certificates_are_taken_if_the_server_can_use_them(made, tmp_path, monkeypatch):
     assert given_certificates(made.ca, made.certificate, made.key) == made
-    monkeypatch.setattr(certificates, "_own_addresses", set)
+    monkeypatch.setattr(certificates, "_LOOPBACK", set())
     elsewhere = server_certificates(tmp_path, ["server.example"])
     with pytest.raises(FederationError, match=r"and include 127\.0\.0\.1"):
         given_certificates(elsewhere.ca, elsewhere.certificate, elsewhere.key)

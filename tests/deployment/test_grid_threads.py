@@ -15,8 +15,8 @@ from flwr.superlink.grid import HttpGrid
 
 from deployment import toolbox
 from fedcopl.deployment.flower_internals import is_lost
-from fedcopl.deployment.server import grid_threads
-from fedcopl.deployment.server.grid_threads import GridThreads
+from fedcopl.deployment.server import grid_transport
+from fedcopl.deployment.server.grid_transport import GridThreads
 from fedcopl.errors import FederationError, Interrupted
 from free_ports import closed_port
 from waiting import until
@@ -129,7 +129,7 @@ def test_invented_pieces_are_an_error_of_their_sender(grid, link, content):
     assert message.metadata.src_node_id == 7
 
 
-@pytest.mark.parametrize("error", [httpx.ConnectError("gone"), grid_threads.RUN_GIVEN_UP()], ids=repr)
+@pytest.mark.parametrize("error", [httpx.ConnectError("gone"), grid_transport.RUN_GIVEN_UP()], ids=repr)
 def test_an_error_of_the_superlink_is_the_servers(grid, link, error):
     [request] = sent(grid, "x")
     link.error = error
@@ -139,7 +139,7 @@ def test_an_error_of_the_superlink_is_the_servers(grid, link, error):
 
 def test_a_reply_that_takes_long_is_polled_for_less_often(grid, link, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(grid_threads, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(grid_transport, "time", SimpleNamespace(monotonic=lambda: now[0]))
     [request] = sent(grid, "x")
     polls = []
     for now[0] in (0.0, 0.01, 5.0, 5.4, 5.6, 60.0, 60.9, 61.1):
@@ -166,7 +166,7 @@ def test_a_server_can_be_stopped_while_its_superlink_is_away():
 
 
 def test_a_call_to_a_superlink_that_does_not_respond_times_out(monkeypatch):
-    monkeypatch.setattr(grid_threads, "_TIME_LIMIT", 0.1)
+    monkeypatch.setattr(grid_transport, "_TIME_LIMIT", 0.1)
     never = threading.Event()
     grid = GridThreads(SimpleNamespace(get_nodes=never.wait), lambda: False)
     with pytest.raises(FederationError, match="no response from the SuperLink for 0 s; continue with --resume"):

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from fedcopl.deployment.site import interruption
-from fedcopl.deployment.site.interruption import time_limit
+from fedcopl.deployment.site import site_process
+from fedcopl.deployment.site.site_process import _time_limit
 from fedcopl.deployment.wire.terms import Refused
 
 
@@ -24,20 +24,20 @@ class Endless:
 def test_a_reply_beyond_the_time_limit_is_interrupted():
     with (
         pytest.raises(Refused, match=r"^the reply takes longer than this site's limit of 0\.1 s$"),
-        time_limit(0.1, lambda: False),
+        _time_limit(0.1, lambda: False),
     ):
         Endless().work()
 
 
 def test_a_site_can_be_stopped_during_a_computation():
     endless = Endless()
-    with pytest.raises(KeyboardInterrupt), time_limit(3600, endless.began.is_set):
+    with pytest.raises(KeyboardInterrupt), _time_limit(3600, endless.began.is_set):
         endless.work()
     assert endless.steps > 0
 
 
 def test_an_interruption_that_is_swallowed_is_followed_by_another(monkeypatch):
-    monkeypatch.setattr(interruption, "AGAIN", 0.01)
+    monkeypatch.setattr(site_process, "_INTERRUPT_AGAIN", 0.01)
 
     def deaf():
         try:
@@ -45,12 +45,12 @@ def test_an_interruption_that_is_swallowed_is_followed_by_another(monkeypatch):
         except KeyboardInterrupt:
             Endless().work()
 
-    with pytest.raises(KeyboardInterrupt), time_limit(3600, lambda: True):
+    with pytest.raises(KeyboardInterrupt), _time_limit(3600, lambda: True):
         deaf()
 
 
 def test_a_reply_within_the_time_limit_is_sent():
     done = False
-    with time_limit(3600, lambda: False):
+    with _time_limit(3600, lambda: False):
         done = True
     assert done

@@ -126,12 +126,12 @@ def test_the_metrics_port_serves_this_machine_and_no_other_origin():
 
 
 def test_errors_have_status_503():
-    assert _respond("/health", list, lambda: {"status": "error"})[0] == 503
+    assert _respond(list, lambda: {"status": "error"}, "/health")[0] == 503
 
     def broken():
         raise FederationError("the folder is gone")
 
-    assert _respond("/metrics", broken, well)[0] == 503
+    assert _respond(broken, well, "/metrics")[0] == 503
 
 
 def get(port, path, host=None):

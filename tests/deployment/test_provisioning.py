@@ -8,16 +8,19 @@ from datetime import date, timedelta
 import pytest
 from cryptography import x509
 
-from fedcopl.deployment.provisioning.expiry import admitted_keys, expiries, key_ends
-from fedcopl.deployment.provisioning.packages import (
+from fedcopl.deployment.packages import (
     _NOTES,
+    Expiry,
     Package,
+    admitted_keys,
+    expiries,
     folder_notes,
     install_server_package,
     install_site_package,
+    key_ends,
     read_package,
 )
-from fedcopl.deployment.provisioning.provision import (
+from fedcopl.deployment.provision import (
     EXAMPLE,
     Register,
     StudyFolder,
@@ -222,7 +225,7 @@ def test_doctor_warns_a_month_before_and_finds_what_has_ended(made, folder, tmp_
     install_site_package(folder.package("hospital"), home)
 
     def levels(day):
-        monkeypatch.setattr("fedcopl.deployment.provisioning.expiry.today_utc", lambda: day)
+        monkeypatch.setattr("fedcopl.deployment.packages.today_utc", lambda: day)
         return {one.subject: one.level for one in check_expiry(home)}
 
     assert levels(date(2027, 3, 11)) == {"authority": "ok", "key of this site": "ok"}
@@ -230,6 +233,12 @@ def test_doctor_warns_a_month_before_and_finds_what_has_ended(made, folder, tmp_
     assert levels(date(2027, 4, 12))["key of this site"] == "problem"
     (home / "ca.pem").write_text("no certificate")
     assert levels(date(2027, 3, 11)) == {"keys and certificates": "problem"}
+
+
+def test_the_text_of_an_expiry(monkeypatch):
+    monkeypatch.setattr("fedcopl.deployment.packages.today_utc", lambda: date(2027, 1, 1))
+    assert str(Expiry("key", date(2027, 1, 31), "")) == "valid until 2027-01-31, 30 days"
+    assert str(Expiry("key", date(2026, 12, 31), "")) == "expired after 2026-12-31"
 
 
 def test_status_shows_when_keys_expire(made, folder, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from fedcopl.deployment.certificates import issue_certificates
 from fedcopl.deployment.flower_internals.site_connection import site_connection
-from fedcopl.deployment.site.site_process import ServerAddress, check_server, join_error
+from fedcopl.deployment.site.site_process import ServerAddress, _join_error, check_server
 from fedcopl.deployment.site_keys import private_key, site_key
 from fedcopl.deployment.wire.addresses import bypass_proxy_for_localhost, connect, proxy_to
 from fedcopl.doctor.machine import check_server as doctor_check
@@ -99,7 +99,7 @@ def test_a_site_finds_its_server_through_the_proxy(proxy, certificates, tmp_path
     private, public = site_key(tmp_path / "site", "hospital")
     with pytest.raises(httpx.HTTPStatusError) as error, site_connection(there.address, there.ca, private_key(private)):
         pass
-    assert "rejects this site" in join_error(there, public, error.value)  # it was asked, and said no
+    assert "rejects this site" in _join_error(there, public, error.value)  # it was asked, and said no
     assert len(proxy) == 2 and all(request.startswith("CONNECT server.example:9092 ") for request in proxy)
     assert all("Proxy-Authorization: Basic bWU6c2VjcmV0" in request for request in proxy)  # base64 of me:secret
 

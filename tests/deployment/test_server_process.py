@@ -2,7 +2,7 @@
 
 import shutil
 import socket
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import SimpleNamespace
 
 import httpx
@@ -11,7 +11,7 @@ import pytest
 from deployment.toolbox import NotingWatcher, turned_away
 from fedcopl.deployment.certificates import server_certificates
 from fedcopl.deployment.flower_internals.connections import Control
-from fedcopl.deployment.server.server_process import ServerHome, _open_control, _superlink
+from fedcopl.deployment.server.server_process import ServerHome, _connect_control, _superlink
 from fedcopl.deployment.server.site_registry import _admit, keep_admitted
 from fedcopl.deployment.site.site_process import ServerAddress
 from fedcopl.deployment.site_keys import SiteKey, site_key
@@ -50,11 +50,14 @@ def control():
 
 
 def test_a_key_that_cannot_be_registered_does_not_stop_the_others(control):
-    change = _admit(control, [SiteKey("a", b"1"), SiteKey("b", b"2"), SiteKey("c", b"3")])
-    assert change.new == ["a", "c"]
-    assert change.refused == {"b": "Public key already in use."}
+    watcher = NotingWatcher()
+    _admit(control, [SiteKey("a", b"1"), SiteKey("b", b"2"), SiteKey("c", b"3")], watcher)
+    first, refusal, last = watcher.notes
+    assert (first, last) == ("a may join now", "c may join now")
+    assert refusal.startswith("b cannot be registered (Public key already in use.)")
     assert control._client.there == {b"1": "a", b"3": "c"}
-    assert _admit(control, [SiteKey("a", b"1"), SiteKey("c", b"3")]).new == []
+    _admit(control, [SiteKey("a", b"1"), SiteKey("c", b"3")], watcher)
+    assert len(watcher.notes) == 3
 
 
 @contextmanager
@@ -64,7 +67,7 @@ def open_for_sites(root, host="127.0.0.1"):
     home = ServerHome(folder, folder / "sites", server_certificates(folder, [own_address(host)]), host, free_port())
     with (
         _superlink(home, 10**6) as (link, secret),
-        _open_control(home, link, secret) as control,
+        closing(_connect_control(home, link, secret)) as control,
         keep_admitted(home.sites, control, watcher),
     ):
         yield watcher, ServerAddress(home.local, home.certificates.ca), home

@@ -18,7 +18,7 @@ from fedcopl.deployment.service_files import Service
 from fedcopl.deployment.wire.terms import differences, terms_of
 from fedcopl.errors import ConfigError, Interrupted
 
-SITE = Service("site", Path("/srv/fedcopl"), Path("/data/images"), words=("model.threads=1",))
+SITE = Service("site", Path("/srv/fedcopl"), Path("/data/images"), arguments=("model.threads=1",))
 SERVER = Service("server", Path("/srv/fedcopl"))
 
 

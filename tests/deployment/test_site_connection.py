@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from deployment.toolbox import act_for
 from fedcopl.deployment.flower_internals import site_connection
 from fedcopl.deployment.flower_internals.site_connection import ConnectionLost, SiteConnection
-from fedcopl.deployment.site.site_process import poll_interval
+from fedcopl.deployment.site.site_process import _poll_interval
 
 
 def records(number):
@@ -126,12 +126,12 @@ def test_an_object_other_than_a_message_is_refused(link, connection):
 
 
 def test_polls_become_rare_but_never_stop():
-    waits = [poll_interval(seconds, 0.002, 0.0) for seconds in (0, 1, 10, 60, 10**6)]
+    waits = [_poll_interval(seconds, 0.002, 0.0) for seconds in (0, 1, 10, 60, 10**6)]
     assert waits == [0.1, 0.1, 1.0, 5.0, 5.0]
 
 
 def test_a_slow_server_is_polled_less_often():
-    assert [poll_interval(0, took, 0.0) for took in (0.01, 0.05, 0.2, 60)] == [
+    assert [_poll_interval(0, took, 0.0) for took in (0.01, 0.05, 0.2, 60)] == [
         0.1,
         0.5,
         2.0,
@@ -150,7 +150,7 @@ def looks(until, gap):
     """How often a site looks for a question that comes after so many seconds, and how long that lies there."""
     now, count = 0.0, 1
     while now < until:
-        now, count = now + poll_interval(now, 0.004, gap), count + 1
+        now, count = now + _poll_interval(now, 0.004, gap), count + 1
     return count, now - until
 
 

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from fedcopl.deployment.flower_internals import act_for
 from fedcopl.deployment.flower_internals.site_connection import site_connection
 from fedcopl.deployment.site.pipeline import reply_to
-from fedcopl.deployment.site.site_process import join_error
+from fedcopl.deployment.site.site_process import _join_error
 from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.site_keys import private_key
 from fedcopl.deployment.wire.terms import terms_of
@@ -159,4 +159,4 @@ def turned_away(server, private):
         with site_connection(server.address, server.ca, private_key(private)):
             return None
     except httpx.HTTPError as error:
-        return join_error(server, private.with_suffix(".pub"), error)
+        return _join_error(server, private.with_suffix(".pub"), error)

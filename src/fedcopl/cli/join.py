@@ -68,7 +68,8 @@ def join(
     peers: Annotated[
         Path | None,
         typer.Option(
-            help="Folder with the site.pub of each site allowed in secure aggregation (default: those of the first)."
+            help="Folder with the site.pub of each site allowed in secure aggregation (default: the sites of the first "
+            "aggregation)."
         ),
     ] = None,
     accept: Annotated[
@@ -94,8 +95,8 @@ def join(
 ) -> None:
     """Take part in a federation with the images of this machine.
 
-    A package contains the server's address and certificate, the name of this site and the classes, also for later
-    starts.
+    A package contains the server's address and certificate, the name of this site and the classes. It is installed in
+    the site's folder, and later starts do not need it.
     """
     if images is None:
         raise ConfigError("--images: name the images of this site, a folder or a table that lists them")

@@ -12,7 +12,7 @@ from ..files import check_output_folder
 from .show import print_next
 
 if TYPE_CHECKING:
-    from ..deployment.provisioning.packages import PackageNotes
+    from ..deployment.packages import PackageNotes
 
 SERVER_FOLDER = Path("federation")
 MetricsPort = Annotated[
@@ -22,7 +22,7 @@ MetricsPort = Annotated[
 
 def provision(
     study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="Plan of the study; --example writes one.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The operator's folder of the study; keep it.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the study's keys and packages; keep it.")] = Path(
         "provisioned"
     ),
     revoke: Annotated[str, typer.Option(metavar="SITE", help="Revoke the key of a site: it can no longer join.")] = "",
@@ -41,8 +41,8 @@ def provision(
     """Make one package for each site of a study and one for the server, each a single file to send."""
     if sum(map(bool, (revoke, renew, admit, example))) > 1:
         raise ConfigError("--revoke, --renew, --admit, --example: use one at a time")
-    from ..deployment.provisioning import provision as provisioning
-    from ..deployment.provisioning.expiry import today_utc
+    from ..deployment import provision as provisioning
+    from ..deployment.packages import today_utc
     from ..files import publish_text
 
     if example:
@@ -75,7 +75,7 @@ def admit(
     folder: Annotated[Path, typer.Option(help="Folder of the server.")] = SERVER_FOLDER,
 ) -> None:
     """Add or revoke sites on a server, also while it runs: exactly the sites in the package may join."""
-    from ..deployment.provisioning.packages import install_server_package
+    from ..deployment.packages import install_server_package
     from ..deployment.site_keys import read_site_keys
 
     before = set(read_site_keys(folder / "sites"))
@@ -97,8 +97,7 @@ def install_package(given: list[str], folder: Path, kind: Literal["site", "serve
     Returns:
         The notes of the package that is installed in the folder; None if there is none.
     """
-    from ..deployment.provisioning import packages
-    from ..deployment.provisioning.expiry import expiries, today_utc
+    from ..deployment import packages
 
     # The first argument of a server may also be a settings file.
     if given and "=" not in given[0] and (kind == "site" or given[0].endswith(packages.SUFFIX)):
@@ -106,9 +105,9 @@ def install_package(given: list[str], folder: Path, kind: Literal["site", "serve
         package = install(Path(given.pop(0)), folder)
         about = f"{package.notes.study}: {package.notes.name}, {package.notes.address}; digest {package.digest}"
         typer.echo(f"{'package':<23}{about}", err=True)
-    for one in expiries(folder) if folder.is_dir() else ():
-        if one.is_near(today_utc()):
-            typer.echo(f"note: {one.what}: {one.text(today_utc())}; {one.renewal}", err=True)
+    for one in packages.expiries(folder) if folder.is_dir() else ():
+        if one.is_near:
+            typer.echo(f"note: {one.what}: {one}; {one.renewal}", err=True)
     notes = packages.folder_notes(folder)
     if notes is not None and notes.kind != kind:
         raise FederationError(f"{folder}: is the folder of a {notes.kind}, not of a {kind}; name another with --folder")
@@ -117,19 +116,21 @@ def install_package(given: list[str], folder: Path, kind: Literal["site", "serve
 
 def service(
     role: Annotated[Literal["site", "server"], typer.Argument(help="site or server.")],
-    words: Annotated[
+    arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[key=value ...]", help="Additional settings and options.")
     ] = None,
-    home: Annotated[Path, typer.Option(help="The only folder in which it may write.")] = Path("/var/lib/fedcopl"),
-    images: Annotated[Path | None, typer.Option(help="Images of a site; read-only.")] = None,
-    user: Annotated[str, typer.Option(help="Account that runs it.")] = "fedcopl",
+    home: Annotated[Path, typer.Option(help="Folder of the service, the only one that it may write to.")] = Path(
+        "/var/lib/fedcopl"
+    ),
+    images: Annotated[Path | None, typer.Option(help="Images of a site, which the service only reads.")] = None,
+    user: Annotated[str, typer.Option(help="User account that runs the service.")] = "fedcopl",
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the two files.")] = Path(),
 ) -> None:
     """Write a systemd unit and a Containerfile for a site or a server; nothing is installed or started."""
     from ..deployment.service_files import Service
     from ..files import publish_text
 
-    definition = Service(role, home.absolute(), images.absolute() if images else None, user, tuple(words or ()))
+    definition = Service(role, home.absolute(), images.absolute() if images else None, user, tuple(arguments or ()))
     unit, container = out / f"fedcopl-{role}.service", out / f"Containerfile.{role}"
     publish_text(unit, definition.unit())
     publish_text(container, definition.containerfile(version("fedcopl")))

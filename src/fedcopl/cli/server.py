@@ -24,7 +24,7 @@ from .show import print_next, print_outcome, print_status
 
 if TYPE_CHECKING:
     from ..deployment.certificates import Certificates
-    from ..deployment.provisioning.packages import PackageNotes
+    from ..deployment.packages import PackageNotes
     from ..deployment.server.rounds import PreparedServer
     from ..deployment.server.server_process import ServerHome
 

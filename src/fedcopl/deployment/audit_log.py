@@ -23,7 +23,6 @@ from ..files import make_private_folder, write_private
 AUDIT, HEAD = "audit.jsonl", "audit.head"
 _TAIL = 65536  # bytes from the end of the file in which the last line is found
 _BEGIN = "0" * 64  # chain before the first line
-MAX_DECISION = 300  # characters
 IN, OUT = "in", "out"
 
 

@@ -22,7 +22,7 @@ from ..errors import ConfigError, FederationError
 from ..files import publish_bytes, write_private
 
 CURVE = ec.SECP384R1()
-HERE = "127.0.0.1"
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _VALID = timedelta(days=825)
 _HOST_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 
@@ -37,14 +37,19 @@ class Certificates:
 
 
 def server_certificates(folder: Path, addresses: Iterable[str]) -> Certificates:
-    """Return the certificates of this machine's server; see `issue_certificates`."""
+    """Return the certificates of this machine's server, also for its host names; see `issue_certificates`."""
     given = set(addresses)
     check_addresses(given, "--address")
-    return issue_certificates(folder, given | _own_addresses())
+    own = {name for name in (socket.gethostname(), socket.getfqdn()) if _HOST_NAME.fullmatch(name)}
+    return issue_certificates(folder, given | own)
 
 
 def issue_certificates(folder: Path, addresses: set[str]) -> Certificates:
-    """Return the certificates in a folder; made if there are none, renewed if an address is new or expiry is near."""
+    """Return the certificates in a folder; made if there are none, renewed if an address is new or expiry is near.
+
+    They are also for the loopback addresses, by which the server reaches itself.
+    """
+    addresses = addresses | _LOOPBACK
     files = folder_certificates(folder)
     ca_key = folder / "ca.key"
     if not files.ca.exists() or not ca_key.exists():
@@ -57,7 +62,7 @@ def issue_certificates(folder: Path, addresses: set[str]) -> Certificates:
 
 
 def check_addresses(addresses: Iterable[str], origin: str) -> None:
-    """Raise `ConfigError` for an invalid address; `where` names the option or file at fault."""
+    """Raise `ConfigError` for an invalid address; `origin` names the option or file at fault."""
     for address in addresses:
         try:
             _address(address)
@@ -92,7 +97,7 @@ def renew_authority(folder: Path) -> None:
     publish_bytes(folder / "ca.pem", _authority_certificate(key))
 
 
-def given_certificates(ca: Path, certificate: Path, key: Path, reached_by: str = HERE) -> Certificates:
+def given_certificates(ca: Path, certificate: Path, key: Path, reached_by: str = "127.0.0.1") -> Certificates:
     """Return the operator's own files, checked for a server that reaches itself at this address."""
     missing = [file for file in (ca, certificate, key) if not file.is_file()]
     if missing:
@@ -107,12 +112,6 @@ def given_certificates(ca: Path, certificate: Path, key: Path, reached_by: str =
             "the address at which the server reaches itself"
         )
     return Certificates(ca, certificate, key)
-
-
-def _own_addresses() -> set[str]:
-    """Return the names and loopback addresses of this machine that a certificate can include."""
-    names = {name for name in (socket.gethostname(), socket.getfqdn()) if _HOST_NAME.fullmatch(name)}
-    return {"localhost", HERE, "::1"} | names
 
 
 def _authority_certificate(key: ec.EllipticCurvePrivateKey) -> bytes:

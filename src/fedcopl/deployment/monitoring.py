@@ -9,8 +9,9 @@ import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,14 +25,14 @@ from ..privacy.accountant import PrivacyStatement, statement
 from ..run.folder import ENDED, ROUNDS, SETTINGS
 from ..run.record import RoundRecord
 from ..run.record_reader import read_rounds
+from .packages import Expiry, expiries, key_ends
 from .processes import SECRET, FolderProcess, process_of
-from .provisioning.expiry import Expiry, expiries, key_ends, today_utc
 from .site.site_state import NOW, SiteState
 from .site_keys import read_site_keys
 
 _REFUSED = "refused: "  # prefix of a refusal
 _HOST = "127.0.0.1"
-_TEXT, _JSON = "text/plain; version=0.0.4; charset=utf-8", "application/json"
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _SHOWN = 10  # rounds
 
 
@@ -106,7 +107,7 @@ def _sites(process: FolderProcess, trained: Mapping[str, int]) -> list[list[str]
 
     def row(name: str) -> list[str]:
         last = f"round {trained[name]}" if name in trained else "never"
-        key = Expiry("", ends[name], "").text(today_utc()) if name in ends else "does not expire"
+        key = str(Expiry("", ends[name], "")) if name in ends else "does not expire"
         return [name, *now.get(name, ("not connected", "")), last, key]
 
     return [row(name) for name in sorted(names)]
@@ -115,7 +116,7 @@ def _sites(process: FolderProcess, trained: Mapping[str, int]) -> list[list[str]
 def _ends(folder: Path) -> dict[str, str]:
     """Return the expiry of certificates and a site's own key; those of a server's sites are in their rows."""
     of_sites = {f"key of {name}" for name in key_ends(folder / "sites")}
-    return {end.what: end.text(today_utc()) for end in expiries(folder) if end.what not in of_sites}
+    return {end.what: str(end) for end in expiries(folder) if end.what not in of_sites}
 
 
 def _connected_sites(process: FolderProcess) -> dict[str, tuple[str, str]]:
@@ -126,7 +127,8 @@ def _connected_sites(process: FolderProcess) -> dict[str, tuple[str, str]]:
     address, ca = process.about["local"], process.about["ca"]
     try:
         secret = (process.folder / "flower" / SECRET).read_bytes()
-        sites = Control(address, Path(ca), secret).sites()
+        with closing(Control(address, Path(ca), secret)) as control:
+            sites = control.sites()
     except (httpx.HTTPError, OSError, ssl.SSLError) as error:
         raise FederationError(f"the server does not respond at {address}: {error}") from error
     return {site.name: ("connected", site.since[:19]) for site in sites if site.online}
@@ -155,6 +157,10 @@ class _Metric(NamedTuple):
     values: float | Mapping[str, float]
     label: str = ""
     kind: str = "gauge"
+
+
+_Metrics = Callable[[], Sequence[_Metric]]
+_Health = Callable[[], dict[str, object]]
 
 
 def _prometheus_text(metrics: Iterable[_Metric]) -> str:
@@ -236,7 +242,7 @@ def site_metrics(folder: Path, counts: ReplyCounts) -> list[_Metric]:
 
 
 def _days_left(folder: Path) -> _Metric:
-    days = {ending.what: float(ending.days_left(today_utc())) for ending in expiries(folder)}
+    days = {ending.what: float(ending.days_left) for ending in expiries(folder)}
     return _Metric("days_left", "Days until a key or certificate expires.", days, "what")
 
 
@@ -244,7 +250,7 @@ def health(folder: Path, errors: Iterable[str] = ()) -> dict[str, object]:
     """Return the health of a process: its errors, and expired keys and certificates."""
     wrong = list(errors)
     try:
-        wrong += [f"{one.what}: {one.text(today_utc())}" for one in expiries(folder) if one.days_left(today_utc()) < 0]
+        wrong += [f"{one.what}: {one}" for one in expiries(folder) if one.days_left < 0]
         role = process_of(folder).role
     except FedCoPLError as error:
         role, wrong = "unknown", [*wrong, str(error)]
@@ -252,15 +258,13 @@ def health(folder: Path, errors: Iterable[str] = ()) -> dict[str, object]:
 
 
 @contextmanager
-def metrics_port(
-    port: int, metrics: Callable[[], Sequence[_Metric]], health: Callable[[], dict[str, object]]
-) -> Iterator[int]:
+def metrics_port(port: int, metrics: _Metrics, health: _Health) -> Iterator[int]:
     """Serve both paths inside the block, on the port that is given; with port 0, nothing."""
     if not port:
         yield 0
         return
     try:
-        server = ThreadingHTTPServer((_HOST, port), _handler(metrics, health))
+        server = ThreadingHTTPServer((_HOST, port), partial(_LocalHandler, partial(_respond, metrics, health)))
     except OSError as error:
         raise ConfigError(f"--metrics-port {port}: cannot be used: {error.strerror or error}") from error
     server.daemon_threads = True
@@ -273,13 +277,11 @@ def metrics_port(
         server.server_close()
 
 
-def _respond(
-    path: str, metrics: Callable[[], Sequence[_Metric]], health: Callable[[], dict[str, object]]
-) -> tuple[int, str, str]:
+def _respond(metrics: _Metrics, health: _Health, path: str) -> tuple[int, str, str]:
     """Return the status, content type and content for a path."""
     if path == "/health":
         report = health()
-        return 200 if report["status"] == "ok" else 503, _JSON, json.dumps(report) + "\n"
+        return 200 if report["status"] == "ok" else 503, "application/json", json.dumps(report) + "\n"
     if path != "/metrics":
         return 404, _TEXT, "there are /health and /metrics\n"
     try:
@@ -288,27 +290,25 @@ def _respond(
         return 503, _TEXT, f"{error}\n"
 
 
-def _handler(
-    metrics: Callable[[], Sequence[_Metric]], health: Callable[[], dict[str, object]]
-) -> type[BaseHTTPRequestHandler]:
-    class _LocalHandler(BaseHTTPRequestHandler):
-        """Serves requests with a local Host header only: web pages of other origins have another one."""
+class _LocalHandler(BaseHTTPRequestHandler):
+    """Serves requests with a local Host header only: web pages of other origins have another one."""
 
-        timeout = 10
-        server_version, sys_version = "fedcopl", ""
+    timeout = 10
+    server_version, sys_version = "fedcopl", ""
 
-        def do_GET(self) -> None:
-            own = self.headers.get("Host", "").rpartition(":")[0] in (_HOST, "localhost")
-            refused = (403, _TEXT, "only for this machine\n")
-            status, kind, text = _respond(self.path, metrics, health) if own else refused
-            content = text.encode()
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+    def __init__(self, respond: Callable[[str], tuple[int, str, str]], *connection: Any):
+        self._respond = respond
+        super().__init__(*connection)
 
-        def log_message(self, format: str, *arguments: Any) -> None:
-            """Log nothing: a monitoring agent polls every few seconds."""
+    def do_GET(self) -> None:
+        is_local = self.headers.get("Host", "").rpartition(":")[0] in (_HOST, "localhost")
+        status, kind, text = self._respond(self.path) if is_local else (403, _TEXT, "only for this machine\n")
+        content = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
 
-    return _LocalHandler
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Log nothing: a monitoring agent polls every few seconds."""

@@ -75,8 +75,8 @@ def process_of(folder: Path) -> FolderProcess:
         running = bool(kept["running"]) and _is_there(int(kept["pid"]))
         return FolderProcess(folder, str(kept["role"]), running, about)
     except FileNotFoundError as error:
-        never_ran = any((folder / name).exists() for name in ("site.key", "server.key", "package.json"))
-        reason = "has not run yet" if never_ran else "is not the folder of a server or a site; name one with --folder"
+        is_prepared = any((folder / name).exists() for name in ("site.key", "server.key", "package.json"))
+        reason = "has not run yet" if is_prepared else "is not the folder of a server or a site; name one with --folder"
         raise FederationError(f"{folder}: {reason}") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FederationError(f"{folder / WORKING}: cannot be read: {error}") from error

@@ -80,7 +80,7 @@ ENV HOME=/home/fedcopl FEDCOPL_CACHE=/home/fedcopl/cache PYTHONUNBUFFERED=1 PYTH
 VOLUME /home/fedcopl
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["/opt/fedcopl/bin/fedcopl"]
-CMD [{words}]
+CMD [{arguments}]
 """
 
 
@@ -92,7 +92,7 @@ class Service:
     home: Path  # the writable folder: keys, runs, cache
     images: Path | None = None  # of a site
     user: str = "fedcopl"
-    words: Sequence[str] = ()  # additional settings and options
+    arguments: Sequence[str] = ()  # additional settings and options
 
     def __post_init__(self) -> None:
         if self.role == "site" and self.images is None:
@@ -104,9 +104,9 @@ class Service:
     def command(self, program: Sequence[str], home: Path, images: Path | None) -> list[str]:
         """Return the command of the service; the same at every start."""
         if self.role == "server":
-            return [*program, "server", "--folder", str(home / "federation"), "--auto-resume", *self.words]
+            return [*program, "server", "--folder", str(home / "federation"), "--auto-resume", *self.arguments]
         accepted = ["--accept", str(home / "site" / "settings.toml")]  # without a terminal
-        return [*program, "join", "--folder", str(home / "site"), "--images", str(images), *accepted, *self.words]
+        return [*program, "join", "--folder", str(home / "site"), "--images", str(images), *accepted, *self.arguments]
 
     def unit(self) -> str:
         command = self.command([sys.executable, "-m", "fedcopl"], self.home, self.images)
@@ -123,7 +123,7 @@ class Service:
 
     def containerfile(self, version: str) -> str:
         container_home = Path("/home/fedcopl")
-        words = self.command([], container_home, Path("/images") if self.images else None)
+        arguments = self.command([], container_home, Path("/images") if self.images else None)
         return _CONTAINERFILE.format(
             role=self.role,
             home=self.home,
@@ -133,5 +133,5 @@ class Service:
             else "",  # a forwarded port would hide the client addresses
             python=f"{sys.version_info.major}.{sys.version_info.minor}",
             version=version,
-            words=", ".join(f'"{word}"' for word in words),
+            arguments=", ".join(f'"{word}"' for word in arguments),
         )

@@ -92,20 +92,20 @@ def check_device(model: Model) -> Iterator[Finding]:
 
 def check_expiry(folder: Path) -> Iterator[Finding]:
     """Report when the keys and certificates in the folder of a site or server expire, and how to renew them."""
-    from ..deployment.provisioning.expiry import expiries, today_utc
+    from ..deployment.packages import expiries
 
-    today = today_utc()
     try:
         endings = list(expiries(folder))
     except FedCoPLError as error:
         yield problem("keys and certificates", str(error), "fix or replace the file named above")
         return
     for ending in endings:
-        when = ending.text(today)
-        if ending.days_left(today) < 0:
-            yield problem(ending.what, when, ending.renewal)
+        if ending.days_left < 0:
+            yield problem(ending.what, str(ending), ending.renewal)
+        elif ending.is_near:
+            yield note(ending.what, str(ending), ending.renewal)
         else:
-            yield note(ending.what, when, ending.renewal) if ending.is_near(today) else ok(ending.what, when)
+            yield ok(ending.what, str(ending))
 
 
 def check_server(address: str, certificate: Path | None) -> Iterator[Finding]:

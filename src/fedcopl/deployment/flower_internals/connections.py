@@ -1,12 +1,13 @@
 """HTTP clients of a server for its SuperLink, for which Flower offers no public client.
 
-`Control` registers sites and starts a run. `Runtime` acquires the task of that run from the SuperLink. Flower would
-unpack the app that the task names and run it; here the server's own process does the task.
+`Control` registers sites and starts a run. `server_task` acquires the task of that run from the Runtime interface.
+Flower would unpack the app that the task names and run it; here the server's own process does the task.
 """
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,11 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid import HttpGrid
 
+from ...errors import FederationError, Interrupted
 from . import CONTROL_HEADER, act_for, control_key
 
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
+_ACQUIRE_TIME = 60.0  # seconds
 RUN_GIVEN_UP = RunNotRunningException  # raised by a grid when the SuperLink has ended its run
 _APP = """
 [project]
@@ -136,45 +139,14 @@ def _app_bundle() -> bytes:
     return build_fab_from_files({"pyproject.toml": _APP.encode()})[0]
 
 
-@dataclass(frozen=True)
-class Runtime:
-    """The Runtime interface of a SuperLink, which hands out tasks."""
-
-    address: str
-    secret: bytes  # shared with the SuperLink: no other process of this machine gets a task
-    ca: Path | None = None  # None: without TLS, within this machine only
-
-    @property
-    def certificate(self) -> bytes | None:
-        return self.ca.read_bytes() if self.ca else None
-
-    def client(self, token: str = "", component: str = "SuperExec") -> RuntimeHttpClient:
-        """Return a client for the task with this token, or one that acquires a task."""
-        acquiring = SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods=[_ACQUIRE])
-        return RuntimeHttpClient.from_server_address(
-            server_address=self.address,
-            insecure=self.ca is None,
-            root_certificates=self.certificate,
-            interceptors=[
-                RuntimeVersionHttpInterceptor(component_name=component),
-                RuntimeTokenHttpInterceptor(token) if token else acquiring,
-            ],
-        )
-
-
-def acquire_task(client: RuntimeHttpClient) -> str:
-    """Return the token of the next task; empty if there is none yet, or no response."""
-    try:
-        return str(client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])).token)
-    except httpx.HTTPError:
-        return ""
-
-
 @contextmanager
-def server_task(runtime: Runtime, token: str) -> Iterator[HttpGrid]:
-    """Do the server's task of a run; gives its grid, and reports the end to the SuperLink."""
-    grid = HttpGrid(runtime.address, runtime.ca is None, runtime.certificate, token=token)
-    client, ended = runtime.client(token, "flwr-serverapp"), SubStatus.FAILED
+def server_task(address: str, ca: Path, secret: bytes, should_stop: Callable[[], bool]) -> Iterator[HttpGrid]:
+    """Acquire the task of the run that was started and do it; gives its grid, and reports the end to the SuperLink."""
+    certificate = ca.read_bytes()
+    token = _acquire_task(address, certificate, secret, should_stop)
+    grid = HttpGrid(address, False, certificate, token=token)
+    client = _runtime(address, certificate, "flwr-serverapp", RuntimeTokenHttpInterceptor(token))
+    ended = SubStatus.FAILED
     try:
         with _heartbeats(client):
             task = client.PullTaskInput(PullTaskInputRequest())
@@ -190,6 +162,28 @@ def server_task(runtime: Runtime, token: str) -> Iterator[HttpGrid]:
                 _log.warning("cannot report the end of the run to the SuperLink: %s", error)
         grid.close()
         client.close()
+
+
+def _acquire_task(address: str, certificate: bytes, secret: bytes, should_stop: Callable[[], bool]) -> str:
+    """Return the token of the task; only a process that has the secret of the SuperLink gets it."""
+    acquiring = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[_ACQUIRE])
+    request = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
+    end = time.monotonic() + _ACQUIRE_TIME
+    with _runtime(address, certificate, "SuperExec", acquiring) as client:
+        while time.monotonic() < end:
+            with suppress(httpx.HTTPError):
+                token = str(client.AcquireTask(request).token)
+                if token:
+                    return token
+            if should_stop():
+                raise Interrupted("stopped; continue with --resume")
+            time.sleep(0.1)
+    raise FederationError(f"the SuperLink has not offered the task of the run within {_ACQUIRE_TIME:.0f} s")
+
+
+def _runtime(address: str, certificate: bytes, component: str, interceptor: Any) -> RuntimeHttpClient:
+    interceptors = [RuntimeVersionHttpInterceptor(component_name=component), interceptor]
+    return RuntimeHttpClient.from_server_address(address, False, certificate, interceptors)
 
 
 @contextmanager

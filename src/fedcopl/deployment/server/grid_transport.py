@@ -1,25 +1,127 @@
-"""Transport between the server and its sites over Flower's grid."""
+"""Transport between the server and its sites over Flower's grid.
 
+`GridThreads` has one thread per site, so that neither a site nor a lost SuperLink can block the server. Flower's grid
+waits for the pieces of a reply for up to two hours, one site after the other, and raises on malformed pieces; while its
+SuperLink is away it retries forever. Here only the thread of that one reply waits.
+"""
+
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
-from flwr.app import Message
+import httpx
+from flwr.app import Error, Message
 
-from ...errors import Interrupted, NoClientReplied
+from ...errors import FederationError, Interrupted, NoClientReplied
 from ...federation.transport import Reasons, too_few
 from ...messages import Evaluate, KeyRequest, Reply, Request, digest, payload_bytes
 from ...plurals import counted
 from ...run.progress_reporter import ProgressReporter, SilentReporter
 from ..audit_log import IN, OUT, AuditMessage
 from ..flower_internals import is_lost
+from ..flower_internals.connections import RUN_GIVEN_UP
 from ..wire.message_format import Unreadable, audit_message, one_line, read_reply, request_records, route
 from ..wire.terms import Terms
-from .grid_threads import SiteGrid
-from .site_registry import ConnectedSites, KnownSites, SiteNode
+from .site_registry import ConnectedSites, KnownSites, SiteGrid, SiteNode
 
 _OVERHEAD = 1_000_000  # bytes that a reply may have beyond twice those of its request
 _CHECK_CONNECTED = 1.0  # seconds between two checks of which sites are connected
+_POLL_WAIT = 0.2  # seconds to wait for replies that are being fetched, before those that are complete are returned
+_POLL_SHARE, _POLL_LATEST = 0.1, 1.0  # poll again after this share of the time since the request, at most after 1 s
+_POLL_BREAK = 10.0  # times what the last poll took: many requests at once must not occupy the SuperLink
+_STOP_CHECK, _TIME_LIMIT = 0.5, 600.0  # seconds between two checks whether to stop; for a call to the SuperLink
+_SITE_ERROR = 0  # code of an error after which the request is not sent again
+
+
+class _Call(threading.Thread):
+    """One call to the grid; a daemon, because Flower offers no way to end it."""
+
+    def __init__(self, function: Callable[[], Iterable[Any]]):
+        super().__init__(daemon=True)
+        self._function = function
+        self.result: list[Any] = []
+        self.error: BaseException | None = None
+        self.began = self.ended = time.monotonic()
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.result = list(self._function())
+        except BaseException as error:
+            self.error = error
+        self.ended = time.monotonic()
+
+
+class GridThreads:
+    """Implements `SiteGrid` over Flower's grid.
+
+    Args:
+        grid: Flower's grid; its calls may block.
+        should_stop: whether the server is to stop; may raise an error of its own.
+    """
+
+    def __init__(self, grid: SiteGrid, should_stop: Callable[[], bool]):
+        self._grid, self._should_stop = grid, should_stop
+        self._sent: dict[str, tuple[Message, float]] = {}  # id of a request -> the request, and when it was sent
+        self._polls: dict[str, _Call] = {}  # id of a request -> the last poll for its reply
+
+    def get_nodes(self) -> Iterable[Any]:
+        return self._wait_for(self._grid.get_nodes)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        requests = list(messages)
+        message_ids = self._wait_for(lambda: self._grid.push_messages(requests))
+        now = time.monotonic()
+        self._sent = {id: sent for id, sent in self._sent.items() if now < sent[1] + 2 * sent[0].metadata.ttl}
+        self._polls = {id: poll for id, poll in self._polls.items() if id in self._sent}
+        self._sent |= {request.metadata.message_id: (request, now) for request in requests}
+        return message_ids
+
+    def _wait_for(self, function: Callable[[], Iterable[Any]]) -> Iterable[Any]:
+        call = _Call(function)
+        while call.is_alive():
+            if self._should_stop():
+                raise Interrupted("stopped; continue with --resume")
+            if time.monotonic() > call.began + _TIME_LIMIT:
+                raise FederationError(f"no response from the SuperLink for {_TIME_LIMIT:.0f} s; continue with --resume")
+            call.join(_STOP_CHECK)
+        if call.error is not None:
+            raise call.error
+        return call.result
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies that are complete, and an error for each malformed one, without waiting for the others."""
+        pending = [message for message in message_ids if message in self._sent]
+        for message in filter(self._is_due, pending):
+            self._polls[message] = _Call(partial(self._grid.pull_messages, [message]))
+        end = time.monotonic() + _POLL_WAIT
+        replies = []
+        for message in pending:
+            poll = self._polls[message]
+            poll.join(max(0.0, end - time.monotonic()))
+            if not poll.is_alive() and (reply := self._reply(message, poll)) is not None:
+                replies.append(reply)
+                del self._polls[message], self._sent[message]
+        return replies
+
+    def _is_due(self, message: str) -> bool:
+        """Whether to poll for this reply: at once, and then less often the longer it takes."""
+        if message not in self._polls:
+            return True
+        poll, now = self._polls[message], time.monotonic()
+        waited = min(_POLL_LATEST, _POLL_SHARE * (now - self._sent[message][1]))
+        return not poll.is_alive() and now >= poll.ended + max(waited, _POLL_BREAK * (poll.ended - poll.began))
+
+    def _reply(self, message: str, poll: _Call) -> Message | None:
+        if isinstance(poll.error, httpx.HTTPError | RUN_GIVEN_UP):
+            raise poll.error
+        if poll.error is not None:
+            reason = f"malformed message ({type(poll.error).__name__})"
+            return Message(Error(_SITE_ERROR, reason), reply_to=self._sent[message][0])
+        return next(iter(poll.result), None)
 
 
 @dataclass(frozen=True)
@@ -41,11 +143,6 @@ class _Pending:
     message: str = ""  # Flower's id of it; empty: it has to be sent, perhaps again
     sent: Message | None = None
 
-    @property
-    def max_bytes(self) -> int:
-        """Size limit of the reply: prompts come back in the size they were sent."""
-        return 2 * payload_bytes(self.request) + _OVERHEAD
-
 
 @dataclass
 class GridTransport:
@@ -60,8 +157,7 @@ class GridTransport:
     audit: Callable[[AuditMessage], None] = lambda message: None
     connected: ConnectedSites = field(init=False)
     _drops: Reasons = field(default_factory=Reasons)
-    _last_note: str = ""
-    _last_drop: dict[str, str] = field(default_factory=dict)  # site -> last note about an unusable reply
+    _last_notes: dict[str, str] = field(default_factory=dict)  # site, or empty: all -> the last note about it
     _away: set[str] = field(default_factory=set)  # sites that are awaited and were not connected at the last check
 
     def __post_init__(self) -> None:
@@ -184,8 +280,9 @@ class GridTransport:
             raise Unreadable(f"failed: {one_line(message.error.reason)}")
         if one.node is None or message.metadata.src_node_id != one.node.id:
             raise Unreadable("the reply came from another node")
+        max_bytes = 2 * payload_bytes(one.request) + _OVERHEAD  # prompts come back in the size they were sent
         try:
-            reply, folder = read_reply(message.content, digest(one.request), one.max_bytes)
+            reply, folder = read_reply(message.content, digest(one.request), max_bytes)
         except Unreadable:
             raise
         except Exception as error:
@@ -197,14 +294,11 @@ class GridTransport:
     def _drop(self, site: str, request: Request, reason: str) -> None:
         """Count an unusable reply, and report it unless the last one of this site had the same reason."""
         self._drops.add(site, type(request).__name__, reason)
-        note = f"round {request.round + 1}, {type(request).__name__}: {site} is left out: {reason}"
-        if self._last_drop.get(site) != note:
-            self._last_drop[site] = note
-            self.watcher.noticed(note)
+        self._note_once(f"round {request.round + 1}, {type(request).__name__}: {site} is left out: {reason}", site)
 
-    def _note_once(self, note: str) -> None:
-        if note != self._last_note:
-            self._last_note = note
+    def _note_once(self, note: str, site: str = "") -> None:
+        if self._last_notes.get(site) != note:
+            self._last_notes[site] = note
             self.watcher.noticed(note)
 
     def _pause(self, seconds: float) -> None:

@@ -31,9 +31,8 @@ from ...run.progress_reporter import ProgressReporter
 from ...run.record import ClientRecord, Measured, Outcome, RefreshRecord, RoundRecord, measured
 from ..audit_log import AuditLog
 from ..wire.terms import terms_of
-from .grid_threads import SiteGrid
 from .grid_transport import GridTransport, Timeouts
-from .site_registry import KnownSites
+from .site_registry import KnownSites, SiteGrid
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
 
-from ...errors import FederationError, Interrupted
+from ...errors import FederationError
 from ...federation.server import ServerState
 from ...files import make_folders, write_private
 from ...priors.estimation import FEATURE_SCALES
@@ -24,11 +24,11 @@ from ...run.progress_reporter import ProgressReporter
 from ...run.record import Outcome
 from .. import OFFLINE
 from ..certificates import Certificates
-from ..flower_internals.connections import RUN_GIVEN_UP, Control, Runtime, acquire_task, server_task
+from ..flower_internals.connections import RUN_GIVEN_UP, Control, server_task
 from ..monitoring import health, metrics_port, server_metrics
 from ..processes import GRACE, SECRET, holding, should_stop, write_log
 from ..wire.addresses import own_address, with_port
-from .grid_threads import GridThreads
+from .grid_transport import GridThreads
 from .rounds import PreparedServer, serve
 from .site_registry import keep_admitted
 
@@ -76,7 +76,7 @@ def run_server(home: ServerHome, prepared: PreparedServer, watcher: ProgressRepo
             lambda: health(home.folder, () if link.poll() is None else ("the SuperLink has ended",)),
         ),
         _superlink_errors(home),
-        _open_control(home, link, secret) as control,
+        closing(_connect_control(home, link, secret)) as control,
         keep_admitted(home.sites, control, watcher),
     ):
 
@@ -86,8 +86,7 @@ def run_server(home: ServerHome, prepared: PreparedServer, watcher: ProgressRepo
             return should_stop(home.folder)
 
         run_id = control.start_run()
-        runtime = Runtime(home.local, secret, home.certificates.ca)
-        with server_task(runtime, _first_task(runtime, run_id, stopped)) as grid:
+        with server_task(home.local, home.certificates.ca, secret, stopped) as grid:
             outcome = serve(GridThreads(grid, stopped), prepared, watcher, stopped)
         return replace(outcome, traffic=control.traffic(run_id))
 
@@ -139,7 +138,7 @@ def _superlink(home: ServerHome, max_reply: int) -> Iterator[tuple[subprocess.Po
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=_superlink_environment(folder),
+        env={**os.environ, **_superlink_environment(folder)},
         start_new_session=True,
     )
     assert child.stdout is not None
@@ -157,15 +156,14 @@ def _superlink(home: ServerHome, max_reply: int) -> Iterator[tuple[subprocess.Po
         log.join(_LOG_END)  # limited: another process may hold the pipe open
 
 
-def _superlink_environment(folder: Path) -> Mapping[str, str]:
-    """Return the environment of a SuperLink: its files in a folder, no telemetry, forwarded addresses not trusted."""
+def _superlink_environment(folder: Path) -> dict[str, str]:
+    """Return the variables of a SuperLink: its files in a folder, no telemetry, forwarded addresses not trusted."""
     own = {"FLWR_HOME": str(folder.absolute()), "FORWARDED_ALLOW_IPS": "127.0.0.1", "NO_COLOR": "1"}
-    return {**os.environ, **OFFLINE, **own}
+    return {**OFFLINE, **own}
 
 
-@contextmanager
-def _open_control(home: ServerHome, link: subprocess.Popen[bytes], secret: bytes) -> Iterator[Control]:
-    """Wait until a SuperLink is up; gives its Control interface."""
+def _connect_control(home: ServerHome, link: subprocess.Popen[bytes], secret: bytes) -> Control:
+    """Wait until a SuperLink is up, and return its Control interface."""
     end, trusted = time.monotonic() + _READY, ssl.create_default_context(cafile=home.certificates.ca)
     while not _is_healthy(home, trusted):
         if link.poll() is not None:
@@ -176,11 +174,7 @@ def _open_control(home: ServerHome, link: subprocess.Popen[bytes], secret: bytes
         if time.monotonic() > end:
             raise FederationError(f"the SuperLink did not start within {_READY:.0f} s; see {home.log}")
         time.sleep(0.2)
-    control = Control(home.local, home.certificates.ca, secret)
-    try:
-        yield control
-    finally:
-        control.close()
+    return Control(home.local, home.certificates.ca, secret)
 
 
 def _is_healthy(home: ServerHome, trusted: ssl.SSLContext) -> bool:
@@ -188,16 +182,3 @@ def _is_healthy(home: ServerHome, trusted: ssl.SSLContext) -> bool:
         return httpx.get(f"https://{home.local}/health", verify=trusted, timeout=2).is_success
     except httpx.HTTPError:
         return False
-
-
-def _first_task(runtime: Runtime, run_id: int, stopped: Callable[[], bool]) -> str:
-    end = time.monotonic() + _READY
-    with runtime.client() as client:
-        while time.monotonic() < end:
-            token = acquire_task(client)
-            if token:
-                return token
-            if stopped():
-                raise Interrupted("stopped; continue with --resume")
-            time.sleep(0.1)
-    raise FederationError(f"the SuperLink has no task for run {run_id}")

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, Protocol
 
 import httpx
 from flwr.app import Message, RecordDict
@@ -19,42 +20,40 @@ from flwr.app import Message, RecordDict
 from ...errors import FedCoPLError
 from ...run.progress_reporter import ProgressReporter
 from ..flower_internals.connections import Control
-from ..provisioning.expiry import admitted_keys, today_utc
+from ..packages import admitted_keys, today_utc
 from ..site_keys import SiteKey
 from ..wire.message_format import NAME_QUERY, read_name
-from .grid_threads import SiteGrid
 
 
-@dataclass(frozen=True)
-class _AdmissionChange:
-    """Sites that were added, sites that were removed, and sites that could not be registered, with the reason."""
+class SiteGrid(Protocol):
+    """The methods of Flower's `Grid` that the server uses."""
 
-    new: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)
+    def get_nodes(self) -> Iterable[Any]: ...
 
-    def announce(self, watcher: ProgressReporter) -> None:
-        for name in self.new:
-            watcher.noticed(f"{name} may join now")
-        for name in self.left:
-            watcher.noticed(f"{name} may no longer join")
-        for name, reason in self.refused.items():
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]: ...
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
+
+
+def _admit(control: Control, keys: Iterable[SiteKey], watcher: ProgressReporter, *, is_start: bool = False) -> None:
+    """Unregister removed keys, register new ones and report both; an invalid key does not stop the others.
+
+    The keys that a server starts with are not reported.
+    """
+    admitted = {(key.name, key.public) for key in keys}
+    registered = {(site.name, site.public): site for site in control.sites()}
+    for removed in sorted(set(registered) - admitted):
+        control.unregister(registered[removed])
+        watcher.noticed(f"{removed[0]} may no longer join")
+    for name, public in sorted(admitted - set(registered)):
+        reason = control.register(name, public)
+        if reason:
             watcher.noticed(
                 f"{name} cannot be registered ({reason}); if its key was removed while this server runs, the site "
                 "needs a new key (delete its site.key and join with --check), or restart the server with --resume"
             )
-
-
-def _admit(control: Control, keys: Iterable[SiteKey]) -> _AdmissionChange:
-    """Register new keys and unregister removed ones. A key that cannot be registered does not stop the others."""
-    admitted = {(key.name, key.public) for key in keys}
-    registered = {(site.name, site.public): site for site in control.sites()}
-    left = sorted(set(registered) - admitted)
-    for removed in left:
-        control.unregister(registered[removed])
-    why_not = {name: control.register(name, public) for name, public in sorted(admitted - set(registered))}
-    refused = {name: error for name, error in why_not.items() if error}
-    return _AdmissionChange([name for name in why_not if name not in refused], [name for name, _ in left], refused)
+        elif not is_start:
+            watcher.noticed(f"{name} may join now")
 
 
 @contextmanager
@@ -62,7 +61,7 @@ def keep_admitted(folder: Path, control: Control, watcher: ProgressReporter) -> 
     """Keep the registry in step with a folder of keys during the run: a new file adds a site."""
     folder.mkdir(parents=True, exist_ok=True)
     previous = admitted_keys(folder, today_utc())
-    _AdmissionChange(refused=_admit(control, previous.values()).refused).announce(watcher)
+    _admit(control, previous.values(), watcher, is_start=True)
     stopped = threading.Event()
 
     def watch() -> None:
@@ -72,7 +71,7 @@ def keep_admitted(folder: Path, control: Control, watcher: ProgressReporter) -> 
             try:
                 current = admitted_keys(folder, today_utc())
                 if current != previous:
-                    _admit(control, current.values()).announce(watcher)
+                    _admit(control, current.values(), watcher)
                     previous = current
                 last_error = ""
             except (FedCoPLError, httpx.HTTPError) as error:

@@ -21,9 +21,9 @@ from ...privacy.accountant import epsilon_of
 from ...privacy.mask_session import needed
 from ..wire.terms import Refused
 
-LEDGER = "ledger.json"
-DAY = 24 * 3600.0
-DELTA = 1e-5  # set by the site: with one set by the server any epsilon could look small
+_LEDGER = "ledger.json"
+_DAY = 24 * 3600.0
+_DELTA = 1e-5  # set by the site: with one set by the server any epsilon could look small
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class SiteLedger:
 
     def refuse_more(self, run: str, limit: float) -> None:
         """Raise `Refused` if `limit` other runs have begun within a day."""
-        recent = [began for name, began in self.read().runs.items() if name != run and began > self.now() - DAY]
+        recent = [began for name, began in self.read().runs.items() if name != run and began > self.now() - _DAY]
         if len(recent) >= limit:
             raise Refused(
                 f"{counted(len(recent), 'run has', 'runs have')} begun within a day, and this site's limit is {limit:g}"
@@ -60,18 +60,18 @@ class SiteLedger:
         if release in entries.releases:
             return  # the same reply again costs nothing
         releases = {**entries.releases, release: noise}
-        if math.isfinite(budget) and epsilon_of(releases.values(), DELTA) > budget:
+        if math.isfinite(budget) and epsilon_of(releases.values(), _DELTA) > budget:
             raise Refused(f"one more reply would exceed this site's budget of epsilon {budget:g} over all runs")
         self._write(replace(entries, releases=releases))
 
     @property
     def epsilon(self) -> float:
-        """Epsilon spent so far, at `DELTA`."""
+        """Epsilon spent so far, at `_DELTA`."""
         noises = self.read().releases.values()
-        return epsilon_of(noises, DELTA) if noises else 0.0
+        return epsilon_of(noises, _DELTA) if noises else 0.0
 
     def read(self) -> _Entries:
-        file = self.folder / LEDGER
+        file = self.folder / _LEDGER
         if not file.exists():
             return _Entries()
         try:
@@ -85,7 +85,7 @@ class SiteLedger:
 
     def _write(self, entries: _Entries) -> None:
         make_private_folder(self.folder)
-        write_private(self.folder / LEDGER, json.dumps(asdict(entries), indent=1).encode())
+        write_private(self.folder / _LEDGER, json.dumps(asdict(entries), indent=1).encode())
 
 
 def release_of(run: str, request: Request, config: RunConfig, session: str) -> tuple[str, float] | None:

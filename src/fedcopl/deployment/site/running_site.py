@@ -36,7 +36,7 @@ from .peers import check_peers
 from .pipeline import SiteRequest, respond
 from .policies import AcceptAll, Agreement, Consent, Limits
 
-READING = ("window", "bands", "pages")  # of LOCAL["data"]: how image files are read
+_READING = ("window", "bands", "pages")  # of LOCAL["data"]: how image files are read
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class SiteHome:
     peers: Path | None = None  # folder of public keys of its peers in secure aggregation
 
     def data(self) -> Data:
-        foreign = sorted(set(self.files) - set(READING))
+        foreign = sorted(set(self.files) - set(_READING))
         if foreign:
-            raise ConfigError(f"data.{foreign[0]}: is set by the server; a site sets {', '.join(READING)}")
+            raise ConfigError(f"data.{foreign[0]}: is set by the server; a site sets {', '.join(_READING)}")
         if not self.images.exists():
             raise DataError(f"{self.images}: there is no such folder or table; --images names the images of this site")
         kind = "manifest" if self.images.is_file() else "folder"
@@ -165,7 +165,7 @@ class RunningSite:
     def _make_client(self, run: str, number: int, settings: tuple[tuple[str, Any], ...]) -> Client:
         config = config_from(dict(settings), f"run {run}")
         own = {name: getattr(self.own, name) for name in LOCAL["model"]}
-        files = {name: getattr(self.home.data(), name) for name in READING}
+        files = {name: getattr(self.home.data(), name) for name in _READING}
         sections = {"model": config.model.model_copy(update=own), "data": config.data.model_copy(update=files)}
         config = config.model_copy(update=sections)
         dataset, labels = self.prepared.dataset, self.prepared.dataset.test.labels

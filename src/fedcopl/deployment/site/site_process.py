@@ -1,10 +1,14 @@
 """`fedcopl join`: the process of a site, which replies to the server's requests until it is stopped."""
 
+import _thread
 import logging
 import shlex
+import signal
 import ssl
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,19 +25,21 @@ from ..processes import holding, should_stop
 from ..site_keys import private_key, site_key
 from ..wire.addresses import connect, proxy_to, strip_credentials
 from ..wire.message_format import is_refusal
-from .interruption import time_limit
+from ..wire.terms import Refused
 from .pipeline import reply_to
 from .running_site import RunningSite
 
-MIN_POLL, MAX_POLL = 0.1, 5.0  # seconds between two polls for a request
-POLL_SHARE = 0.1  # of the time since the last request, or of the time that request was waited for: then the next poll
-MAX_GAP_SHARE = 2.0  # seconds, of the latter
-POLL_BREAK = 10.0  # times what the last poll took: a busy server responds slowly
-STOP_CHECK = 0.5  # seconds between two checks whether to stop
-REPEATED = "adapt"  # kind of request that comes dozens of times in a row: one line is logged for all
-RECONNECT = 2.0  # seconds between two attempts to join
-UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # in errors of OpenSSL, which httpx passes on as text
-log = logging.getLogger("fedcopl.site")
+_MIN_POLL, _MAX_POLL = 0.1, 5.0  # seconds between two polls for a request
+_POLL_SHARE = 0.1  # of the time since the last request, or of the time that request was waited for: then the next poll
+_MAX_GAP_SHARE = 2.0  # seconds, of the latter
+_POLL_BREAK = 10.0  # times what the last poll took: a busy server responds slowly
+_STOP_CHECK = 0.5  # seconds between two checks whether to stop
+_REPEATED = "adapt"  # kind of request that comes dozens of times in a row: one line is logged for all
+_RECONNECT = 2.0  # seconds between two attempts to join
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # in errors of OpenSSL, which httpx passes on as text
+_TIME_CHECK = 0.2  # seconds between two checks whether the time of a reply is up
+_INTERRUPT_AGAIN = 5.0  # seconds until a computation that goes on is interrupted again
+_log = logging.getLogger("fedcopl.site")
 
 
 @dataclass(frozen=True)
@@ -43,11 +49,15 @@ class ServerAddress:
     address: str
     ca: Path
 
+    @property
+    def host(self) -> str:
+        return self.address.rpartition(":")[0].strip("[]")
+
 
 def check_server(server: ServerAddress) -> None:
     """Verify the server's certificate, if the server is reachable; a wrong certificate is an error."""
-    host, _, port = server.address.rpartition(":")
-    if not host or not port.isdigit():
+    port = server.address.rpartition(":")[2]
+    if not server.host or not port.isdigit():
         raise FederationError(f"{server.address}: is not an address; write it as server.example:9092")
     try:
         context = ssl.create_default_context(cafile=server.ca)
@@ -55,8 +65,8 @@ def check_server(server: ServerAddress) -> None:
         raise FederationError(f"{server.ca}: is not the certificate of a server (its ca.pem): {error}") from error
     try:
         with (
-            connect(host.strip("[]"), int(port), 5) as connection,
-            context.wrap_socket(connection, server_hostname=host.strip("[]")),
+            connect(server.host, int(port), 5) as connection,
+            context.wrap_socket(connection, server_hostname=server.host),
         ):
             return
     except ssl.SSLCertVerificationError as error:
@@ -66,17 +76,16 @@ def check_server(server: ServerAddress) -> None:
 
 
 def _untrusted(server: ServerAddress, reason: str) -> str:
-    host = server.address.rpartition(":")[0]
     return (
         f"{server.address}: its certificate is not signed by {server.ca} ({reason}); "
-        f"ask the operator for a new ca.pem or package, and whether the certificate includes {host} (--address)"
+        f"ask the operator for a new ca.pem or package, and whether the certificate includes {server.host} (--address)"
     )
 
 
-def join_error(server: ServerAddress, public: Path, error: httpx.HTTPError, finished: str = "") -> str:
-    """Return why the site with this key cannot join now; `finished` as for `connection_error`."""
+def _join_error(server: ServerAddress, public: Path, error: httpx.HTTPError, finished: str = "") -> str:
+    """Return why the site with this key cannot join now; `finished` as for `_connection_error`."""
     if not isinstance(error, httpx.HTTPStatusError):
-        return connection_error(server, error, finished)
+        return _connection_error(server, error, finished)
     if error.response.status_code == httpx.codes.UNAUTHORIZED:
         return "the server rejects this site's signature: is the clock of this machine right? trying again"
     return (
@@ -85,16 +94,16 @@ def join_error(server: ServerAddress, public: Path, error: httpx.HTTPError, fini
     )
 
 
-def connection_error(server: ServerAddress, error: httpx.HTTPError, finished: str = "") -> str:
+def _connection_error(server: ServerAddress, error: httpx.HTTPError, finished: str = "") -> str:
     """Return why the server cannot be reached now.
 
     After a run the server ends, which is not an error: then the text is `finished`, if given.
     """
-    if UNTRUSTED in str(error):
+    if _UNTRUSTED in str(error):
         return f"{_untrusted(server, str(error).rpartition(': ')[2].partition(' (_ssl')[0])}; trying again"
     if finished:
         return finished
-    proxy = proxy_to(server.address.rpartition(":")[0].strip("[]"))
+    proxy = proxy_to(server.host)
     through = f" through the proxy {strip_credentials(proxy)}" if proxy else ""
     return f"no server at {server.address}{through}; trying again until there is one"
 
@@ -116,11 +125,11 @@ def run_site(site: RunningSite, server: ServerAddress, watcher: ProgressReporter
                 if not should_stop(folder):
                     raise
             except ConnectionLost as error:
-                log.warning("connection lost, reconnecting: %s", error)
-                _wait(STOP_CHECK, lambda: should_stop(folder))
+                _log.warning("connection lost, reconnecting: %s", error)
+                _wait(_STOP_CHECK, lambda: should_stop(folder))
             except httpx.HTTPError as error:
-                reporter.announce(join_error(server, public, error, reporter.finished))
-                _wait(RECONNECT, lambda: should_stop(folder))
+                reporter.announce(_join_error(server, public, error, reporter.finished))
+                _wait(_RECONNECT, lambda: should_stop(folder))
             reporter.counts.connected = False
         watcher.noticed("stopped by `fedcopl stop`; the same command joins again")
 
@@ -141,7 +150,7 @@ class SiteReporter:
         was_connected, error = self.counts.connected, connection.error
         self.counts.connected = error is None
         if error is not None:
-            self.announce(connection_error(self.server, error, self.finished))
+            self.announce(_connection_error(self.server, error, self.finished))
         elif not was_connected:
             self.announce(f"connected to {self.server.address}")
 
@@ -155,11 +164,11 @@ class SiteReporter:
         """Report one reply; `finished` is the folder of the run whose last request this was."""
         kind = request.metadata.message_type.removeprefix("query.")
         self.counts.add(kind, seconds, refused=refused)
-        result = "refused" if refused else f"replied in {seconds:.1f} s"  # the reason is in the log
+        result = "refused" if refused else f"replied in {seconds:.1f} s"  # the reason is in the _log
         now = (request.metadata.group_id, kind, refused)
-        if kind == REPEATED and not refused:
+        if kind == _REPEATED and not refused:
             result = "replied; further prior-estimation requests are not logged individually"
-        if now != self._last or kind != REPEATED:
+        if now != self._last or kind != _REPEATED:
             self.watcher.noticed(f"round {request.metadata.group_id}: {kind} {result}")
         self._last = now
         self.finished = ""
@@ -184,32 +193,79 @@ def _handle_requests(site: RunningSite, connection: SiteConnection, reporter: Si
         request = connection.next()
         reporter.check(connection)
         if request is None:
-            _wait(poll_interval(time.monotonic() - last, time.monotonic() - began, gap), stopped)
+            _wait(_poll_interval(time.monotonic() - last, time.monotonic() - began, gap), stopped)
             continue
         gap, began = began - last, time.monotonic()
-        limit = time_limit(site.home.limits.seconds, stopped)
+        limit = _time_limit(site.home.limits.seconds, stopped)
         reply = reply_to(request, lambda: site, AuditLog(folder), reporter.server.address, limit)
         reporter.replied(request, time.monotonic() - began, site.finished, refused=is_refusal(reply.content))
         connection.send(reply)
         last = time.monotonic()
 
 
-def poll_interval(waited: float, took: float, gap: float) -> float:
+@contextmanager
+def _time_limit(seconds: float, should_stop: Callable[[], bool]) -> Iterator[None]:
+    """End the work of this block in the main thread after `seconds`, or as soon as the site is to stop.
+
+    Raises:
+        Refused: it takes too long.
+        KeyboardInterrupt: the site is to stop.
+    """
+    end = time.monotonic() + seconds
+    try:
+        with _interrupted_when(lambda: should_stop() or time.monotonic() > end):
+            yield
+    except KeyboardInterrupt:
+        if time.monotonic() > end and not should_stop():
+            raise Refused(f"the reply takes longer than this site's limit of {seconds:g} s") from None
+        raise
+
+
+@contextmanager
+def _interrupted_when(is_over: Callable[[], bool]) -> Iterator[None]:
+    """KeyboardInterrupt in the main thread as soon as this is true, and never after this block.
+
+    Where it is swallowed, as in the finaliser of an object, another one follows.
+    """
+    lock, done = threading.Lock(), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_TIME_CHECK):
+            if is_over():
+                with lock:
+                    if not done.is_set():
+                        _thread.interrupt_main(signal.SIGINT)
+                done.wait(_INTERRUPT_AGAIN)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # disabled in background jobs
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        with lock:
+            done.set()
+        signal.signal(signal.SIGINT, before)
+
+
+def _poll_interval(waited: float, took: float, gap: float) -> float:
     """Return the seconds until the next poll, given those since the last request and those the last poll took.
 
     A request waits at most for a tenth of the time since the last one, and an idle site costs next to nothing. Where
     the last poll was slow, many sites poll at once, and must not keep the server from its work. Where the last request
     was long in coming (`gap`), the server has many sites, and the next request will not come at once.
 
-    >>> [poll_interval(waited, 0.005, 0.5) for waited in (0.0, 20.0, 3600.0)], poll_interval(0.0, 0.08, 0.5)
+    >>> [_poll_interval(waited, 0.005, 0.5) for waited in (0.0, 20.0, 3600.0)], _poll_interval(0.0, 0.08, 0.5)
     ([0.1, 2.0, 5.0], 0.8)
-    >>> poll_interval(0.0, 0.005, 8.0), poll_interval(0.0, 0.005, 3600.0)
+    >>> _poll_interval(0.0, 0.005, 8.0), _poll_interval(0.0, 0.005, 3600.0)
     (0.8, 2.0)
     """
-    return min(MAX_POLL, max(MIN_POLL, POLL_SHARE * waited, POLL_BREAK * took, min(MAX_GAP_SHARE, POLL_SHARE * gap)))
+    return min(
+        _MAX_POLL, max(_MIN_POLL, _POLL_SHARE * waited, _POLL_BREAK * took, min(_MAX_GAP_SHARE, _POLL_SHARE * gap))
+    )
 
 
 def _wait(seconds: float, stopped: Callable[[], bool]) -> None:
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0 and not stopped():
-        time.sleep(min(STOP_CHECK, left))
+        time.sleep(min(_STOP_CHECK, left))

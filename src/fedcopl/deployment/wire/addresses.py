@@ -23,7 +23,7 @@ _MAX_NAME = 60  # characters of a site's name
 
 
 def check_site_name(name: str, origin: str) -> None:
-    """Raise `ConfigError` for a name that cannot be shown in one line; `where` names the option or file at fault."""
+    """Raise `ConfigError` for a name that cannot be shown in one line; `origin` names the option or file at fault."""
     if not name.isprintable() or name != name.strip() or not 0 < len(name) <= _MAX_NAME:
         raise ConfigError(f"{origin}: {name!r} must be 1 to {_MAX_NAME} printable characters")
 

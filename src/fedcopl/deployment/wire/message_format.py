@@ -26,10 +26,10 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ...messages import REPLY_TO, Reply, Request
-from ..audit_log import MAX_DECISION, AuditMessage
+from ..audit_log import AuditMessage
 from .terms import SETTING, Terms
 
-PackedArray = NDArray[Any]
+_PackedArray = NDArray[Any]
 KINDS: Mapping[str, type] = {kind.__name__: kind for pair in REPLY_TO.items() for kind in pair}
 _MAX_DEPTH = 4  # levels of a tree: an array in a mapping in a tuple in a mapping
 _DTYPES = {np.dtype(kind) for kind in ("f4", "f8", "i4", "i8", "u1", "u4", "u8", "?")}
@@ -48,16 +48,16 @@ class Packed(NamedTuple):
 
     kind: str
     tree: str  # JSON of the fields; {"array": 3} and {"bytes": 3} point into `arrays`
-    arrays: tuple[PackedArray, ...]
+    arrays: tuple[_PackedArray, ...]
 
 
 def pack(message: Request | Reply) -> Packed:
-    arrays: list[PackedArray] = []
+    arrays: list[_PackedArray] = []
     tree = {field.name: _tree(getattr(message, field.name), arrays) for field in fields(message)}
     return Packed(type(message).__name__, json.dumps(tree), tuple(arrays))
 
 
-def _tree(value: Any, arrays: list[PackedArray]) -> Any:
+def _tree(value: Any, arrays: list[_PackedArray]) -> Any:
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -99,7 +99,7 @@ def _types(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _value(tree: Any, arrays: tuple[PackedArray, ...], depth: int) -> Any:
+def _value(tree: Any, arrays: tuple[_PackedArray, ...], depth: int) -> Any:
     if not isinstance(tree, dict):
         if isinstance(tree, list):
             raise Unreadable("a list in place of a value")
@@ -224,7 +224,7 @@ def _records(packed: Packed, extra: dict[str, str] | None = None) -> RecordDict:
     return RecordDict({_MESSAGE: ConfigRecord({**about, **arrays})})
 
 
-def _saved(array: PackedArray) -> bytes:
+def _saved(array: _PackedArray) -> bytes:
     stream = io.BytesIO()
     npy.write_array(stream, array, version=(1, 0), allow_pickle=False)
     return stream.getvalue()
@@ -279,7 +279,7 @@ def _terms(records: RecordDict) -> Terms:
     return Terms(**flat, settings=settings)
 
 
-def content_bytes(records: RecordDict) -> bytes:
+def _content_bytes(records: RecordDict) -> bytes:
     """Serialise the content of a message in a fixed order: the same bytes at both ends of the wire."""
     parts: list[bytes] = []
     for name in sorted(records):
@@ -288,7 +288,7 @@ def content_bytes(records: RecordDict) -> bytes:
         if isinstance(record, ConfigRecord):
             arrays: dict[str, Any] = {key: value for key, value in record.items() if _are_bytes(value)}
             plain = {key: value for key, value in record.items() if key not in arrays}
-            parts.append(json.dumps(plain, sort_keys=True, default=_as_text).encode())
+            parts.append(json.dumps(plain, sort_keys=True, default=bytes.hex).encode())
             for key in sorted(arrays):
                 parts += [key.encode(), *arrays[key]]
             continue
@@ -303,15 +303,11 @@ def _are_bytes(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, bytes) for one in value)
 
 
-def _as_text(value: Any) -> str:
-    return value.hex() if isinstance(value, bytes) else repr(value)
-
-
 def audit_message(message: Message, way: str, peer: str, decision: str, request: Message | None = None) -> AuditMessage:
     """Describe a message for the audit log; the run and round of a reply are those of its request."""
     about = request or message
     terms = about.content.config_records.get(_TERMS, ConfigRecord()) if about.has_content() else ConfigRecord()
-    content = content_bytes(message.content) if message.has_content() else str(message.error.reason).encode()
+    content = _content_bytes(message.content) if message.has_content() else str(message.error.reason).encode()
     return AuditMessage(
         way=way,
         peer=one_line(peer),
@@ -320,5 +316,5 @@ def audit_message(message: Message, way: str, peer: str, decision: str, request:
         kind=one_line(about.metadata.message_type.removeprefix("query.")),
         bytes=len(content),
         digest=sha256(content).hexdigest(),
-        decision=one_line(decision)[:MAX_DECISION],
+        decision=one_line(decision),
     )

@@ -19,7 +19,7 @@ LOCAL = {  # set by each site, not by the server
     "model": ("backbone", "activation", "device", "memory", "threads"),
     "data": ("path", "classes_file", "corrections", "window", "bands", "pages"),
 }
-Scalar = str | int | float | bool
+_Scalar = str | int | float | bool
 SETTING, _IMAGES, _CLASSES = "settings.", "images", "classes"
 PINNED = "terms.json"  # in the folder of a run at a site: the terms of its first request
 
@@ -38,7 +38,7 @@ class Terms:
     version: str  # of fedcopl
     classes: str  # how many, and the digest of their names in order
     model: str  # name and digest of the frozen model; the names may differ
-    settings: Mapping[str, Scalar]  # flat, only what differs from the defaults
+    settings: Mapping[str, _Scalar]  # flat, only what differs from the defaults
 
     def at(self, number: int) -> "Terms":
         """Return the terms for the site with this number."""
@@ -52,7 +52,7 @@ def terms_of(run: str, attempt: int, config: RunConfig, classes: Sequence[str], 
     return Terms(run, attempt, 0, version("fedcopl"), classes_digest(classes), model, flat_settings(config))
 
 
-def flat_settings(config: RunConfig) -> dict[str, Scalar]:
+def flat_settings(config: RunConfig) -> dict[str, _Scalar]:
     """`section.key` -> value of every setting that differs from its default and is not set by each site."""
     own = {f"{section}.{leaf}" for section, leaves in LOCAL.items() for leaf in leaves}
     changed = by_full_name(config.model_dump(exclude_defaults=True))
@@ -80,16 +80,13 @@ def classes_digest(classes: Sequence[str]) -> str:
 
 def differences(terms: Terms, classes: str, model: str) -> list[str]:
     """Return why a site must refuse these terms; each line names both sides."""
+    own, digest = version("fedcopl"), model.split()[-1]  # the server need not know the name of the site's file
     sides = [
-        ("classes", terms.classes, classes),
-        ("model", terms.model, model.split()[-1]),  # without the name of the site's file
+        ("fedcopl", terms.version, own, _release_of(terms.version) == _release_of(own)),
+        ("classes", terms.classes, classes, terms.classes == classes),
+        ("model", terms.model, digest, terms.model.split()[-1:] == [digest]),
     ]
-    unequal = [
-        (name, expected, actual) for name, expected, actual in sides if expected.split()[-1:] != actual.split()[-1:]
-    ]
-    if _release_of(terms.version) != _release_of(version("fedcopl")):
-        unequal.insert(0, ("fedcopl", terms.version, version("fedcopl")))
-    return [f"{name}: the server has {expected}, this site has {actual}" for name, expected, actual in unequal]
+    return [f"{name}: the server has {theirs}, this site has {ours}" for name, theirs, ours, same in sides if not same]
 
 
 def _release_of(version: str) -> str:

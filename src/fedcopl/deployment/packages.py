@@ -3,37 +3,41 @@
 A package is a ZIP archive of a closed list of small files. It is read as untrusted: no other names, no large files. A
 package that contains a key is as secret as the key. It is installed into the folder of a site or a server, for the
 first time or as an update; the states, the secret and the runs in that folder are kept.
+
+Keys and certificates expire. A certificate contains its last day. A site's key has one only if it was provisioned for a
+study: in `ends.json` in the folder of public keys, for the server, and in the site's own `package.json`.
 """
 
 import io
+import json
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from ...config import Section
-from ...errors import FederationError
-from ...files import make_private_folder, publish_bytes, write_private
+from ..config import Section
+from ..errors import FederationError
+from ..files import make_private_folder, publish_bytes, write_private
+from ..plurals import counted
+from .certificates import certificate_end
+from .site_keys import SiteKey, key_digest, read_site_keys
 
 SUFFIX = ".fedcopl"
-_NOTES, AUTHORITY, CLASSES, SETTINGS = "package.json", "ca.pem", "classes.txt", "settings.toml"
-SITE_KEY, CERTIFICATE, SERVER_KEY = "site.key", "server.pem", "server.key"
-SITES, _PUBLIC, ENDS = "sites/", ".pub", "sites/ends.json"
-_NEEDED = {
-    "site": {_NOTES, AUTHORITY, CLASSES, SETTINGS},
-    "server": {_NOTES, AUTHORITY, CLASSES, SETTINGS, CERTIFICATE, SERVER_KEY, ENDS},
-}
+_NOTES = "package.json"
+_COMMON = {_NOTES, "ca.pem", "classes.txt", "settings.toml"}
+_NEEDED = {"site": _COMMON, "server": _COMMON | {"server.pem", "server.key", "sites/ends.json"}}
+_PRIVATE = {"site.key", "server.key"}
 _COMMANDS = {"site": "fedcopl join", "server": "fedcopl server"}  # that install them
 _MAX_FILE, _MAX_KEY = 4_000_000, 10_000  # bytes of a file, and of one site's public key
 _MAX_FILES, _MAX_BYTES = 10_000, 20_000_000  # of a package, compressed or not
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)  # constant: the same content gives the same file
-_PRIVATE = {SITE_KEY, SERVER_KEY}
+_SOON = 30  # days before the end of a key or certificate, from which on it is reported
 
 
 class PackageNotes(Section):
@@ -114,7 +118,7 @@ def _files(infos: Sequence[zipfile.ZipInfo], archive: zipfile.ZipFile) -> dict[s
     if len(infos) > _MAX_FILES or len({info.filename for info in infos}) < len(infos):
         raise ValueError(f"it has more than {_MAX_FILES:,} files, or a duplicate file")
     for info in infos:
-        limit = _MAX_KEY if info.filename.endswith(_PUBLIC) else _MAX_FILE
+        limit = _MAX_KEY if info.filename.endswith(".pub") else _MAX_FILE
         # With other methods than deflate, Python unpacks a whole block first, however large.
         if not _is_known(info.filename) or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(f"{info.filename!r} does not belong in a package")
@@ -127,18 +131,18 @@ def _files(infos: Sequence[zipfile.ZipInfo], archive: zipfile.ZipFile) -> dict[s
 
 
 def _is_known(name: str) -> bool:
-    public = name.removeprefix(SITES)
-    if name.startswith(SITES) and public.endswith(_PUBLIC):
+    public = name.removeprefix("sites/")
+    if name.startswith("sites/") and public.endswith(".pub"):
         return "/" not in public and "\\" not in public and not public.startswith(".")
-    return name in _NEEDED["site"] | _NEEDED["server"] | {SITE_KEY}
+    return name in _NEEDED["site"] | _NEEDED["server"] | {"site.key"}
 
 
 def install_site_package(file: Path, folder: Path) -> Package:
     """Install the package of a site. If it has a new key number, the old key is deleted."""
     package = read_package(file, "site")
     before = _previous_notes(package, folder)
-    key, notes = folder / SITE_KEY, package.notes
-    if notes.key == "packed" and SITE_KEY not in package.files and not key.exists():
+    key, notes = folder / "site.key", package.notes
+    if notes.key == "packed" and "site.key" not in package.files and not key.exists():
         raise FederationError(
             f"{file}: has no key of {notes.name}, and neither has {folder}: ask the operator to renew it "
             f"(fedcopl provision STUDY --renew {notes.name})"
@@ -157,10 +161,10 @@ def install_server_package(file: Path, folder: Path) -> Package:
     if (folder / "ca.key").exists():
         raise FederationError(f"{folder}: has a certificate authority of its own; name another with --folder")
     make_private_folder(folder)
-    (folder / SITES).mkdir(exist_ok=True)
+    (folder / "sites").mkdir(exist_ok=True)
     _write_files(package, folder)
-    for old in (folder / SITES).glob(f"*{_PUBLIC}"):
-        if f"{SITES}{old.name}" not in package.files:
+    for old in (folder / "sites").glob("*.pub"):
+        if f"sites/{old.name}" not in package.files:
             old.unlink()
     return package
 
@@ -193,3 +197,65 @@ def folder_notes(folder: Path) -> PackageNotes | None:
         return PackageNotes.model_validate_json(file.read_bytes())
     except (OSError, ValueError) as error:
         raise FederationError(f"{file}: is damaged; install the package again: fedcopl join PACKAGE ...") from error
+
+
+@dataclass(frozen=True)
+class Expiry:
+    """The last day of a key or certificate, and how to renew it."""
+
+    what: str
+    day: date
+    renewal: str
+
+    @property
+    def days_left(self) -> int:
+        return (self.day - today_utc()).days
+
+    @property
+    def is_near(self) -> bool:
+        return self.days_left <= _SOON
+
+    def __str__(self) -> str:
+        left = self.days_left
+        return f"expired after {self.day}" if left < 0 else f"valid until {self.day}, {counted(left, 'day')}"
+
+
+def today_utc() -> date:
+    """Return the date in UTC: keys expire at midnight UTC."""
+    return datetime.now(UTC).date()
+
+
+def expiries(folder: Path) -> Iterator[Expiry]:
+    """Yield the expiry of every key and certificate in the folder of a server or a site."""
+    notes = folder_notes(folder)
+    is_site = notes.kind == "site" if notes else not (folder / "server.pem").exists()
+    ask = "ask the operator for a new package"
+    renewal = ask if is_site else "fedcopl provision STUDY --renew authority, and new packages to all sites"
+    if (folder / "ca.pem").exists():
+        yield Expiry("authority", certificate_end(folder / "ca.pem").date(), renewal)
+    if (folder / "server.pem").exists():
+        renewed = "fedcopl provision STUDY --renew server" if notes else "restart the server: that renews it"
+        yield Expiry("server's certificate", certificate_end(folder / "server.pem").date(), renewed)
+    if notes and notes.key_ends:
+        yield Expiry("key of this site", notes.key_ends, ask)
+    for name, day in key_ends(folder / "sites").items():
+        yield Expiry(f"key of {name}", day, f"fedcopl provision STUDY --renew {name}")
+
+
+def key_ends(sites: Path) -> dict[str, date]:
+    """Return name -> last day of every site's key that has one."""
+    file = sites / "ends.json"
+    if not file.exists():
+        return {}
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        ends = {str(key): date.fromisoformat(day) for key, day in kept.items()}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise FederationError(f"{file}: cannot be read: {error}") from error
+    return {key.name: ends[key_digest(key)] for key in read_site_keys(sites).values() if key_digest(key) in ends}
+
+
+def admitted_keys(sites: Path, today: date) -> dict[str, SiteKey]:
+    """Return the sites that may join on this day: every key of the folder that has not expired."""
+    ends = key_ends(sites)
+    return {name: key for name, key in read_site_keys(sites).items() if ends.get(name, today) >= today}

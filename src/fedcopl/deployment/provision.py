@@ -19,21 +19,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from ...clip.frozen_clip import Clip
-from ...config import RunConfig, Section, load, read_settings
-from ...config_errors import explained
-from ...data.dataset import read_classes
-from ...errors import ConfigError, FederationError
-from ...files import make_private_folder, publish_bytes, write_private
-from ...methods import settled
-from ...run.build import backbone_name, build_clip
-from ...run.folder import file_name
-from ..certificates import HERE, check_addresses, folder_certificates, issue_certificates, renew_authority
-from ..site_keys import SiteKey, key_digest, new_site_key, public_half, read_site_key
-from ..wire.addresses import check_site_name, with_port
-from ..wire.terms import classes_digest, config_from, flat_settings
-from . import packages as names
-from .packages import Package, PackageNotes, read_package
+from ..clip.frozen_clip import Clip
+from ..config import RunConfig, Section, load, read_settings
+from ..config_errors import explained
+from ..data.dataset import read_classes
+from ..errors import ConfigError, FederationError
+from ..files import make_private_folder, publish_bytes, write_private
+from ..methods import settled
+from ..run.build import backbone_name, build_clip
+from ..run.folder import file_name
+from .certificates import check_addresses, folder_certificates, issue_certificates, renew_authority
+from .packages import SUFFIX, Package, PackageNotes, read_package
+from .site_keys import SiteKey, key_digest, new_site_key, public_half, read_site_key
+from .wire.addresses import check_site_name, with_port
+from .wire.terms import classes_digest, config_from, flat_settings
 
 _REGISTER = "register.json"
 _SERVER, _AUTHORITY = "server", "authority"  # values of --renew other than a site
@@ -188,12 +187,12 @@ class StudyFolder:
         return self.path / "sites" / f"{file_name(site)}.pub"
 
     def package(self, name: str) -> Path:
-        return self.path / "packages" / f"{file_name(name)}{names.SUFFIX}"
+        return self.path / "packages" / f"{file_name(name)}{SUFFIX}"
 
 
 @dataclass(frozen=True)
-class _Handover:
-    """A package that was made, for one site or the server."""
+class _PackageFile:
+    """A package file, for one site or the server."""
 
     path: Path
     name: str
@@ -201,10 +200,10 @@ class _Handover:
     has_key: bool
 
 
-def provision(study: _PreparedStudy, folder: StudyFolder, today: date) -> list[_Handover]:
+def provision(study: _PreparedStudy, folder: StudyFolder, today: date) -> list[_PackageFile]:
     """Make all packages. Issued keys stay valid; new sites get a key, revoked sites do not."""
     make_private_folder(folder.path)
-    issue_certificates(folder.authority, {*study.plan.address, "localhost", HERE, "::1"})
+    issue_certificates(folder.authority, set(study.plan.address))
     register, fresh = Register.read(folder.path), {}
     for site in study.plan.sites:
         if site not in register.keys and not register.is_locked_out(site):
@@ -219,14 +218,14 @@ def provision(study: _PreparedStudy, folder: StudyFolder, today: date) -> list[_
     return [*packages, _server_package(study, folder, register)]
 
 
-def revoke(study: _PreparedStudy, folder: StudyFolder, site: str, today: date) -> list[_Handover]:
+def revoke(study: _PreparedStudy, folder: StudyFolder, site: str, today: date) -> list[_PackageFile]:
     """Revoke a site's key. It takes effect when the server installs its new package."""
     Register.read(folder.path).revoke(site, today, "revoked").write(folder.path)
     folder.package(site).unlink(missing_ok=True)
     return provision(study, folder, today)
 
 
-def renew(study: _PreparedStudy, folder: StudyFolder, name: str, today: date) -> list[_Handover]:
+def renew(study: _PreparedStudy, folder: StudyFolder, name: str, today: date) -> list[_PackageFile]:
     """Renew the key of a site, also of a revoked one, or the certificate of the server or of the authority."""
     if name == _AUTHORITY:
         renew_authority(folder.authority)
@@ -256,7 +255,7 @@ def _issue(
     return register.issue(site, digest, today, study.plan.key_days), key
 
 
-def admit_key(study: _PreparedStudy, folder: StudyFolder, file: Path, today: date) -> list[_Handover]:
+def admit_key(study: _PreparedStudy, folder: StudyFolder, file: Path, today: date) -> list[_PackageFile]:
     """Admit the public key that a site made itself."""
     key, register = read_site_key(file), Register.read(folder.path)
     if study.plan.sites.get(key.name) != "own":
@@ -285,39 +284,41 @@ def _packed_before(folder: StudyFolder, site: str, issued: _IssuedKey) -> bytes:
     if not folder.package(site).exists():
         return b""
     before = read_package(folder.package(site), "site")
-    return before.files.get(names.SITE_KEY, b"") if before.notes.key_number == issued.number else b""
+    return before.files.get("site.key", b"") if before.notes.key_number == issued.number else b""
 
 
-def _site_package(study: _PreparedStudy, folder: StudyFolder, site: str, issued: _IssuedKey, key: bytes) -> _Handover:
+def _site_package(
+    study: _PreparedStudy, folder: StudyFolder, site: str, issued: _IssuedKey, key: bytes
+) -> _PackageFile:
     settings = config_from(study.settings, study.plan.name).to_toml()  # to approve: without the operator's paths
-    files = {names.SETTINGS: settings.encode(), **({names.SITE_KEY: key} if key else {})}
+    files = {"settings.toml": settings.encode(), **({"site.key": key} if key else {})}
     about = {"key": study.plan.sites[site], "key_number": issued.number, "key_ends": issued.ends}
     return _write(study, folder, {"kind": "site", "name": site, **about}, files)
 
 
-def _server_package(study: _PreparedStudy, folder: StudyFolder, register: Register) -> _Handover:
+def _server_package(study: _PreparedStudy, folder: StudyFolder, register: Register) -> _PackageFile:
     certificates = folder_certificates(folder.authority)
     issued_keys = {site: issued for site, issued in register.keys.items() if issued.digest and site in study.plan.sites}
     ends = {issued.digest: issued.ends.isoformat() for issued in issued_keys.values()}
     files = {
-        names.SETTINGS: study.config.to_toml().encode(),
-        names.CERTIFICATE: certificates.certificate.read_bytes(),
-        names.SERVER_KEY: certificates.key.read_bytes(),
-        names.ENDS: (json.dumps(ends, indent=1, sort_keys=True) + "\n").encode(),
-        **{f"{names.SITES}{file_name(site)}.pub": folder.public(site).read_bytes() for site in issued_keys},
+        "settings.toml": study.config.to_toml().encode(),
+        "server.pem": certificates.certificate.read_bytes(),
+        "server.key": certificates.key.read_bytes(),
+        "sites/ends.json": (json.dumps(ends, indent=1, sort_keys=True) + "\n").encode(),
+        **{f"sites/{file_name(site)}.pub": folder.public(site).read_bytes() for site in issued_keys},
     }
     return _write(study, folder, {"kind": "server", "name": _SERVER}, files)
 
 
 def _write(
     study: _PreparedStudy, folder: StudyFolder, about: Mapping[str, object], files: Mapping[str, bytes]
-) -> _Handover:
+) -> _PackageFile:
     """Write a package with these files and those that all packages of the study have."""
     common = {"study": study.plan.name, "address": study.plan.server, "version": version("fedcopl")}
     common |= {"model": study.model, "classes": study.classes}
     notes = PackageNotes.model_validate({**common, "settings": study.settings, **about})
     ca = folder_certificates(folder.authority).ca.read_bytes()
-    package = Package.of(notes, {names.AUTHORITY: ca, names.CLASSES: study.classes_text.encode(), **files})
+    package = Package.of(notes, {"ca.pem": ca, "classes.txt": study.classes_text.encode(), **files})
     path = folder.package(notes.name)
     write_private(path, package.to_bytes())
-    return _Handover(path, notes.name, package.digest, names.SITE_KEY in files)
+    return _PackageFile(path, notes.name, package.digest, "site.key" in files)

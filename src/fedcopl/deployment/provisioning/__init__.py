@@ -1,1 +1,0 @@
-"""`fedcopl provision`: packages for the sites of a study, and the keys in them."""
