@@ -22,7 +22,6 @@ WANTED = {  # what others build on
     "methods.base",
     "classifier.predict",
     "run.record",
-    "run.record_reader",
 }
 
 
