@@ -37,8 +37,7 @@ from fedcopl.flower_app.client_app import _home_of
 from fedcopl.messages import REPLY_TO, Estimate, Evaluate, Select, Train
 from fedcopl.report.run_page import write_report
 from fedcopl.run.record import read_outcome
-from fedcopl.simulation.local_transport import LocalTransport
-from fedcopl.simulation.simulate import simulate
+from fedcopl.simulation.simulate import LocalTransport, simulate
 
 SETTINGS = {"rounds": 2, "labels": {"refresh_every": 2}, "train": {"epochs": 1}, "model": {"threads": 1}}
 SETTINGS |= {"priors": {"logit_bias": False, "prototypes": False}}

@@ -43,7 +43,7 @@ from .record import Outcome, RoundRecord, adapter, read_outcome, round_to_plain,
 
 SETTINGS, ROUNDS, PROGRESS, RESULTS = "settings.toml", "rounds.jsonl", "progress.json", "results.json"
 EXAMPLES, REPORT, ENDED, SKIPPED = "examples.json", "report.html", "ended.txt", "skipped.jsonl"
-IMAGES = "images.txt"
+_IMAGES = "images.txt"
 _DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)  # reserved file names of Windows
 SHARED_PROMPTS = "prompts/server.safetensors"
 PRIORS, SITE_PRIOR = "prompts/priors.safetensors", "site_class_prior"  # the common priors; a client's own array
@@ -106,7 +106,7 @@ class RunFolder:
 
     def pin_images(self, digest: str, *, is_new: bool) -> None:
         """Write the digest of the images of a new run; RunFolderError if those of a resumed one differ."""
-        file = self.path / IMAGES
+        file = self.path / _IMAGES
         before = file.read_text(encoding="utf-8").strip() if file.exists() and not is_new else digest
         if before != digest:
             raise RunFolderError(

@@ -334,6 +334,11 @@ class Outcome:
         return self.rounds[0].untrained if self.rounds else None
 
     @property
+    def last_recall(self) -> tuple[float | None, ...]:
+        """The recall of each class as it was measured last; empty if it never was."""
+        return next((record.recall for record in reversed(self.rounds) if record.recall), ())
+
+    @property
     def _measured(self) -> list[RoundRecord]:
         return [record for record in self.rounds if record.is_measured]
 
