@@ -4,6 +4,7 @@ import json
 import shlex
 import sys
 import webbrowser
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -60,18 +61,24 @@ def report(
         page = out or _COMPARISON
         write_comparison(page, runs)
     print(page)
-    if len(runs) > 1:
-        print_next(("fedcopl", "report", runs[0].folder))
-    elif runs[0].outcome.is_complete:
-        first = ("--client", runs[0].outcome.clients[0].name) if runs[0].outcome.clients else ()
-        print_next(
-            ("fedcopl", "review", runs[0].folder, *first),
-            ("fedcopl", "predict", "PHOTOS", "-c", runs[0].folder, *first),
-        )
-    else:
-        print_next(("fedcopl", "run", "--out", runs[0].folder, "--resume"), ("fedcopl", "watch", runs[0].folder))
+    print_next(*_after_report(runs))
     if show and not webbrowser.open(page.resolve().as_uri()):
         print("note: no browser was found to open it with", file=sys.stderr)
+
+
+def _after_report(runs: "list[ComparedRun]") -> Iterator[Sequence[object]]:
+    """Yield the commands that can follow, as far as the folder of the run has the files they need."""
+    folder, outcome = runs[0].folder, runs[0].outcome
+    client = ("--client", outcome.clients[0].name) if outcome.clients else ()
+    if len(runs) > 1:
+        yield "fedcopl", "report", folder
+    elif not outcome.is_complete:
+        yield "fedcopl", "watch", folder
+    else:
+        if (folder / "labels").is_dir():
+            yield "fedcopl", "review", folder, *client
+        if (folder / "prompts").is_dir():
+            yield "fedcopl", "predict", "PHOTOS", "-c", folder, *client
 
 
 def _read(folders: list[Path]) -> "list[ComparedRun]":
