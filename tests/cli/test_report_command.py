@@ -124,7 +124,8 @@ def test_runs_found_in_a_folder_may_have_nothing_to_tell_yet(fedcopl, tmp_path):
     (tmp_path / "runs/begun/settings.toml").touch()
     code, told, notes = fedcopl("report", "runs")
     assert (code, told) == (0, "comparison.html\n")
-    assert notes == ("note: runs/begun: no round of this run is finished, so there is nothing to report yet\n")
+    note = "note: runs/begun: no round of this run is finished, so there is nothing to report yet\n"
+    assert notes == f"{note}next: fedcopl report runs/done\n"
     code, told, notes = fedcopl("report", "runs/begun", "runs/done")
     assert (code, told) == (7, "")
     assert notes.startswith("fedcopl: runs/begun: no round of this run is finished")
