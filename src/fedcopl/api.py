@@ -1,4 +1,4 @@
-"""The Python API: sites, a federation of them, data sets split over simulated clients, and the result of a run."""
+"""The Python API: sites, a federation of them, and its result."""
 
 import json
 from collections import Counter
