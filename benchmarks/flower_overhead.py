@@ -16,8 +16,7 @@ from PIL import Image
 from fedcopl.config import RunConfig, override
 from fedcopl.deployment.certificates import server_certificates
 from fedcopl.deployment.site_keys import site_key
-from fedcopl.run.record import Outcome
-from fedcopl.run.record_reader import read_outcome
+from fedcopl.run.record import Outcome, read_outcome
 from fedcopl.simulation.simulate import simulate
 
 from .measure import Line, by_turns, counted, summary
@@ -88,7 +87,7 @@ def _deployed(root: Path) -> Outcome:
     server = _start(root, "server", "--classes", "classes.txt", *own, *SETTINGS)
     joined = [_start(root, "join", *_site(site, port)) for site in SITES]
     try:
-        outcome = read_outcome(json.loads(server.communicate()[0])).outcome
+        outcome = read_outcome(json.loads(server.communicate()[0]))
     finally:
         for process in joined:
             process.terminate()

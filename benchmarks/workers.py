@@ -51,7 +51,7 @@ from pathlib import Path
 import numpy as np
 from fedcopl.config import RunConfig, override
 from fedcopl.data.catalog import load_digits
-from fedcopl.published import as_published
+from fedcopl.config import as_published
 from fedcopl.simulation.simulate import simulate
 
 backbone, workers, threads = sys.argv[1], *map(int, sys.argv[2:])

@@ -10,7 +10,7 @@ from fedcopl.federation.learner import NO_PRIOR
 from fedcopl.federation.server import ServerState, is_finished, run_round
 from fedcopl.messages import Reply, Request
 from fedcopl.rng import stream
-from fedcopl.simulation.local_transport import LocalTransport
+from fedcopl.simulation.simulate import LocalTransport
 
 CLASSES, WIDTH = 3, 4
 NO_PRIORS = {"logit_bias": False, "label_shift": False, "prototypes": False}  # the protocol of the paper

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from fedcopl.config import RunConfig, load, override, setting_names
+from fedcopl.config import AS_PUBLISHED, RunConfig, load, override, setting_names
 from fedcopl.errors import ConfigError
-from fedcopl.published import AS_PUBLISHED
 
 
 def config_file(tmp_path, text):

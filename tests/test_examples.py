@@ -7,22 +7,20 @@ import pytest
 
 from layers import MODULES, SOURCE
 
-SLOW = {"api.federation", "api.result", "classifier.predict"}  # they train
+SLOW = {"api", "classifier.predict"}  # they train
 EXAMPLES = sorted(
     ".".join(path.relative_to(SOURCE).with_suffix("").parts)
     for path in MODULES
     if ">>> " in path.read_text(encoding="utf-8")
 )
 WANTED = {  # what others build on
-    "api.federation",
-    "api.result",
+    "api",
     "config",
     "errors",
     "federation.transport",
     "methods.base",
     "classifier.predict",
     "run.record",
-    "run.record_reader",
 }
 
 

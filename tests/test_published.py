@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedcopl.config import RunConfig, by_full_name, override
-from fedcopl.published import AS_PUBLISHED, as_published
+from fedcopl.config import AS_PUBLISHED, RunConfig, as_published, by_full_name, override
 
 DOCS = Path(__file__).parents[1] / "docs"
 ROW = re.compile(r"^\| `(?P<name>[\w.]+)` \| (?P<published>[^|]+) \| (?P<default>[^|]+) \|", re.M)

@@ -16,7 +16,7 @@ from fedcopl.algorithm.select import Selection, select
 from fedcopl.federation.transport import Labelling, RoundExchange, RoundReport, Transport
 from fedcopl.labelers import Labeler
 from fedcopl.methods.base import Method
-from fedcopl.run.folder import read_finished, read_so_far
+from fedcopl.run.folder import read_finished, read_rounds, read_so_far
 from fedcopl.run.record import (
     Accuracies,
     ClientRecord,
@@ -25,10 +25,10 @@ from fedcopl.run.record import (
     RefreshRecord,
     RoundRecord,
     json_schema,
+    read_outcome,
     round_to_plain,
     to_plain,
 )
-from fedcopl.run.record_reader import ReadOutcome, read_outcome, read_rounds
 from results_schema import documented
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
@@ -51,8 +51,7 @@ PARTS: Sequence[tuple[str, str, Sequence[Any]]] = (
     ),
     (
         "The outcome of a run",
-        "`fedcopl.run.record`, `fedcopl.run.record_reader` and `fedcopl.run.folder`. What each key means: "
-        "[results.json](results-format.md).",
+        "`fedcopl.run.record` and `fedcopl.run.folder`. What each key means: [results.json](results-format.md).",
         [
             Outcome,
             RoundRecord,
@@ -60,7 +59,6 @@ PARTS: Sequence[tuple[str, str, Sequence[Any]]] = (
             ClientRecord,
             Measured,
             Accuracies,
-            ReadOutcome,
             read_outcome,
             read_rounds,
             read_finished,

@@ -23,7 +23,6 @@ GROUND = (
     "files",
     "config_errors",
     "plurals",
-    "published",
     "rng",
 )  # single files that any part may use: no arrows lead there
 COLOURS = {  # what a part is for: fill and edge

@@ -15,17 +15,16 @@ import torch
 
 from fedcopl.algorithm.select import Selection
 from fedcopl.clip.frozen_clip import Clip, load_clip
-from fedcopl.config import Data, RunConfig, override
+from fedcopl.config import AS_PUBLISHED, Data, RunConfig, override
 from fedcopl.data.catalog import load_dataset
 from fedcopl.data.dataset import Dataset, ImageSet
 from fedcopl.federation.learner import Learner
 from fedcopl.federation.server import is_finished, run_round
-from fedcopl.published import AS_PUBLISHED
 from fedcopl.rng import stream
 from fedcopl.run import build
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation.assemble import assemble
-from fedcopl.simulation.local_transport import LocalTransport
+from fedcopl.simulation.simulate import LocalTransport
 
 RATES = ("0.001", "0.01", "0.1", "1", "10")
 WRONG = 0.8

@@ -10,7 +10,7 @@ LAYERS = [  # lowest first: a part imports only from layers below its own
     {"files"},
     {"config", "algorithm", "messages", "registry"},
     {"labelers", "priors"},
-    {"privacy", "published"},
+    {"privacy"},
     {"federation"},
     {"clip", "data"},
     {"methods"},

@@ -27,7 +27,7 @@ from fedcopl.priors.estimation import Estimation, Settings
 from fedcopl.rng import stream
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation.assemble import Simulation, assemble
-from fedcopl.simulation.local_transport import LocalTransport
+from fedcopl.simulation.simulate import LocalTransport
 
 PAGE = Path(__file__).resolve().parents[1] / "experiments" / "byzantine-clients.md"
 BEGIN, END = "<!-- made by tools/lying_sites.py -->\n", "<!-- end -->\n"

@@ -20,11 +20,10 @@ from typing import Any
 import torch
 
 from break_training import some
-from fedcopl.config import Data, RunConfig, override
+from fedcopl.config import AS_PUBLISHED, Data, RunConfig, override
 from fedcopl.data.catalog import load_dataset
 from fedcopl.data.dataset import Dataset
 from fedcopl.files import write_text
-from fedcopl.published import AS_PUBLISHED
 from fedcopl.rng import stream
 from fedcopl.run.record import Outcome
 from fedcopl.simulation.simulate import simulate

@@ -92,16 +92,15 @@ format as a simulation; what it does not know (labels, numbers of images) is nul
 import json
 from pathlib import Path
 
-from fedcopl.run.record_reader import read_outcome
+from fedcopl.run.record import read_outcome
 
-reading = read_outcome(json.loads(Path("runs/demo/results.json").read_text()))
-print(reading.outcome.final.macro, reading.errors)
+outcome = read_outcome(json.loads(Path("runs/demo/results.json").read_text()))
+print(outcome.final.macro)
 ```
 
-`read_outcome` never fails: missing keys get their defaults (None or empty), invalid values are
-left out and named in `errors`, as in `rounds[3].loss is 'high'`. `fedcopl.run.folder.read_finished(folder)`
-takes a folder and refuses what is damaged in one line. In Python, `simulate(...).outcome` and
-`Federation(...).fit().outcome` are of the same [types](api.md).
+Missing keys get their defaults (None or empty). An invalid value is a `ValueError` with its path, as in
+`rounds[3].loss is 'high'`. `fedcopl.run.folder.read_finished(folder)` takes a run's folder instead. In Python,
+`simulate(...).outcome` and `Federation(...).fit().outcome` have the same [types](api.md).
 
 A *count* is an integer from 0, a *share* a number from 0 to 1. Rounds are counted from 0.
 

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fedcopl.config import RunConfig
+from fedcopl.config import AS_PUBLISHED, RunConfig, is_as_published
 from fedcopl.errors import ConfigError
 from fedcopl.labelers import LABELERS
 from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.base import Method
-from fedcopl.published import AS_PUBLISHED, is_as_published
 from fedcopl_experiments.experiment_catalog import ALIASES, ENTRIES, EXPERIMENTS, find_experiments, runs_of
 from fedcopl_experiments.flat_settings import flat
 from fedcopl_experiments.grid_methods import grid_methods, lone_methods

@@ -136,7 +136,7 @@ def test_a_damaged_store(store):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda text: text[:100], "Unterminated string"),
+        (lambda text: text[:100], "run k1: Unterminated string"),
         (lambda text: text.replace("0.25", '"low"'), r"run k1: rounds\[1\].loss is 'low'"),
         (lambda text: "{}", "run k1: there are no rounds"),
         (lambda text: "7", "run k1: it is 7"),

@@ -27,7 +27,7 @@ __all__ = [
     "load_plugin",
     "simulate",
 ]
-LATE = {  # name -> module and name in it
+_LATE = {  # name -> module and name in it
     "Classifier": ("classifier", "Classifier"),
     "Federation": ("api", "Federation"),
     "Result": ("api", "Result"),
@@ -43,9 +43,9 @@ def __getattr__(name: str) -> Any:
     """Load a public name when it is first used; also the version that is installed."""
     if name == "__version__":
         return import_module("importlib.metadata").version("fedcopl")
-    if name not in LATE:
+    if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = LATE[name]
+    module, attribute = _LATE[name]
     return getattr(import_module(f".{module}", __name__), attribute)
 
 

@@ -4,6 +4,7 @@ Scalars in sections only, so that the same settings can travel as flat `section.
 """
 
 import difflib
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -216,7 +217,7 @@ class Privacy(Section):
 
 
 class RunConfig(Section):
-    """All settings of one run. Where the defaults differ from what was published: `published.AS_PUBLISHED`.
+    """All settings of one run. Where the defaults differ from what was published: `AS_PUBLISHED`.
 
     >>> config = RunConfig.from_mapping({"rounds": 5, "data": {"clients": 3}}, "example")
     >>> config.rounds, config.data.clients, config.method
@@ -422,3 +423,35 @@ def _unknown(key: str) -> str:
     tried = (difflib.get_close_matches(word, spellings, n=1) for word in (key, key.split(".")[-1]))
     close_matches = next((matches for matches in tried if matches), [])
     return "unknown setting" + (f"; did you mean {'.'.join(spellings[close_matches[0]])}?" if close_matches else "")
+
+
+AS_PUBLISHED: Mapping[str, str | float | bool] = {
+    "train.init": "random",
+    "train.batch": 64,
+    "train.lr": 0.1,
+    "train.step": "plain",
+    "train.weight_decay": 0.05,
+    "train.decay_to": "zero",
+    "train.clip_norm": 0.0,
+    "train.holdout": 0.0,
+    "train.patience": 0,
+    "sharing.bounded": False,
+    "priors.logit_bias": False,
+    "priors.label_shift": False,
+    "priors.prototypes": False,
+}
+"""The published values of all settings whose default differs: initialisation, SGD steps, holdout, bounds, priors.
+
+docs/as-published.md lists every setting with the paper's words and the authors' code; a test compares the two.
+"""
+
+
+def is_as_published(config: RunConfig) -> bool:
+    """Return whether all settings of `AS_PUBLISHED` have their published values."""
+    settings = by_full_name(config.model_dump())
+    return all(settings[name] == value for name, value in AS_PUBLISHED.items())
+
+
+def as_published() -> dict[str, Any]:
+    """Return the published settings that differ from the defaults, by section."""
+    return override({}, [f"{name}={json.dumps(value)}" for name, value in AS_PUBLISHED.items()])

@@ -2,12 +2,12 @@
 
     FedCoPLError              1  the root: anything below
     ├── ConfigError           2  a setting is unknown, out of range or of the wrong kind
-    ├── DataError             3  images or labels are missing, unreadable or cannot be shared out
+    ├── DataError             3  images or labels are missing, unreadable or cannot be partitioned
     ├── ModelError            4  a model's files are missing, broken or do not fit together
-    ├── NoClientReplied      5  nobody is there
-    ├── ClientFailed          6  a client broke while answering
+    ├── NoClientReplied       5  no client is connected, or none replied in time
+    ├── ClientFailed          6  a client raised an error while handling a request
     ├── RunFolderError        7  a run's folder cannot be used: taken, in use, unfinished, damaged
-    ├── FederationError      10  server and sites cannot be brought together: keys, certificates, addresses
+    ├── FederationError      10  server and sites cannot connect: keys, certificates, addresses
     └── Interrupted         130  stopped by the user; the run can be resumed
 
 The command line prints the message as one line and leaves with the number. `docs/errors.md` says what to do about each.
@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-ARGUMENTS = {  # option of the command line -> what a caller in Python writes
+_ARGUMENTS = {  # option of the command line -> what a caller in Python writes
     r"fedcopl run --out (.+?) --resume": r"fit or simulate with folder='\1', resume=True",
     "--resume": "resume=True",
     "--out": "folder",
@@ -75,7 +75,7 @@ class FedCoPLError(Exception):
 
 
 class ConfigError(FedCoPLError):
-    """A setting is unknown, out of range or of the wrong kind. All mistakes of a file are reported at once."""
+    """A setting is unknown, out of range or of the wrong kind. All errors of a file are reported at once."""
 
     exit_code = 2
 
@@ -93,13 +93,13 @@ class ModelError(FedCoPLError):
 
 
 class NoClientReplied(FedCoPLError):
-    """Nobody is there to ask, or nobody answered in time."""
+    """No client is connected, or none replied in time."""
 
     exit_code = 5
 
 
 class ClientFailed(FedCoPLError):
-    """A client broke while answering; says which one, in which round and step, and why."""
+    """A client raised an error while handling a request; the message has client, round, step and cause."""
 
     exit_code = 6
 
@@ -115,7 +115,7 @@ class RunFolderError(FedCoPLError):
 
 
 class FederationError(FedCoPLError):
-    """Server and sites cannot be brought together: a wrong key, certificate or address."""
+    """Server and sites cannot connect: a wrong key, certificate or address."""
 
     exit_code = 10
 
@@ -146,7 +146,7 @@ def naming_arguments() -> Iterator[None]:
         yield
     except FedCoPLError as error:
         text = str(error)
-        for option, argument in ARGUMENTS.items():
+        for option, argument in _ARGUMENTS.items():
             text = re.sub(option, argument, text)
         error.args = (text,)
         raise

@@ -14,11 +14,11 @@ from typing import Any
 from .errors import RunFolderError
 
 TEMPORARY = ".part"
-FOR_OTHERS, OWNER_ONLY = 0o666, 0o600  # the first less what the system's umask takes away
+_FOR_OTHERS, _OWNER_ONLY = 0o666, 0o600  # the first less what the system's umask takes away
 OWNER_ONLY_FOLDER = 0o700
-MAX_BYTES = 512_000_000  # of a file that is read as a whole: a JSON of a million images has about 100 MB
+_MAX_BYTES = 512_000_000  # of a file that is read as a whole: a JSON of a million images has about 100 MB
 MAX_SETTINGS = 1_000_000  # bytes of a TOML file
-MAX_DIGITS = 40  # of a whole number: longer ones overflow in later arithmetic
+_MAX_DIGITS = 40  # of a whole number: longer ones overflow in later arithmetic
 _CONTROL = re.compile(  # as escapes in JSON and TOML, or as they are; without tab and line breaks
     r"(?<!\\)(?:\\\\)*\\(?:u00|U000000)(?:0[0-8bcefBCEF]|1[0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])|[\x7f-\x9f]"
 )
@@ -26,7 +26,7 @@ _KEY = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+"""
 _LONG_KEY = re.compile(rf"(?<![\w-])(?:{_KEY}){{16}}")  # tomllib takes memory by the square of a key's length
 
 
-def read_limited(path: Path, most: int = MAX_BYTES) -> bytes:
+def read_limited(path: Path, most: int = _MAX_BYTES) -> bytes:
     """Read a regular file of at most `most` bytes.
 
     Raises:
@@ -60,8 +60,8 @@ def parse_toml(text: str) -> dict[str, Any]:
     _refuse_control(text)
     if _LONG_KEY.search(text):
         raise ValueError("a key has more than 16 parts")
-    if long := re.search(rf"[0-9][0-9_]{{{MAX_DIGITS}}}", text):
-        raise ValueError(f"a number has more than {MAX_DIGITS} digits: {long[0][:10]}...")
+    if long := re.search(rf"[0-9][0-9_]{{{_MAX_DIGITS}}}", text):
+        raise ValueError(f"a number has more than {_MAX_DIGITS} digits: {long[0][:10]}...")
     try:
         return tomllib.loads(text)
     except RecursionError as error:
@@ -69,7 +69,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _whole(digits: str) -> int:
-    if len(digits) > MAX_DIGITS:
+    if len(digits) > _MAX_DIGITS:
         raise ValueError(f"a number has {len(digits):,} digits")
     return int(digits)
 
@@ -113,7 +113,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
     Labels, prompts, answers and reports reveal something about the images.
     """
-    _write(path, data, OWNER_ONLY)
+    _write(path, data, _OWNER_ONLY)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -123,7 +123,7 @@ def write_text(path: Path, text: str) -> None:
 
 def publish_bytes(path: Path, data: bytes) -> None:
     """Write a file atomically, readable by others as far as the umask allows."""
-    _write(path, data, FOR_OTHERS)
+    _write(path, data, _FOR_OTHERS)
 
 
 def publish_text(path: Path, text: str) -> None:
@@ -134,7 +134,7 @@ def write_private(path: Path, data: bytes) -> None:
     """Write a secret, readable by the owner only from the start, also if an interrupted write left a file behind."""
     with suppress(OSError):  # a leftover file would keep its permissions
         _temporary(path).unlink(missing_ok=True)
-    _write(path, data, OWNER_ONLY)
+    _write(path, data, _OWNER_ONLY)
 
 
 def make_private_folder(path: Path) -> None:
@@ -150,7 +150,7 @@ def make_private_folder(path: Path) -> None:
 
 def only_for_owner(name: str, flags: int) -> int:
     """Open a file with permissions for the owner only; an `opener` for `open`."""
-    return os.open(name, flags, OWNER_ONLY)
+    return os.open(name, flags, _OWNER_ONLY)
 
 
 def make_folders(path: Path) -> None:
@@ -169,7 +169,7 @@ def write_many(files: Iterable[tuple[Path, bytes]]) -> None:
     paths = []
     for path, data in files:
         with _convert_os_errors(path):
-            _write_part(path, data, OWNER_ONLY)
+            _write_part(path, data, _OWNER_ONLY)
         paths.append(path)
     os.sync()
     for path in paths:

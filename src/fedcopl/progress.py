@@ -22,9 +22,9 @@ from .run.progress_reporter import ProgressReporter, SilentReporter
 from .run.record import RoundRecord
 
 _STEPS = {
-    "Adapt": "learning the priors",
+    "Adapt": "estimating priors",
     "Estimate": "labelling",
-    "Select": "choosing",
+    "Select": "selecting",
     "Train": "training",
     "Evaluate": "evaluating",
 }
@@ -72,7 +72,7 @@ def watch_site() -> Iterator[ProgressReporter]:
         bar.stop()
 
 
-class _LineReporter:
+class _LineReporter(SilentReporter):
     """Prints one line per step and round."""
 
     def __init__(self, console: Console, rounds: int):
@@ -82,29 +82,20 @@ class _LineReporter:
     def preparing(self, what: str) -> None:
         self._line(what)
 
-    def prepared(self, done: int, total: int) -> None:
-        pass
-
     def noticed(self, what: str) -> None:
         self._line(f"note: {what}")
 
     def started(self, config: RunConfig, clients: int, done: int) -> None:
-        self._rounds, self._done_before = _rounds_to_play(config), done
+        self._rounds, self._done_before = _training_rounds(config), done
         self._began = time.monotonic()
         rounds = counted(self._rounds, "round") if self._rounds else "no training"
         self._line(f"continuing after round {done}" if done else f"{counted(clients, 'client')}, {rounds}")
 
-    def answered(self, client: str, request: Request) -> None:
-        pass
-
     def round_done(self, record: RoundRecord) -> None:
         done = record.number
         each = (time.monotonic() - self._began) / (done - self._done_before)
-        left = (
-            f", about {in_time(each * (self._rounds - done))} left"
-            if done < self._rounds and not record.converged
-            else ""
-        )
+        more = done < self._rounds and not record.converged
+        left = f", about {in_time(each * (self._rounds - done))} left" if more else ""
         self._line(_round_line(record, self._rounds) + left)
 
     def _line(self, text: str) -> None:
@@ -146,7 +137,7 @@ class _BarReporter:
         self._progress.console.print(f"note: {what}", highlight=False, markup=False)
 
     def started(self, config: RunConfig, clients: int, done: int) -> None:
-        self._clients, self._rounds = clients, _rounds_to_play(config)
+        self._clients, self._rounds = clients, _training_rounds(config)
         title = "rounds" if self._rounds else "predicting"
         self._progress.reset(self._all, description=title, completed=done, total=config.rounds)
 
@@ -175,7 +166,7 @@ def in_time(seconds: float) -> str:
     return counted(max(round(seconds), 1), "second")
 
 
-def _rounds_to_play(config: RunConfig) -> int:
+def _training_rounds(config: RunConfig) -> int:
     """Return the number of rounds; 0 if nothing is trained and the images are labelled once."""
     from .methods import choose_method  # brings torch, which is there once a run begins
 

@@ -8,7 +8,7 @@ import numpy as np
 def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
     """Return a random stream that depends only on its name, never on what ran before it.
 
-    `where` narrows the purpose down, for example to a client and a round, in numbers below 2^32.
+    `indices` narrow the purpose down, for example to a client and a round; each is below 2^32.
 
     >>> int(stream(0, "partition").integers(100)) == int(stream(0, "partition").integers(100))
     True

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 
 from classifier.small import digits
 from fedcopl import Classifier, Federation, RunConfig, Site, simulate
-from fedcopl.api.result import Result
+from fedcopl.api import Result
 from fedcopl.data.catalog import CLASSES
 from fedcopl.errors import ConfigError, DataError, RunFolderError
 from fedcopl.simulation.simulate import simulate as run_simulation

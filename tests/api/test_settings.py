@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedcopl import RunConfig
-from fedcopl.api.federation import _settings_of
+from fedcopl.api import _settings_of
 from fedcopl.errors import ConfigError
 
 

@@ -56,6 +56,15 @@ def test_the_page_can_be_made_again_from_the_folder_alone(real, fedcopl, tmp_pat
     assert page.count(b"data:image/png;base64,") > 10
 
 
+def test_the_next_commands_follow_the_page(real, fedcopl, tmp_path):
+    code, _, following = fedcopl("report", real, "--out", tmp_path / "page.html")
+    assert code == 0
+    assert following.splitlines() == [
+        f"next: fedcopl review {real} --client client-0",
+        f"      or fedcopl predict PHOTOS -c {real} --client client-0",
+    ]
+
+
 def test_the_real_results_have_all_that_the_page_shows(real):
     page = (real / "report.html").read_text(encoding="utf-8")
     for place in ("result", "classes", "examples", "research", "rounds", "labels", "balance", "drift", "cost"):
@@ -75,7 +84,7 @@ class Stop(SilentReporter):
 def test_a_run_that_was_stopped_has_a_page_too(fedcopl, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         simulate(CONFIG, tmp_path / "run", progress=Stop(), dataset=small_digits())
-    assert fedcopl("report", "run") == (0, "run/report.html\n", "")
+    assert fedcopl("report", "run") == (0, "run/report.html\n", "next: fedcopl watch run\n")
     page = (tmp_path / "run/report.html").read_text(encoding="utf-8")
     assert "<b>Not finished:</b> 1 of 2" in page
     assert "client-1" in page
@@ -95,11 +104,11 @@ def test_out_names_the_page(fedcopl, tmp_path):
 def test_several_runs_are_compared(fedcopl, tmp_path):
     for name in ("one", "two"):
         write_run(tmp_path / "runs" / name, sample_results(name=name, settings={"data": {"beta": len(name)}}))
-    assert fedcopl("report", "runs/one", "runs/two") == (0, "comparison.html\n", "")
+    assert fedcopl("report", "runs/one", "runs/two") == (0, "comparison.html\n", "next: fedcopl report runs/one\n")
     page = (tmp_path / "comparison.html").read_text(encoding="utf-8")
     assert "FedCoPL comparison" in page
     assert not (tmp_path / "runs/one/report.html").exists()
-    assert fedcopl("report", "runs", "--out", "all.html") == (0, "all.html\n", "")
+    assert fedcopl("report", "runs", "--out", "all.html") == (0, "all.html\n", "next: fedcopl report runs/one\n")
     assert (tmp_path / "all.html").read_text(encoding="utf-8") == page
 
 
@@ -115,7 +124,8 @@ def test_runs_found_in_a_folder_may_have_nothing_to_tell_yet(fedcopl, tmp_path):
     (tmp_path / "runs/begun/settings.toml").touch()
     code, told, notes = fedcopl("report", "runs")
     assert (code, told) == (0, "comparison.html\n")
-    assert notes == ("note: runs/begun: no round of this run is finished, so there is nothing to report yet\n")
+    note = "note: runs/begun: no round of this run is finished, so there is nothing to report yet\n"
+    assert notes == f"{note}next: fedcopl report runs/done\n"
     code, told, notes = fedcopl("report", "runs/begun", "runs/done")
     assert (code, told) == (7, "")
     assert notes.startswith("fedcopl: runs/begun: no round of this run is finished")

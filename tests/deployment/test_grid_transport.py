@@ -31,7 +31,7 @@ from fedcopl.messages import (
     digest,
 )
 from fedcopl.privacy.mask_session import SEALED
-from fedcopl.simulation.local_transport import LocalTransport
+from fedcopl.simulation.simulate import LocalTransport
 
 CONFIG = RunConfig.from_mapping({"rounds": 4, "labels": {"refresh_every": 2}, "priors": NO_PRIORS}, "test")
 SHARED = {"visual": START["visual"]}

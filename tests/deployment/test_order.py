@@ -14,7 +14,7 @@ from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import prior_steps
 from fedcopl.federation.server import MAX_ESTIMATIONS, evaluate_zero_shot
 from fedcopl.messages import Adapt, Estimate, Evaluate, Select, SetupKeys, Train, digest
-from fedcopl.simulation.local_transport import LocalTransport
+from fedcopl.simulation.simulate import LocalTransport
 
 SHARED, OTHER = {"visual": START["visual"]}, {"visual": START["visual"] + 1}
 TOTALS = np.array([5, 5, 5])

@@ -17,7 +17,7 @@ from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.messages import SetupKeys, ShareKeys
 from fedcopl.privacy.masking import public_keys, setup_keys
-from fedcopl.simulation.local_transport import LocalTransport
+from fedcopl.simulation.simulate import LocalTransport
 
 SETTINGS = {"rounds": 1, "priors": NO_PRIORS, "privacy": {"secure_aggregation": True}}
 CONFIG = RunConfig.from_mapping(SETTINGS, "test")

@@ -36,9 +36,8 @@ from fedcopl.errors import (
 from fedcopl.flower_app.client_app import _home_of
 from fedcopl.messages import REPLY_TO, Estimate, Evaluate, Select, Train
 from fedcopl.report.run_page import write_report
-from fedcopl.run.record_reader import read_outcome
-from fedcopl.simulation.local_transport import LocalTransport
-from fedcopl.simulation.simulate import simulate
+from fedcopl.run.record import read_outcome
+from fedcopl.simulation.simulate import LocalTransport, simulate
 
 SETTINGS = {"rounds": 2, "labels": {"refresh_every": 2}, "train": {"epochs": 1}, "model": {"threads": 1}}
 SETTINGS |= {"priors": {"logit_bias": False, "prototypes": False}}
@@ -322,7 +321,7 @@ def test_a_server_over_a_grid_can_be_stopped_and_reports_its_results(two, data, 
     kept = json.loads((tmp_path / "run/server.json").read_text())
     assert kept["starts"] == 2 and kept["sites"] == {"site-a": 0, "site-b": 1}
     assert not (tmp_path / "run/progress.json").exists()
-    assert read_outcome(json.loads((tmp_path / "run/results.json").read_text())).outcome == resumed
+    assert read_outcome(json.loads((tmp_path / "run/results.json").read_text())) == resumed
     write_report(tmp_path / "run")
     assert "site-a" in (tmp_path / "run/report.html").read_text()
 

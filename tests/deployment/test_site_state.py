@@ -16,7 +16,7 @@ from fedcopl.federation.client_state import ClientState, state_from, state_tenso
 from fedcopl.messages import Estimate, Evaluate, Select, SetupKeys, Train
 from fedcopl.privacy.mask_session import Session
 from fedcopl.privacy.private_replies import NoisyQueries, Secrets
-from fedcopl.simulation.local_transport import LocalTransport
+from fedcopl.simulation.simulate import LocalTransport
 
 SHARED = {"visual": START["visual"]}
 TOTALS = np.array([5, 5, 5])

@@ -15,7 +15,7 @@ from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.wire.terms import terms_of
 from fedcopl.federation.client_state import state_tensors
 from fedcopl.messages import Evaluated, digest
-from fedcopl.simulation.local_transport import LocalTransport
+from fedcopl.simulation.simulate import LocalTransport
 from small_digits import small_digits
 
 CONFIG = RunConfig.from_mapping(

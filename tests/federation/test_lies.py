@@ -14,7 +14,7 @@ from fedcopl.messages import Adapt, Adapted, Estimate, Estimated, Evaluate, Eval
 from fedcopl.privacy.masked_layout import HoldoutSums
 from fedcopl.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedcopl.run.record import Outcome, RoundRecord
-from fedcopl.simulation.local_transport import LocalTransport
+from fedcopl.simulation.simulate import LocalTransport
 
 LIAR, HONEST = "client-1", ("client-0", "client-2", "client-3", "client-4")
 

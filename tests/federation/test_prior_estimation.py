@@ -23,7 +23,7 @@ from fedcopl.federation.transport import RoundExchange, RoundReport
 from fedcopl.messages import Adapt, Adapted, Estimate, Evaluate, Select, Train
 from fedcopl.priors.estimation import Estimation
 from fedcopl.priors.posterior import PosteriorModel, Prototypes, log_softmax, uniform
-from fedcopl.simulation.local_transport import LocalTransport
+from fedcopl.simulation.simulate import LocalTransport
 
 VISUAL = {"visual": np.full((2, 3), 5, np.float32)}
 PROBS = np.array([[0.8, 0.1, 0.1], [0.5, 0.3, 0.2]])

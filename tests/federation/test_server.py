@@ -49,7 +49,7 @@ from fedcopl.messages import (
     payload_bytes,
 )
 from fedcopl.privacy.masked_layout import LARGEST_PROMPT, HoldoutSums
-from fedcopl.simulation.local_transport import LocalTransport
+from fedcopl.simulation.simulate import LocalTransport
 
 
 def config_of(rounds=4, **sections):

@@ -10,7 +10,7 @@ from fedcopl.config import RunConfig
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.messages import Estimate, Evaluate, Request, Select, Train
-from fedcopl.simulation.local_transport import LocalTransport
+from fedcopl.simulation.simulate import LocalTransport
 
 VISUAL = {"visual": np.full((2, 3), 5, np.float32)}
 NO_FILTERS = {"confidence_filter": False, "entropy_filter": False}

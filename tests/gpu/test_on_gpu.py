@@ -15,7 +15,7 @@ from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.learner import ClipLearner
 from fedcopl.methods.prompted_model import PromptedModel
 from fedcopl.simulation.simulate import simulate
-from fedcopl.simulation.workers import working_memory
+from fedcopl.simulation.worker_pool import working_memory
 from fedcopl_experiments.grid_workers import devices
 from methods.toolbox import CHOSEN, config_of, images, learner_of, trained
 from small_digits import SITE_ALONE, small_digits

@@ -2,9 +2,8 @@
 
 import pytest
 
-from fedcopl.config import RunConfig, override
+from fedcopl.config import RunConfig, as_published, override
 from fedcopl.methods import METHODS, choose_method, priors_note, run_title
-from fedcopl.published import as_published
 
 OFF = ["priors.logit_bias=false", "priors.label_shift=false", "priors.prototypes=false"]
 TITLES = {

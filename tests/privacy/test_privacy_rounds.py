@@ -15,7 +15,7 @@ from fedcopl.federation.server import run_round
 from fedcopl.messages import Estimated, KeyShares, PublicKeys, Trained, Unmasked
 from fedcopl.privacy.mask_session import KEYS, SEALED, SHARE
 from fedcopl.rng import stream
-from fedcopl.simulation.local_transport import LocalTransport
+from fedcopl.simulation.simulate import LocalTransport
 
 SECURE = {"secure_aggregation": True}
 

@@ -19,7 +19,7 @@ from fedcopl.priors.estimation import Estimation
 from fedcopl.privacy.accountant import planned_releases
 from fedcopl.privacy.masked_layout import adapted_sums, adapted_words
 from fedcopl.rng import stream
-from fedcopl.simulation.local_transport import LocalTransport
+from fedcopl.simulation.simulate import LocalTransport
 
 SECURE = {"secure_aggregation": True}
 NO_PROTOTYPES = {"prototypes": False}

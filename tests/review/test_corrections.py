@@ -8,10 +8,9 @@ import pytest
 from fedcopl.config import Data
 from fedcopl.data.catalog import load_dataset
 from fedcopl.errors import DataError
-from fedcopl.review.corrections import answers_csv, write_manifest
 from fedcopl.review.expert_answers import Answers, ExpertAnswer, Given
 from fedcopl.review.images import open_gallery
-from fedcopl.review.sample_survey import SAMPLE, SampleSurvey
+from fedcopl.review.sample_survey import SAMPLE, SampleSurvey, answers_csv, write_manifest
 from local_page.run_folder import CLASSES, NASTY, make_run
 from review.fake_gallery import FakeGallery
 

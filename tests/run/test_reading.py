@@ -3,8 +3,8 @@ import json
 import pytest
 
 from fedcopl.errors import RunFolderError
-from fedcopl.run.folder import NothingYet, find_runs, read_finished, read_so_far
-from report.sample_results import of_sites, sample_results, so_far, write_run
+from fedcopl.run.folder import NothingYet, find_runs, read_finished, read_rounds, read_so_far
+from report.sample_results import of_sites, outcome_of, sample_results, so_far, write_run
 
 SMALL = sample_results(clients=2, classes=("cat", "dog"), rounds=2)
 
@@ -102,3 +102,18 @@ def test_an_outcome_that_is_not_whole_is_refused(tmp_path, changes, why):
     with pytest.raises(RunFolderError) as caught:
         read_so_far(folder)
     assert f"results.json: is damaged: {why}; " in str(caught.value)
+
+
+def test_rounds_are_read_from_their_lines(tmp_path):
+    assert read_rounds(tmp_path) == ()
+    file = tmp_path / "rounds.jsonl"
+    file.write_text("".join(json.dumps(record) + "\n" for record in SMALL["rounds"]))
+    assert read_rounds(tmp_path) == outcome_of(SMALL).rounds
+
+
+@pytest.mark.parametrize("line", ["{", "7", '{"round": "x"}'])
+def test_damaged_rounds_are_named(tmp_path, line):
+    (tmp_path / "rounds.jsonl").write_text(f"{line}\n")
+    with pytest.raises(RunFolderError, match=r"rounds\.jsonl: cannot be read: ") as caught:
+        read_rounds(tmp_path)
+    assert "\n" not in str(caught.value)

@@ -7,9 +7,8 @@ from safetensors.numpy import load_file
 
 from clip.test_resnet import TINY, openai_weights, plain_resnet
 from clip.tiny_clip import save_folder, tiny_model
-from fedcopl.config import RunConfig, override
+from fedcopl.config import RunConfig, as_published, override
 from fedcopl.data.catalog import load_digits
-from fedcopl.published import as_published
 from fedcopl.simulation import assemble
 from fedcopl.simulation.simulate import simulate
 

@@ -7,10 +7,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedcopl.cli.show import facts
-from fedcopl.config import RunConfig, override
+from fedcopl.config import AS_PUBLISHED, RunConfig, override
 from fedcopl.errors import ConfigError
 from fedcopl.methods import METHODS, choose_method
-from fedcopl.published import AS_PUBLISHED
 from fedcopl.run.record import to_plain
 from fedcopl.simulation.simulate import simulate
 from small_digits import SITE_ALONE, small_digits

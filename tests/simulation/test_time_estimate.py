@@ -5,10 +5,9 @@ import json
 import pytest
 
 from fedcopl.clip.frozen_clip import load_clip
-from fedcopl.config import RunConfig, override
+from fedcopl.config import AS_PUBLISHED, RunConfig, override
 from fedcopl.data.catalog import load_digits
 from fedcopl.methods import METHODS
-from fedcopl.published import AS_PUBLISHED
 from fedcopl.simulation import time_estimate
 from fedcopl.simulation.time_estimate import Workload, estimate_time, workload
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from fakes import run
-from fedcopl.config import RunConfig, override
+from fedcopl.config import AS_PUBLISHED, RunConfig, override
 from fedcopl.data.catalog import load_digits
 from fedcopl.data.dataset import Dataset, ImageSet
 from fedcopl.data.partitioning import partition_dataset
@@ -26,13 +26,11 @@ from fedcopl.federation.learner import NO_PRIOR
 from fedcopl.messages import Evaluate, Evaluated, digest
 from fedcopl.methods import METHODS, choose_method, settled
 from fedcopl.methods.learner import ClipTestSet
-from fedcopl.published import AS_PUBLISHED
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation import assemble as assembly
 from fedcopl.simulation.assemble import Simulation, _GroundTruthLearner, _PooledTestSet, assemble
 from fedcopl.simulation.audit import Audit
-from fedcopl.simulation.local_transport import LocalTransport
-from fedcopl.simulation.simulate import simulate
+from fedcopl.simulation.simulate import LocalTransport, simulate
 
 QUICK = ["rounds=2", "refresh_every=1", "epochs=1", "threads=1", "partition=natural"]
 PUBLISHED = [f"{name}={str(value).lower()}" for name, value in AS_PUBLISHED.items()]

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from fedcopl.errors import ConfigError, FedCoPLError
-from fedcopl.simulation import workers
-from fedcopl.simulation.worker_pool import WorkerFailed, WorkerPool, _balanced
-from fedcopl.simulation.workers import _worker_count
+from fedcopl.simulation import worker_pool as workers
+from fedcopl.simulation.worker_pool import WorkerFailed, WorkerPool, _balanced, _worker_count
 from waiting import PATIENCE, until
 
 NAMES = dict.fromkeys("abcd", 1)

@@ -17,11 +17,10 @@ from fedcopl.messages import Evaluate, Evaluated
 from fedcopl.methods import settled
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.run.record import to_plain
-from fedcopl.simulation import workers
+from fedcopl.simulation import worker_pool as workers
 from fedcopl.simulation.assemble import assemble
-from fedcopl.simulation.local_transport import LocalTransport
-from fedcopl.simulation.simulate import simulate
-from fedcopl.simulation.workers import open_pool, workers_for, working_memory
+from fedcopl.simulation.simulate import LocalTransport, simulate
+from fedcopl.simulation.worker_pool import open_pool, workers_for, working_memory
 from few_sites import bits, config_of, plainly, small, without_times  # noqa: F401
 
 

@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from fedcopl.config import Data
+from fedcopl.config import Data, is_as_published
 from fedcopl.data.catalog import load_dataset
 from fedcopl.data.dataset import Dataset
 from fedcopl.errors import FedCoPLError
-from fedcopl.published import is_as_published
 
 from .cells import ExperimentCell
 from .experiment_catalog import Experiment

@@ -7,11 +7,10 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from fedcopl.config import RunConfig, read_settings
+from fedcopl.config import AS_PUBLISHED, RunConfig, read_settings
 from fedcopl.data.catalog import SOURCES
 from fedcopl.errors import ConfigError
 from fedcopl.labelers import LABELERS
-from fedcopl.published import AS_PUBLISHED
 
 from .flat_settings import flat, nested
 from .paper_names import LINES

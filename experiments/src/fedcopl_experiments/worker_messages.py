@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedcopl.run.record import Outcome, to_plain
-from fedcopl.run.record_reader import read_outcome
+from fedcopl.run.record import Outcome, read_outcome, to_plain
 
 
 @dataclass(frozen=True)
@@ -79,4 +78,4 @@ def message_to_line(message: WorkerMessage) -> str:
 def message_from_line(line: str) -> WorkerMessage:
     """ValueError for what is no whole line."""
     kind, plain = json.loads(line)
-    return Done(read_outcome(plain).outcome) if kind == Done.__name__ else KINDS[kind](**plain)
+    return Done(read_outcome(plain)) if kind == Done.__name__ else KINDS[kind](**plain)

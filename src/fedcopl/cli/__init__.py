@@ -14,9 +14,8 @@ from . import data, models
 from .classifier import drift, export, predict
 from .command import CommandLine, click_errors, missing_extra, usage_line
 from .join import join
-from .local_pages import review, watch
+from .pages import report, review, watch
 from .provision import admit, provision, service
-from .report import report
 from .run import run
 from .server import audit, server, status, stop
 from .study import doctor, methods, new, privacy

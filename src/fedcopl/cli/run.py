@@ -13,10 +13,9 @@ from typing import Annotated
 
 import typer
 
-from ..config import RunConfig, load, read_settings, with_typed
+from ..config import AS_PUBLISHED, RunConfig, load, read_settings, with_typed
 from ..errors import ConfigError, Interrupted, RunFolderError
 from ..progress import watch
-from ..published import AS_PUBLISHED
 from ..report.run_page import write_report
 from ..run.record import Outcome, to_plain
 from .command import PluginFiles

@@ -16,7 +16,7 @@ from ..privacy.accountant import PrivacyStatement
 from ..progress import percent
 from ..run.record import Accuracies, Outcome
 
-WORTH_A_WORD = 1.0  # points
+_NOTED_LOSS = 1.0  # points
 
 if TYPE_CHECKING:
     from ..deployment.monitoring import Status
@@ -83,7 +83,7 @@ def facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
     clients = len(outcome.clients)
     if not outcome.trains:
         yield "training", f"none: {outcome.method} trains nothing"
-    elif (lost := _points_lost(outcome)) > WORTH_A_WORD:
+    elif (lost := _points_lost(outcome)) > _NOTED_LOSS:
         yield "training", f"lost {lost:.1f} points against priors alone: method=priors is better on this data"
     if outcome.trains:
         yield from _rollbacks(outcome)

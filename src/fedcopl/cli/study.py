@@ -57,8 +57,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:
     """Check machine, packages, device, disk, model, images and server, and print what to do about each finding."""
-    from ..doctor import diagnose, settings_file
-    from ..doctor import fix as apply_fixes
+    from ..doctor.checks import apply_fixes, diagnose, settings_file
 
     for fixed in apply_fixes(path) if fix else ():
         print(f"fixed: {_printable(fixed)}", file=sys.stderr)
@@ -100,6 +99,7 @@ def methods(plugin: PluginFiles = None) -> None:
         options = ", ".join(f"{key}={field.default}" for key, field in kind.model_fields.items())
         table.add_row(name, (build.__doc__ or "").partition("\n")[0].rstrip("."), options)
     Console().print(table)
+    print_next(("fedcopl", "run", "method=NAME", "options.KEY=VALUE"))
 
 
 def privacy(

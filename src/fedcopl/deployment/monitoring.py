@@ -20,11 +20,9 @@ import httpx
 
 from ..config import RunConfig, read_settings
 from ..errors import ConfigError, FedCoPLError, FederationError
-from ..files import parse_json
 from ..privacy.accountant import PrivacyStatement, statement
-from ..run.folder import ENDED, ROUNDS, SETTINGS
+from ..run.folder import ENDED, SETTINGS, read_rounds
 from ..run.record import RoundRecord
-from ..run.record_reader import read_rounds
 from .packages import Expiry, expiries, key_ends
 from .processes import SECRET, FolderProcess, process_of
 from .site.site_state import NOW, SiteState
@@ -55,7 +53,7 @@ def status_of(folder: Path) -> Status:
 
 def _server(process: FolderProcess) -> Status:
     out = process.results
-    rounds = _rounds_so_far(out)
+    rounds = read_rounds(out)
     facts = {
         "server": f"running on {process.about['address']}" if process.running else "not running",
         "results": str(out),
@@ -85,12 +83,6 @@ def _privacy_so_far(out: Path, rounds: tuple[RoundRecord, ...]) -> PrivacyStatem
         return None
     config = RunConfig.from_mapping(read_settings(out / SETTINGS), str(out / SETTINGS))
     return statement(config, (release for record in rounds for release in record.releases))
-
-
-def _rounds_so_far(out: Path) -> tuple[RoundRecord, ...]:
-    """Read the finished rounds of a run."""
-    file = out / ROUNDS
-    return read_rounds([parse_json(line) for line in file.read_bytes().splitlines()]) if file.exists() else ()
 
 
 def _row(record: RoundRecord) -> list[str]:
@@ -199,7 +191,7 @@ class ReplyCounts:
 def server_metrics(folder: Path) -> list[_Metric]:
     """Return the metrics of the server's current or last run."""
     process = process_of(folder)
-    rounds = _rounds_so_far(process.results)
+    rounds = read_rounds(process.results)
     connected: Iterable[str] = ()
     with suppress(FederationError):  # the SuperLink may not be running
         connected = _connected_sites(process) if process.running else ()

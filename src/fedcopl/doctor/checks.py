@@ -25,8 +25,7 @@ from ..methods import settled
 from ..plurals import counted
 from ..progress import in_time
 from ..simulation.time_estimate import estimate_time
-from .findings import Finding, note, ok, problem
-from .machine import GIGABYTE, check_device, check_expiry, check_machine, check_server
+from .machine import GIGABYTE, Finding, check_device, check_expiry, check_machine, check_server
 
 _SETTINGS = "settings.toml"
 _CERTIFICATE = "ca.pem"  # in every folder of a site or server, and in no folder of settings
@@ -71,7 +70,7 @@ def settings_file(path: Path | None) -> Path | None:
     return file
 
 
-def fix(path: Path | None = None) -> Iterator[str]:
+def apply_fixes(path: Path | None = None) -> Iterator[str]:
     """Rename folders with misspelt names where the right name is free; yields what was done."""
     file = settings_file(path)
     data = Data() if file is None else load(file).data
@@ -87,9 +86,11 @@ def _check_study(file: Path, progress: Progress) -> Iterator[Finding]:
     try:
         config = load(file)
     except ConfigError as error:
-        yield problem("settings", str(error), "fix the setting named above; docs/settings.md lists all settings")
+        yield Finding(
+            "problem", "settings", str(error), "fix the setting named above; docs/settings.md lists all settings"
+        )
         return
-    yield ok("settings", str(file))
+    yield Finding("ok", "settings", str(file))
     yield from check_device(config.model)
     clip = yield from _check_model(config)
     dataset = yield from _check_data(config, file, progress)
@@ -104,15 +105,21 @@ def _check_model(config: RunConfig) -> Generator[Finding, None, Clip | None]:
     try:
         if name in RELEASES and find_cached(name, verify=True) is None:
             advice = "a run downloads it; without a network see docs/models.md for where to put its files"
-            yield note("model", f"{name} is not on this machine yet", advice)
+            yield Finding("note", "model", f"{name} is not on this machine yet", advice)
             return None
         clip = load_clip(name, activation=activation)
     except FedCoPLError as error:
-        yield problem("model", str(error), "set model.backbone to a known name, or to a model's folder or file")
+        yield Finding(
+            "problem", "model", str(error), "set model.backbone to a known name, or to a model's folder or file"
+        )
         return None
-    yield ok("model", f"{name}, images of {clip.image_size} x {clip.image_size}, fingerprint {fingerprint(clip)}")
+    yield Finding(
+        "ok", "model", f"{name}, images of {clip.image_size} x {clip.image_size}, fingerprint {fingerprint(clip)}"
+    )
     if name in BUILT_IN and config.data.source != "digits":
-        yield note("model", f"{name} knows printed characters only", "for photographs set model.backbone=ViT-B/32")
+        yield Finding(
+            "note", "model", f"{name} knows printed characters only", "for photographs set model.backbone=ViT-B/32"
+        )
     return clip
 
 
@@ -129,14 +136,14 @@ def _check_data(config: RunConfig, file: Path, progress: Progress) -> Generator[
         advice = "fix the file or folder named above; docs/data.md shows the layouts"
         if is_below_settings:
             advice = f"paths are relative to the current folder, so first: cd {home}"
-        yield problem("data", str(error), advice)
+        yield Finding("problem", "data", str(error), advice)
         return None
     usable = surveyed.dataset
     images = f"{len(usable.train):,} training and {counted(len(usable.test), 'test image')}"
-    yield ok("data", f"{counted(len(usable.classes), 'class')}, {images}")
+    yield Finding("ok", "data", f"{counted(len(usable.classes), 'class')}, {images}")
     yield from _list_sites(usable)
     yield from _list_skipped(usable.skipped, file)
-    yield from (note("data", remark, _IF_MEANT) for remark in surveyed.notes)
+    yield from (Finding("note", "data", remark, _IF_MEANT) for remark in surveyed.notes)
     yield from _check_counts(usable)
     return usable
 
@@ -165,11 +172,11 @@ def _check_folders(data: Data) -> Iterator[Finding]:
             if (home / split).exists():
                 advice = f"move its images into {split}/"
             name = printable(folder.relative_to(root).as_posix())
-            yield note("folders", f"{name}/ was probably meant as {split}/, and is not read as such", advice)
+            yield Finding("note", "folders", f"{name}/ was probably meant as {split}/, and is not read as such", advice)
     for home in homes if is_folder(root / CLIENTS) else ():
         if not any(images_below(home, home, [])):
             advice = f"put its images into {home / SPLITS[0]}, or remove it"
-            yield note("site", f"{printable(home.name)!r} holds no image", advice)
+            yield Finding("note", "site", f"{printable(home.name)!r} holds no image", advice)
     try:
         listed = find_classes(data.classes_file, root)
     except FedCoPLError:
@@ -185,12 +192,12 @@ def _check_folders(data: Data) -> Iterator[Finding]:
             if close_matches
             else f"add it to {listed.origin}, or move its images elsewhere"
         )
-        yield problem("classes", f"there is a folder {name!r}, and no such class in {listed.origin}", advice)
+        yield Finding("problem", "classes", f"there is a folder {name!r}, and no such class in {listed.origin}", advice)
     without = [name for name in classes if name not in class_folders]
     if without and set(classes) & class_folders:
         more = f" and {len(without) - _MOST_NAMED} more" if len(without) > _MOST_NAMED else ""
         few = ", ".join(without[:_MOST_NAMED]) + more
-        yield note("classes", f"no folder for {few}", "nothing, if no image shows them")
+        yield Finding("note", "classes", f"no folder for {few}", "nothing, if no image shows them")
 
 
 def _class_folders(homes: Sequence[Path], classes: set[str]) -> set[str]:
@@ -213,7 +220,11 @@ def _list_sites(dataset: Dataset) -> Iterator[Finding]:
     test = np.zeros(sites, int) if dataset.test.clients is None else np.bincount(dataset.test.clients, minlength=sites)
     for name, images, tested in zip(dataset.clients, train, test, strict=True):
         detail = f"{printable(name)!r}: {images:,} training and {counted(tested, 'test image')}"
-        yield ok("site", detail) if images else problem("site", detail, "give it training images, or remove its folder")
+        yield (
+            Finding("ok", "site", detail)
+            if images
+            else Finding("problem", "site", detail, "give it training images, or remove its folder")
+        )
 
 
 def _list_skipped(skipped: Sequence[Skipped], settings: Path) -> Iterator[Finding]:
@@ -227,7 +238,7 @@ def _list_skipped(skipped: Sequence[Skipped], settings: Path) -> Iterator[Findin
         count = counted(many, "file is skipped,", "files are skipped, for example")
         advice = package or ("fix or remove them" if many > 1 else "fix or remove it")
         listed = f"; fedcopl data check {shlex.quote(str(settings))} --all lists them" if many > 1 else ""
-        yield note("data", f"{count} {name!r}: {reason}", advice + listed)
+        yield Finding("note", "data", f"{count} {name!r}: {reason}", advice + listed)
 
 
 def _check_counts(dataset: Dataset) -> Iterator[Finding]:
@@ -240,9 +251,9 @@ def _check_counts(dataset: Dataset) -> Iterator[Finding]:
     for site, count in images_of.items():
         if count < len(dataset.classes):
             detail = f"{site}: {counted(count, 'image')} for {counted(len(dataset.classes), 'class')}"
-            yield note("data", detail, "add images, or leave out classes that cannot occur")
+            yield Finding("note", "data", detail, "add images, or leave out classes that cannot occur")
     if len(dataset.classes) < 2:
-        yield problem("data", "there is only one class", "name at least two in classes.txt")
+        yield Finding("problem", "data", "there is only one class", "name at least two in classes.txt")
     if owners is None:
         return
     holders: dict[str, set[int]] = defaultdict(set)
@@ -251,7 +262,7 @@ def _check_counts(dataset: Dataset) -> Iterator[Finding]:
             holders[content].add(owner)
     shared = sum(len(sites) > 1 for sites in holders.values())
     if shared:
-        yield note("data", f"{counted(shared, 'image is', 'images are')} at more than one site", _IF_MEANT)
+        yield Finding("note", "data", f"{counted(shared, 'image is', 'images are')} at more than one site", _IF_MEANT)
 
 
 def _check_time(config: RunConfig, clip: Clip, dataset: Dataset) -> Iterator[Finding]:
@@ -259,7 +270,7 @@ def _check_time(config: RunConfig, clip: Clip, dataset: Dataset) -> Iterator[Fin
     run, free = estimate_time(config, clip, dataset), free_memory()
     if free is not None and run.memory > free:
         detail = f"{run}; only {free / GIGABYTE:.1f} GB are free"
-        yield note("cost", detail, "lower train.batch, or use a smaller model")
+        yield Finding("note", "cost", detail, "lower train.batch, or use a smaller model")
     elif run.seconds > _LONG_RUN:
         untrained = settled(config.model_copy(update={"method": "priors", "labeler": "copl", "options": {}}))
         once = config.model_copy(update={"rounds": 2, "train": config.train.model_copy(update={"epochs": 1})})
@@ -267,6 +278,6 @@ def _check_time(config: RunConfig, clip: Clip, dataset: Dataset) -> Iterator[Fin
             f"{typed} (about {in_time(estimate_time(shorter, clip, dataset).seconds)})"
             for typed, shorter in (("method=priors", untrained), ("rounds=2 epochs=1", once))
         ]
-        yield note("cost", str(run), f"for a first try add {' or '.join(offers)}: priors need no training")
+        yield Finding("note", "cost", str(run), f"for a first try add {' or '.join(offers)}: priors need no training")
     else:
-        yield ok("cost", str(run))
+        yield Finding("ok", "cost", str(run))

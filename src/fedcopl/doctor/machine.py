@@ -1,4 +1,4 @@
-"""Checks of the machine, the installed packages, expiring keys, and the connection to a server."""
+"""Findings, and the checks of the machine, the installed packages, expiring keys, and the connection to a server."""
 
 import os
 import platform
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from ..clip.device import choose_arithmetic, threads_for
 from ..config import Model
@@ -17,7 +18,16 @@ from ..data.cache import default_folder
 from ..data.parallel import free_memory, workers
 from ..deployment.wire.addresses import connect, proxy_to, strip_credentials
 from ..errors import ConfigError, FedCoPLError
-from .findings import Finding, note, ok, problem
+
+
+class Finding(NamedTuple):
+    """Result of one check."""
+
+    level: Literal["ok", "note", "problem"]  # a problem stops a run
+    subject: str
+    detail: str
+    advice: str = ""  # what to do about it
+
 
 GIGABYTE = 10**9
 _LOW_MEMORY, _LOW_DISK = 2 * GIGABYTE, GIGABYTE
@@ -33,26 +43,30 @@ _EXTRAS = {  # the module that an extra brings, and what it is for
 
 def check_machine(results: Path) -> Iterator[Finding]:
     """Check Python, packages, memory, the disk of the results, and the cache folder."""
-    yield ok("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    yield Finding("ok", "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     required = [line for line in requires("fedcopl") or [] if "extra ==" not in line]
     missing = [name for line in required if not _is_installed(name := re.split(r"[<>=!~;\[ (]", line)[0])]
     if missing:
-        yield problem("packages", f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
+        yield Finding("problem", "packages", f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
     else:
-        yield ok("packages", f"fedcopl {version('fedcopl')}, torch {version('torch')}, numpy {version('numpy')}")
+        yield Finding(
+            "ok", "packages", f"fedcopl {version('fedcopl')}, torch {version('torch')}, numpy {version('numpy')}"
+        )
     for extra, (module, purpose) in _EXTRAS.items():
         if find_spec(module) is None:
-            yield note(f"extra {extra}", f"not installed; needed for: {purpose}", f"pip install 'fedcopl[{extra}]'")
+            yield Finding(
+                "note", f"extra {extra}", f"not installed; needed for: {purpose}", f"pip install 'fedcopl[{extra}]'"
+            )
         else:
-            yield ok(f"extra {extra}", purpose)
+            yield Finding("ok", f"extra {extra}", purpose)
     free = free_memory()
     if free is None:
-        yield ok("memory", "this system does not report free memory")
+        yield Finding("ok", "memory", "this system does not report free memory")
     elif free < _LOW_MEMORY:
         advice = "close other programs, or lower model.memory and train.batch"
-        yield note("memory", f"{free / GIGABYTE:.1f} GB free", advice)
+        yield Finding("note", "memory", f"{free / GIGABYTE:.1f} GB free", advice)
     else:
-        yield ok("memory", f"{free / GIGABYTE:.1f} GB free")
+        yield Finding("ok", "memory", f"{free / GIGABYTE:.1f} GB free")
     yield _check_disk("disk", results, "free some space, or work in another folder")
     advice = "free some space (fedcopl cache clear), or name another folder in FEDCOPL_CACHE"
     yield _check_disk("cache folder", default_folder(), advice)
@@ -70,9 +84,9 @@ def _check_disk(subject: str, path: Path, advice: str) -> Finding:
     existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     free = shutil.disk_usage(existing).free
     if not os.access(existing, os.W_OK):
-        return problem(subject, f"{path} cannot be written", "choose a folder that you may write to")
+        return Finding("problem", subject, f"{path} cannot be written", "choose a folder that you may write to")
     detail = f"{path}: {free / GIGABYTE:.1f} GB free"
-    return problem(subject, detail, advice) if free < _LOW_DISK else ok(subject, detail)
+    return Finding("problem", subject, detail, advice) if free < _LOW_DISK else Finding("ok", subject, detail)
 
 
 def check_device(model: Model) -> Iterator[Finding]:
@@ -80,14 +94,14 @@ def check_device(model: Model) -> Iterator[Finding]:
     try:
         chosen = choose_arithmetic(model.device, model.precision)
     except FedCoPLError as error:
-        yield problem("device", str(error), "change the setting named above")
+        yield Finding("problem", "device", str(error), "change the setting named above")
         return
-    yield ok("device", f"{chosen.device.type}, {chosen.precision}")
+    yield Finding("ok", "device", f"{chosen.device.type}, {chosen.precision}")
     if model.threads > workers():
         detail = f"model.threads is {model.threads}, but there are {workers()} cores"
-        yield note("threads", detail, "lower model.threads")
+        yield Finding("note", "threads", detail, "lower model.threads")
     else:
-        yield ok("threads", f"{threads_for(model) or 'as torch chooses'} of {workers()} cores")
+        yield Finding("ok", "threads", f"{threads_for(model) or 'as torch chooses'} of {workers()} cores")
 
 
 def check_expiry(folder: Path) -> Iterator[Finding]:
@@ -97,15 +111,15 @@ def check_expiry(folder: Path) -> Iterator[Finding]:
     try:
         endings = list(expiries(folder))
     except FedCoPLError as error:
-        yield problem("keys and certificates", str(error), "fix or replace the file named above")
+        yield Finding("problem", "keys and certificates", str(error), "fix or replace the file named above")
         return
     for ending in endings:
         if ending.days_left < 0:
-            yield problem(ending.what, str(ending), ending.renewal)
+            yield Finding("problem", ending.what, str(ending), ending.renewal)
         elif ending.is_near:
-            yield note(ending.what, str(ending), ending.renewal)
+            yield Finding("note", ending.what, str(ending), ending.renewal)
         else:
-            yield ok(ending.what, str(ending))
+            yield Finding("ok", ending.what, str(ending))
 
 
 def check_server(address: str, certificate: Path | None) -> Iterator[Finding]:
@@ -118,11 +132,13 @@ def check_server(address: str, certificate: Path | None) -> Iterator[Finding]:
         connection = connect(host, int(port), _TIMEOUT)
     except OSError as error:
         advice = "check the address, that the server runs, and that no firewall is in between"
-        yield problem("server", f"{address} cannot be reached: {error.strerror or error}", advice)
+        yield Finding("problem", "server", f"{address} cannot be reached: {error.strerror or error}", advice)
         return
     with connection:
         proxy = proxy_to(host)
-        yield ok("server", f"{address} answers" + (f", through the proxy {strip_credentials(proxy)}" if proxy else ""))
+        yield Finding(
+            "ok", "server", f"{address} answers" + (f", through the proxy {strip_credentials(proxy)}" if proxy else "")
+        )
         yield _check_tls(connection, host, certificate)
 
 
@@ -130,11 +146,11 @@ def _check_tls(connection: socket.socket, host: str, certificate: Path | None) -
     try:
         context = ssl.create_default_context(cafile=certificate)
         with context.wrap_socket(connection, server_hostname=host) as secured:
-            return ok("encryption", f"{secured.version()}, and the certificate is the one expected")
+            return Finding("ok", "encryption", f"{secured.version()}, and the certificate is the one expected")
     except ssl.SSLCertVerificationError as error:
         advice = "ask the operator of the server for its certificate ca.pem, and name it with --ca"
-        return problem("encryption", f"the certificate is not trusted: {error.verify_message}", advice)
+        return Finding("problem", "encryption", f"the certificate is not trusted: {error.verify_message}", advice)
     except (ssl.SSLError, OSError) as error:
         reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
         advice = "start the server with TLS, or check that the port is its own"
-        return problem("encryption", f"no TLS: {reason}", advice)
+        return Finding("problem", "encryption", f"no TLS: {reason}", advice)

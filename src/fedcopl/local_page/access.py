@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 _HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _FORM = "application/x-www-form-urlencoded"
 _LARGEST_FORM = 10_000  # bytes
-POLICY = (
+_POLICY = (
     "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
@@ -62,7 +62,7 @@ class Keys:
 class AccessControl:
     """Checks every request and adds security headers to every response. Without `writes` it accepts no POST."""
 
-    def __init__(self, app: ASGIApp, keys: Keys, *, writes: bool, policy: str = POLICY):
+    def __init__(self, app: ASGIApp, keys: Keys, *, writes: bool, policy: str = _POLICY):
         self._app, self._keys = app, keys
         self._headers = _HEADERS | {"content-security-policy": policy}
         self._methods = {"GET", "HEAD", "POST"} if writes else {"GET", "HEAD"}

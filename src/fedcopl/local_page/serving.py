@@ -82,7 +82,7 @@ def persistent_token(key_file: Path, purpose: str) -> str:
     return new_token()
 
 
-FILES = {
+_FILES = {
     "icon.svg": "image/svg+xml",
     "live.js": "text/javascript",
     "pages.css": "text/css",
@@ -91,7 +91,7 @@ FILES = {
 
 
 @cache
-def environment() -> Environment:
+def _environment() -> Environment:
     jinja = Environment(
         loader=PackageLoader("fedcopl.local_page", "templates"),
         autoescape=True,
@@ -106,7 +106,7 @@ def environment() -> Environment:
 
 
 def page(name: str, status: int = 200, **values: Any) -> HTMLResponse:
-    return HTMLResponse(environment().get_template(name).render(values), status)
+    return HTMLResponse(_environment().get_template(name).render(values), status)
 
 
 def file_routes(*names: str) -> list[Route]:
@@ -118,6 +118,6 @@ def _file_route(name: str) -> Route:
     content = (files("fedcopl.local_page") / "static" / name).read_bytes()
 
     def give(request: Request) -> Response:
-        return Response(content, media_type=FILES[name], headers={"cache-control": "no-cache"})
+        return Response(content, media_type=_FILES[name], headers={"cache-control": "no-cache"})
 
     return Route(f"/static/{name}", give)

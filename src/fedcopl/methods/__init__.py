@@ -5,10 +5,9 @@ A new method is a file here, its test, one line below, a row in docs/methods.md 
 
 from collections.abc import Callable
 
-from ..config import RunConfig
+from ..config import RunConfig, is_as_published
 from ..errors import ConfigError
 from ..labelers import choose_labeler
-from ..published import is_as_published
 from ..registry import Registry
 from .base import Method
 from .bca import BCA
@@ -73,7 +72,7 @@ def choose_method(config: RunConfig) -> Method:
 def run_title(config: RunConfig) -> str:
     """Return the title of a run in tables and pages: method, labeler and priors.
 
-    >>> from fedcopl.published import as_published
+    >>> from fedcopl.config import as_published
     >>> run_title(RunConfig(method="promptfl", labeler="fpl")), run_title(RunConfig())
     ('PromptFL + FPL + priors', 'FedCoPL + priors')
     >>> run_title(RunConfig.from_mapping(as_published(), "the paper"))

@@ -20,7 +20,6 @@ from .curves import ACCURACIES, BYTES, COUNT, PERCENT, SERIES, AccuracyKind, ByR
 from .label_free import mean_confidence
 from .narrative import label_story
 from .run_page import LiveStatus, by_section, template, written
-from .tables import last_recall
 
 _LONG_TITLE = 100
 _OVERLAID = len(SERIES)  # groups in one chart; more could not be distinguished
@@ -284,7 +283,7 @@ def _recall_table(groups: Sequence[_RunGroup]) -> tuple[list[str], list[tuple[st
             return _RankedCell(words.NOTHING)
         return _RankedCell(number.written(PERCENT.write), 1 + round(8 * number.mean / 100))
 
-    last = {group.label: means([last_recall(run.outcome) for run in group.runs]) for group in groups}
+    last = {group.label: means([run.outcome.last_recall for run in group.runs]) for group in groups}
     if not _same_classes(groups) or not any(last.values()):
         return None
     before = {group.label: [run.outcome.zero_shot.recall for run in group.runs] for group in groups}

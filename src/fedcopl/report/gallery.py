@@ -20,7 +20,7 @@ _PER_CLASS = 8  # images shown of a class
 _DOUBTED = 12  # least confident images of all
 _IN_ALL = 480  # with many classes fewer are shown of each, but never fewer than 2
 SIDE = 96  # dots of a thumbnail's longer side
-TINY = 32  # up to this side an image is kept dot by dot and enlarged by the page
+_TINY = 32  # up to this side an image is kept dot by dot and enlarged by the page
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Example:
 
     @property
     def tiny(self) -> bool:
-        return max(self.width, self.height) <= TINY
+        return max(self.width, self.height) <= _TINY
 
 
 def as_plain(examples: Sequence[Example]) -> list[dict[str, Any]]:
@@ -157,7 +157,7 @@ def _example(
 def thumbnail(image: Image.Image) -> tuple[str, int, int]:
     """The image as a data URI, at most SIDE dots wide and high; a tiny one is kept as it is."""
     small = on_white(image)
-    if max(small.size) <= TINY:
+    if max(small.size) <= _TINY:
         return _data_uri(small, "PNG"), *small.size
     small.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
     return _data_uri(small, "JPEG"), *small.size

@@ -18,11 +18,11 @@ from ..run.pseudo_labels import LastLabels
 from ..run.record import ClientRecord, Outcome
 from .narrative import by_rounds, has_priors, refused_priors
 from .numbers import SPACE, shortened
-from .tables import largest_clients
 
 UNSURE = 0.5  # probability of the predicted class below which an image counts as unsure
 REVIEWED = 20  # images to confirm for a first estimate of the accuracy
 LOW_AGREEMENT = 0.5  # of text and prototypes, below which class names may describe the images poorly
+SHOWN = 30  # clients in a table of the report; the others are summed up or folded
 _MAX_CLASSES_SHOWN = 3  # largest classes of a client that are named
 _MIN_SHARE_SHOWN = 0.005  # share of a class that is named
 _LISTED = 10  # clients whose class shares are printed on the terminal
@@ -181,6 +181,14 @@ def label_free(
         any(record.holdout and record.holdout.images for record in outcome.rounds),
         min(1.0, compared[-1].unchanged / compared[-1].compared) if compared else None,
     )
+
+
+def largest_clients(outcome: Outcome, most: int = SHOWN) -> list[int]:
+    """Return all clients in order; if there are many, those with the most training images, largest first."""
+    sizes = np.array([client.train or 0 for client in outcome.clients])
+    if len(sizes) <= SHOWN:
+        return list(range(len(sizes)))
+    return [int(k) for k in np.argsort(-sizes, kind="stable")[:most]]
 
 
 def _label_free_client(

@@ -1,38 +1,37 @@
 """The report of a run: results.json and some example images as one HTML page, also while the run goes on."""
 
 import json
+import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from numpy.typing import NDArray
 
 from ..files import write_text
 from ..run.folder import REPORT, ROUNDS, read_so_far
 from ..run.pseudo_labels import LastLabels, read_last_labels
-from ..run.record import Measured, Outcome
+from ..run.record import ClientRecord, Counts, Measured, Outcome, RoundRecord
 from . import curves
 from . import numbers as words
 from .charts import BarChart, Bars, bar_chart
 from .gallery import Example, read_examples
-from .label_free import LOW_AGREEMENT, REVIEWED, UNSURE, ReviewedClient, label_free, read_reviews
-from .narrative import LabelStory, by_rounds, label_story, lead
-from .tables import (
+from .label_free import (
+    LOW_AGREEMENT,
+    REVIEWED,
     SHOWN,
-    ClassRow,
-    Counted,
-    RecallRow,
-    changed_clients,
-    class_priors,
-    class_rows,
-    counted,
-    heat_tables,
-    recall_rows,
-    reported_clients,
+    UNSURE,
+    ReviewedClient,
+    label_free,
+    largest_clients,
+    read_reviews,
 )
+from .narrative import LabelStory, by_rounds, label_story, lead, refused_priors
 
 _SECTIONS = {
     "result": "Result",
@@ -43,7 +42,12 @@ _SECTIONS = {
     "repeat": "Repeat",
 }
 _PROBLEMS = 20  # lines about replies that were not used and rounds that were rolled back
+_LEVELS = 9  # shades of a heat map, not counting the one of zero
+_CHANGES = 5  # shades of a change, in each direction
 _FILTERS = "change count duration loss percent points ratio several shortened size whole_percent".split()
+_Table = tuple[NDArray[np.int64], NDArray[np.bool_]]
+"""Numbers by client and class, and which clients replied; the row of one that did not is zero."""
+_Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,13 @@ def render(
     live: LiveStatus | None = None,
 ) -> str:
     """Render the report; `labels` are the pseudo labels of the last refresh by client."""
-    story, numbers, recall, priors = label_story(outcome), counted(outcome), recall_rows(outcome), class_priors(outcome)
-    clients = reported_clients(outcome, numbers)
+    story, numbers, recall, priors = (
+        label_story(outcome),
+        _label_counts(outcome),
+        _recall_rows(outcome),
+        _class_priors(outcome),
+    )
+    clients = _reported_clients(outcome, numbers)
     shown_if = {"Class priors": priors["priors"], "Classes": recall}
     result = {
         "labelled": outcome.final.macro is not None,
@@ -92,7 +101,7 @@ def render(
         "label_free": label_free(outcome, labels or {}, reviews),
         "problems": _problems(outcome),
         "clients": clients,
-        "changed": changed_clients(clients),
+        "changed": _changed_clients(clients),
         "taking_part": {row.name: row for row in clients},
         "participation": any(row.rounds not in (None, len(outcome.rounds)) for row in clients),
     }
@@ -122,14 +131,14 @@ def render(
     )
 
 
-def _for_researchers(outcome: Outcome, numbers: Counted | None, story: LabelStory) -> dict[str, Any]:
+def _for_researchers(outcome: Outcome, numbers: Mapping[str, _Table], story: LabelStory) -> dict[str, Any]:
     """Return the variables of the page's collapsed section."""
-    classes = [] if numbers is None else class_rows(outcome, numbers)
+    classes = _class_rows(outcome, numbers) if numbers else []
     return {
         "tiles": list(_tiles(outcome)),
         "classes": classes,
         "balance": _balance_chart(classes, story) if classes else None,
-        "heat_tables": [] if numbers is None else heat_tables(outcome, numbers, story),
+        "heat_tables": _heat_tables(outcome, numbers, story) if numbers else [],
         **curves.run_charts(outcome),
         "steps": curves.time_by_step(outcome),
     }
@@ -171,23 +180,23 @@ def _tiles(outcome: Outcome) -> Iterator[dict[str, Any]]:
         yield {"name": kind.name, "meaning": kind.meaning, "untrained": untrained, "gain": gain, **tile}
 
 
-def _balance_chart(classes: Sequence[ClassRow], story: LabelStory) -> BarChart:
+def _balance_chart(classes: Sequence[_Row], story: LabelStory) -> BarChart:
     """Images per class at the last refresh, with a line at the equal share where the server balances."""
     kinds = ("estimated", "allocated", "selected")
-    series = [Bars(kind, kind, [getattr(row, kind) for row in classes]) for kind in kinds]
-    share = sum(row.estimated for row in classes) / len(classes)
+    series = [Bars(kind, kind, [row[kind] for row in classes]) for kind in kinds]
+    share = sum(row["estimated"] for row in classes) / len(classes)
     level = ("equal share", share) if story.cooperative else None
-    names = [row.name for row in classes]
+    names = [row["name"] for row in classes]
     return bar_chart("Images per class, all clients together", names, series, curves.COUNT, level=level)
 
 
-def _recall_chart(rows: Sequence[RecallRow]) -> BarChart:
+def _recall_chart(rows: Sequence[_Row]) -> BarChart:
     series = [
-        Bars("zero-shot", "estimated", [curves.hundred(row.zero_shot) for row in rows]),
-        Bars("last round", "selected", [curves.hundred(row.last) for row in rows]),
+        Bars("zero-shot", "estimated", [curves.hundred(row["zero_shot"]) for row in rows]),
+        Bars("last round", "selected", [curves.hundred(row["last"]) for row in rows]),
     ]
     measured = [one for one in series if any(number is not None for number in one.numbers)]
-    return bar_chart("Recall of each class", [row.name for row in rows], measured, curves.PERCENT)
+    return bar_chart("Recall of each class", [row["name"] for row in rows], measured, curves.PERCENT)
 
 
 def by_section(settings: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -215,3 +224,195 @@ def _problems(outcome: Outcome) -> list[str]:
     problems = [*before, *by_rounds(lines)]
     more = len(problems) - _PROBLEMS
     return problems if more <= 0 else [*problems[:_PROBLEMS], f"and {words.count(more)} more: see {ROUNDS}"]
+
+
+def _count_table(rows: Sequence[Counts | None], classes: int) -> _Table:
+    """Build a table from one row per client; a client without a reply has None or an empty row."""
+    full = [row or (0,) * classes for row in rows]
+    return np.array(full, np.int64).reshape(len(rows), classes), np.array([bool(row) for row in rows], np.bool_)
+
+
+def _label_counts(outcome: Outcome) -> dict[str, _Table]:
+    """Return the images per client and class at the last refresh by kind: true where known, estimated, ..."""
+    if not outcome.refreshes:
+        return {}
+    classes, last = len(outcome.classes), outcome.refreshes[-1]
+    kinds = {"estimated": last.estimated, "allocated": last.allocated, "selected": last.selected}
+    true = [client.true_counts for client in outcome.clients]
+    tables = {"true": _count_table(true, classes)} if any(row is not None for row in true) else {}
+    return tables | {kind: _count_table(rows, classes) for kind, rows in kinds.items()}
+
+
+@dataclass(frozen=True)
+class _HeatTable:
+    """A table of clients by classes whose cells are shaded by their number."""
+
+    title: str
+    note: str
+    rows: list[tuple[str, list[tuple[int, str]]]]  # client; number and look of each cell, none without a reply
+    others: list[int] | None  # the clients that are not shown, together
+    totals: list[int]
+    signed: bool = False
+    unit: str = "counts"
+    missing: str = "no reply"  # stands for a row without numbers
+
+
+def _heat_tables(outcome: Outcome, numbers: Mapping[str, _Table], story: LabelStory) -> list[_HeatTable]:
+    """The counts with one common scale of shades, and the change where the server balanced the classes."""
+    used = "Labels of the data; they were used." if story.supervised else "Labels of the data; never used in training."
+    notes = {"true": used, "estimated": story.estimated, "allocated": story.allocated, "selected": story.selected}
+    largest = max(int(counts.max(initial=0)) for counts, _ in numbers.values())
+    tables = [_heat_table(outcome, kind.capitalize(), notes[kind], table, largest) for kind, table in numbers.items()]
+    if not story.cooperative:
+        return tables
+    (estimated, replied), (allocated, received) = numbers["estimated"], numbers["allocated"]
+    both = replied & received
+    change = np.where(both[:, None], allocated - estimated, 0)
+    most = int(np.abs(change).max(initial=0))
+    title, note = "Change by the allocation", "Allocated minus estimated."
+    return [*tables, _heat_table(outcome, title, note, (change, both), most, signed=True)]
+
+
+def _heat_table(
+    outcome: Outcome,
+    title: str,
+    note: str,
+    table: _Table,
+    largest: int,
+    together: Callable[[NDArray[np.int64]], list[int]] | None = None,
+    **looks: Any,
+) -> _HeatTable:
+    """Shade the largest clients' numbers, and take the others and all `together`; without it they are added up."""
+    numbers, present = table
+
+    def shaded(number: int) -> tuple[int, str]:
+        if looks.get("signed"):
+            return number, f"{'less' if number < 0 else 'more'}{_shade(abs(number), largest, _CHANGES)}"
+        return number, f"h{_shade(number, largest, _LEVELS)}"
+
+    def added(clients: NDArray[np.int64]) -> list[int]:
+        return [int(number) for number in numbers[clients].sum(axis=0)]
+
+    shown, everyone = largest_clients(outcome), np.arange(len(outcome.clients))
+    rows = [(outcome.clients[k].name, [shaded(n) for n in numbers[k].tolist()] if present[k] else []) for k in shown]
+    rest, of_several = np.setdiff1d(everyone, shown), together or added
+    return _HeatTable(title, note, rows, of_several(rest) if len(rest) else None, of_several(everyone), **looks)
+
+
+def _shares(rows: Sequence[Sequence[float] | None], classes: int) -> NDArray[np.float64]:
+    """Rows that sum to 1, by client and class; zeros where a client's are not known."""
+    numbers = np.array([row or (0.0,) * classes for row in rows], np.float64).reshape(len(rows), classes)
+    sums = numbers.sum(axis=1, keepdims=True)
+    return np.asarray(np.divide(numbers, sums, out=np.zeros_like(numbers), where=sums > 0))
+
+
+def _class_priors(outcome: Outcome) -> dict[str, Any]:
+    """Return the page's table of class priors of the last refresh.
+
+    Returns:
+        priors: The estimated ones, and the true ones where labels exist; nothing without priors.
+        common: Whether all clients that have a prior have the same one.
+        overlap: Sum over the classes of the smaller of estimated and true prior, mean over clients; None if unknown.
+    """
+    classes, last = len(outcome.classes), outcome.refreshes[-1].class_prior if outcome.refreshes else ()
+    if not any(last):
+        return {"priors": [], "common": False, "overlap": None}
+    refused = refused_priors(outcome)
+    own = [None if client.name in refused else row for client, row in zip(outcome.clients, last, strict=True)]
+    estimated, true = _shares(own, classes), _shares([client.true_counts for client in outcome.clients], classes)
+    note = "In per cent; estimated by each client without labels, and never sent."
+    tables = [_prior_table(outcome, "Estimated class prior", note, estimated)]
+    if true.any():
+        tables.append(_prior_table(outcome, "True class prior", "In per cent; from labels that were never used.", true))
+    nonzero, both = estimated[estimated.any(axis=1)], estimated.any(axis=1) & true.any(axis=1)
+    overlap = float(min(np.minimum(estimated, true)[both].sum(axis=1).mean(), 1.0)) if both.any() else None
+    return {"priors": tables, "common": bool(len(nonzero) and np.ptp(nonzero, axis=0).max() < 1e-9), "overlap": overlap}
+
+
+def _prior_table(outcome: Outcome, title: str, note: str, shares: NDArray[np.float64]) -> _HeatTable:
+    present = np.asarray(shares.any(axis=1))
+    images = np.array([client.train or 0 for client in outcome.clients], np.int64)
+
+    def pooled_prior(clients: NDArray[np.int64]) -> list[int]:
+        """Average the class priors, weighted by images; unweighted if their numbers are unknown."""
+        estimated = clients[present[clients]]
+        weights = images[estimated] if images[estimated].any() else np.ones(len(estimated))
+        return [int(share) for share in np.rint(100 * weights @ shares[estimated] / max(weights.sum(), 1))]
+
+    percents = np.rint(100 * shares).astype(np.int64), present
+    return _heat_table(outcome, title, note, percents, 100, pooled_prior, unit="per cent", missing="not estimated")
+
+
+def _shade(number: int, largest: int, levels: int) -> int:
+    """Map a count to a shade from 0 to `levels`, by the square root, so that small counts stay visible."""
+    return math.ceil(levels * math.sqrt(number / largest)) if number else 0
+
+
+def _class_rows(outcome: Outcome, numbers: Mapping[str, _Table]) -> list[_Row]:
+    """Return the images of each class over all clients at the last refresh."""
+    sums = {kind: counts.sum(axis=0).tolist() for kind, (counts, _) in numbers.items()}
+    return [
+        {"name": name, "true": None, **{kind: counts[c] for kind, counts in sums.items()}}
+        for c, name in enumerate(outcome.classes)
+    ]
+
+
+@dataclass(frozen=True)
+class _ReportedClient:
+    """A client with its accuracies, its participation, and its counts of the last refresh."""
+
+    client: ClientRecord
+    priors: float | None  # accuracy of the priors without training
+    rounds: int | None  # in which it took part; None where that is not recorded
+    last: str  # its part in the last round
+    estimated: int = 0
+    allocated: int = 0
+    selected: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.client.name
+
+    @property
+    def points(self) -> float | None:
+        return words.difference(self.client.final, self.client.zero_shot)
+
+
+def _reported_clients(outcome: Outcome, numbers: Mapping[str, _Table]) -> list[_ReportedClient]:
+    """Return the rows of all clients; if there are many, largest first."""
+    clients, rounds = outcome.clients, outcome.rounds
+    untrained = outcome.untrained.clients if outcome.untrained else ()
+    priors = untrained if len(untrained) == len(clients) else (None,) * len(clients)
+    listed = any(record.sites is not None for record in rounds)
+    trained_rounds = [
+        sum(client.name in (record.sites or ()) for record in rounds) if listed else None for client in clients
+    ]
+    last = [_last_part(client.name, rounds[-1]) for client in clients]
+    sums = [counts.sum(axis=1).tolist() for kind, (counts, _) in numbers.items() if kind != "true"]
+    rows = [_ReportedClient(*row) for row in zip(clients, priors, trained_rounds, last, *sums, strict=True)]
+    return [rows[k] for k in largest_clients(outcome, len(rows))]
+
+
+def _last_part(name: str, record: RoundRecord) -> str:
+    if name in record.dropped:
+        return f"reply not used: {record.dropped[name]}"
+    if record.sites is None or name in record.sites:
+        return "took part"
+    return "waits for the next refresh" if name in record.missed_refresh else "absent"
+
+
+def _changed_clients(rows: Sequence[_ReportedClient]) -> tuple[int, int, int] | None:
+    """Count the clients that are better than zero-shot, worse, and equal; None without an evaluation."""
+    measured = [row.points for row in rows if row.points is not None]
+    better, worse = sum(points > 0 for points in measured), sum(points < 0 for points in measured)
+    return (better, worse, len(measured) - better - worse) if measured else None
+
+
+def _recall_rows(outcome: Outcome) -> list[_Row]:
+    """Return the recall of each class, zero-shot and as measured last; empty without labelled test images."""
+    last = outcome.last_recall
+    zero_shot = outcome.zero_shot.recall or (None,) * len(outcome.classes)
+    return [
+        {"name": name, "zero_shot": before, "last": after, "points": words.difference(after, before)}
+        for name, before, after in (zip(outcome.classes, zero_shot, last, strict=True) if last else ())
+    ]

@@ -17,7 +17,7 @@ from ..errors import RunFolderError
 from ..files import make_folders, only_for_owner
 from ..run.folder import file_name
 
-VERSION = 1  # of the tables, kept in the file
+_VERSION = 1  # of the tables, kept in the file
 _PATIENCE = 30  # seconds to wait for another process that is writing
 _SCHEMA = """
 CREATE TABLE answer (
@@ -151,8 +151,8 @@ class Answers:
                 if _version(database) == 0:
                     for statement in _SCHEMA.split(";\n"):
                         database.execute(statement)
-                    database.execute(f"PRAGMA user_version = {VERSION}")
-        if _version(database) != VERSION:
+                    database.execute(f"PRAGMA user_version = {_VERSION}")
+        if _version(database) != _VERSION:
             raise RunFolderError(f"{self.path}: was written by another version of fedcopl, or is something else")
 
 

@@ -207,8 +207,8 @@ def _final_log_probs(gallery: Gallery, folder: Path, progress: Progress) -> NDAr
 
 
 SIDES = {"small": 144, "large": 720}  # dots of the longer side
-TINY = 64  # up to this side an image is enlarged dot by dot
-MEMORY = 64_000_000  # bytes of pictures kept
+_TINY = 64  # up to this side an image is enlarged dot by dot
+_MEMORY = 64_000_000  # bytes of pictures kept
 _AT_ONCE = 3  # images decoded at the same time: one may take 256 MB
 
 
@@ -221,7 +221,7 @@ class _ShownPicture(NamedTuple):
 class ShownPictures:
     """Pictures of a gallery by number and size."""
 
-    def __init__(self, gallery: Gallery, memory: int = MEMORY):
+    def __init__(self, gallery: Gallery, memory: int = _MEMORY):
         self._gallery, self._memory = gallery, memory
         self._kept: OrderedDict[tuple[int, str], _ShownPicture] = OrderedDict()
         self._bytes = 0
@@ -255,7 +255,7 @@ def encoded(image: Image.Image, side: int) -> _ShownPicture:
     """An image at most `side` dots wide and high; a tiny one is enlarged without blurring its dots."""
     plain = on_white(image)
     longest = max(plain.size)
-    if longest <= TINY:
+    if longest <= _TINY:
         factor = max(1, side // longest)
         return _ShownPicture(
             _png(plain.resize((plain.width * factor, plain.height * factor), Image.Resampling.NEAREST)), "image/png"

@@ -21,10 +21,9 @@ from ..data.dataset import clean
 from ..errors import RunFolderError
 from ..local_page.access import AccessControl, Keys, read_form
 from ..local_page.serving import file_routes, page
-from .corrections import answers_csv
 from .expert_answers import AnswerKind, ExpertAnswer, Given
 from .images import NOT_TRAINED, SIDES, ShownPictures
-from .sample_survey import ANSWERED, ORDERS, SAMPLE, Numbers, SampleSurvey
+from .sample_survey import ANSWERED, ORDERS, SAMPLE, Numbers, SampleSurvey, answers_csv
 
 PER_PAGE = 48
 _WITHOUT_CLASS: Mapping[str, AnswerKind] = {"none": "none", "unclear": "unclear"}

@@ -2,7 +2,7 @@
 
 build              settings -> model, images, clients, initial state of the server
 loop               the rounds, with a checkpoint after each, and the outcome at the end
-record             the typed outcome of a run and its writer; record_reader reads it
+record             the typed outcome of a run, its writer and reader
 folder             the files of a run: finding, writing and reading them
 checkpoint         everything that a stopped run needs to resume
 previous_run       a finished run that another one continues

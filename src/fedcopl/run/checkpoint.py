@@ -17,8 +17,7 @@ from ..federation.validation import ReportedCounts
 from ..files import write_bytes
 from ..plurals import counted
 from ..priors.posterior import PosteriorModel
-from .record import Outcome, to_plain
-from .record_reader import read_outcome
+from .record import Outcome, read_outcome, to_plain
 
 _CHECKPOINT = "checkpoint.safetensors"
 
@@ -121,7 +120,7 @@ def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
     )
     clients = _by_client(tensors, "client/", about["clients"])
     states = {client: state_from(own) for client, own in clients.items()}
-    outcome = read_outcome(json.loads(tensors["records"].tobytes())).outcome
+    outcome = read_outcome(json.loads(tensors["records"].tobytes()))
     if len(outcome.rounds) != server.round:
         raise ValueError(f"it records {counted(len(outcome.rounds), 'round')} after round {server.round}")
     return Checkpoint(server, states, outcome)

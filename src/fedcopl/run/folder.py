@@ -39,12 +39,11 @@ from ..federation.server import ServerState
 from ..files import check_output_folder, make_folders, parse_json, read_limited, write_bytes, write_many, write_text
 from ..priors.posterior import PosteriorModel
 from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from .record import Outcome, round_to_plain, to_plain
-from .record_reader import read_outcome
+from .record import Outcome, RoundRecord, adapter, read_outcome, round_to_plain, to_plain
 
 SETTINGS, ROUNDS, PROGRESS, RESULTS = "settings.toml", "rounds.jsonl", "progress.json", "results.json"
 EXAMPLES, REPORT, ENDED, SKIPPED = "examples.json", "report.html", "ended.txt", "skipped.jsonl"
-IMAGES = "images.txt"
+_IMAGES = "images.txt"
 _DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)  # reserved file names of Windows
 SHARED_PROMPTS = "prompts/server.safetensors"
 PRIORS, SITE_PRIOR = "prompts/priors.safetensors", "site_class_prior"  # the common priors; a client's own array
@@ -107,7 +106,7 @@ class RunFolder:
 
     def pin_images(self, digest: str, *, is_new: bool) -> None:
         """Write the digest of the images of a new run; RunFolderError if those of a resumed one differ."""
-        file = self.path / IMAGES
+        file = self.path / _IMAGES
         before = file.read_text(encoding="utf-8").strip() if file.exists() and not is_new else digest
         if before != digest:
             raise RunFolderError(
@@ -244,19 +243,31 @@ def read_so_far(folder: Path) -> Outcome:
     return _read_file(file)
 
 
+def read_rounds(folder: Path) -> tuple[RoundRecord, ...]:
+    """Return the finished rounds of a run from rounds.jsonl; none without the file.
+
+    Raises:
+        RunFolderError: The file is damaged.
+    """
+    file = folder / ROUNDS
+    if not file.is_file():
+        return ()
+    try:
+        return tuple(adapter(RoundRecord).validate_python(parse_json(line)) for line in read_limited(file).splitlines())
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{file}: cannot be read: {str(error).splitlines()[0]}") from error
+
+
 def _read_file(file: Path) -> Outcome:
     try:
-        plain = parse_json(read_limited(file))
-        reading = read_outcome(plain)
-        required = ("name", "classes", "rounds", "settings") if isinstance(plain, dict) else ()
-        missing = [f"{key} is missing or empty" for key in required if not getattr(reading.outcome, key)]
-        errors = [*missing, *reading.errors]
+        outcome = read_outcome(parse_json(read_limited(file)))
+        for key in ("name", "classes", "rounds", "settings"):
+            if not getattr(outcome, key):
+                raise ValueError(f"{key} is missing or empty")
     except OSError as error:
         raise RunFolderError(f"{file}: cannot be read: {error.strerror}") from error
     except ValueError as error:
-        errors = [str(error)]
-    if errors:
         raise RunFolderError(
-            f"{file}: is damaged: {errors[0]}; `fedcopl run --out {file.parent} --resume` writes it again"
-        )
-    return reading.outcome
+            f"{file}: is damaged: {error}; `fedcopl run --out {file.parent} --resume` writes it again"
+        ) from error
+    return outcome

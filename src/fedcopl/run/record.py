@@ -1,7 +1,7 @@
-"""The outcome of a run, as types, and its writer. `docs/results.schema.json` is generated from this file.
+"""The outcome of a run as types, with its writer and reader. `docs/results.schema.json` is generated from this file.
 
-A simulation has the labels of every image; a server of real sites has neither labels nor numbers of images. Whatever is
-unknown is None or empty.
+A simulation has the labels of every image; a server of real sites has neither labels nor numbers of images. Unknown
+values are None or empty.
 """
 
 import math
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any
 
-from pydantic import Field, Strict, TypeAdapter
+from pydantic import Field, Strict, TypeAdapter, ValidationError
 
 from ..algorithm.metrics import Score, accuracy
 from ..plurals import counted
@@ -334,6 +334,11 @@ class Outcome:
         return self.rounds[0].untrained if self.rounds else None
 
     @property
+    def last_recall(self) -> tuple[float | None, ...]:
+        """The recall of each class as it was measured last; empty if it never was."""
+        return next((record.recall for record in reversed(self.rounds) if record.recall), ())
+
+    @property
     def _measured(self) -> list[RoundRecord]:
         return [record for record in self.rounds if record.is_measured]
 
@@ -390,6 +395,58 @@ def to_plain(outcome: Outcome) -> dict[str, Any]:
         plain[key] = {**accuracies, "round": record.round}
     plain |= {"bytes_up": outcome.bytes_up, "bytes_down": outcome.bytes_down, "images_used": outcome.images_used}
     return plain | {"pseudo_label_accuracy": list(outcome.pseudo_label_accuracy)}
+
+
+def read_outcome(plain: object) -> Outcome:
+    """Return the outcome in the content of results.json; missing keys get their defaults.
+
+    Raises:
+        ValueError: A value is invalid; the message has its path, such as `rounds[3].loss is 'high'`.
+
+    >>> run = Outcome(name="demo", classes=("cat", "dog"), rounds=(RoundRecord(round=0, loss=0.5),))
+    >>> read_outcome(to_plain(run)) == run
+    True
+    >>> read_outcome(to_plain(run) | {"seed": "seven"})
+    Traceback (most recent call last):
+    ValueError: seed is 'seven'
+    """
+    try:
+        outcome: Outcome = adapter(Outcome).validate_python(plain)
+    except ValidationError as invalid:
+        raise ValueError(_describe(plain, invalid.errors(include_url=False)[0])) from invalid
+    _check_lengths(outcome)
+    return outcome
+
+
+def _describe(plain: Any, error: Any) -> str:
+    """Return the path and value of an error of pydantic, whose location also has union branches and missing keys."""
+    path = ""
+    for key in error["loc"]:
+        if key not in (range(len(plain)) if isinstance(plain, list) else plain if isinstance(plain, Mapping) else ()):
+            break
+        plain = plain[key]
+        path += f"[{key}]" if isinstance(key, int) else f".{key}"
+    location = path.lstrip(".") or "it"
+    if error["type"] == "missing":
+        return f"{location}.{error['loc'][-1]} is missing"
+    return f"{location} is {error['input']!r:.40}"
+
+
+def _check_lengths(outcome: Outcome) -> None:
+    """Raise ValueError for a list that has not one entry per client or class."""
+    classes, clients = len(outcome.classes), len(outcome.clients)
+    rows: dict[str, Any] = {"zero_shot.recall": outcome.zero_shot.recall}
+    rows |= {f"rounds[{n}].recall": record.recall for n, record in enumerate(outcome.rounds)}
+    rows |= {f"clients[{n}].true_counts": client.true_counts for n, client in enumerate(outcome.clients)}
+    for n, refresh in enumerate(outcome.refreshes):
+        for kind in ("estimated", "allocated", "selected", "class_prior"):
+            table = getattr(refresh, kind)
+            if len(table) != clients and (table or kind != "class_prior"):
+                raise ValueError(f"refreshes[{n}].{kind} has {len(table)} rows for {counted(clients, 'client')}")
+            rows |= {f"refreshes[{n}].{kind}[{k}]": row for k, row in enumerate(table)}
+    for location, row in rows.items():
+        if len(row or ()) not in (0, classes):
+            raise ValueError(f"{location} is not one number for each of {classes} classes")
 
 
 def round_to_plain(record: RoundRecord) -> dict[str, Any]:

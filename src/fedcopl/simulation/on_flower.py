@@ -37,8 +37,7 @@ from ..run.folder import file_name
 from ..run.progress_reporter import ProgressReporter, SilentReporter
 from ..run.record import Outcome
 from .assemble import Simulation, assemble
-from .local_transport import LocalTransport
-from .simulate import simulate
+from .simulate import LocalTransport, simulate
 
 PARTITION = "partition-id"  # Flower's name for the number of a simulated client
 _SIMULATED = ".flower"

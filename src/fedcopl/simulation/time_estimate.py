@@ -21,7 +21,7 @@ from ..methods import choose_method, settled
 from ..plurals import counted
 from ..progress import in_time
 from ..run.build import GIGABYTE, build_model
-from .workers import workers_for, working_memory
+from .worker_pool import workers_for, working_memory
 
 _PROGRAM = 0.55 * GIGABYTE  # Python and torch
 _HOLDOUT_PASSES = 2  # per round: the average that came, and the client's own training

@@ -9,8 +9,7 @@ from typing import Any
 
 from fedcopl.errors import RunFolderError
 from fedcopl.files import parse_json
-from fedcopl.run.record import Outcome, to_plain
-from fedcopl.run.record_reader import read_outcome
+from fedcopl.run.record import Outcome, read_outcome, to_plain
 
 from ..flat_settings import flat
 from .csv_parquet import export_runs
@@ -217,8 +216,10 @@ def _stored(row: tuple[Any, ...]) -> StoredRun:
 
 def _outcome(key: str, text: str) -> Outcome:
     """Of any version; ValueError says what of it cannot be read."""
-    reading = read_outcome(parse_json(text))
-    errors = (*reading.errors, *(() if reading.outcome.rounds else ("there are no rounds",)))
-    if errors:
-        raise ValueError(f"run {key}: {errors[0]}")
-    return reading.outcome
+    try:
+        outcome = read_outcome(parse_json(text))
+    except ValueError as error:
+        raise ValueError(f"run {key}: {error}") from error
+    if not outcome.rounds:
+        raise ValueError(f"run {key}: there are no rounds")
+    return outcome

@@ -1,8 +1,10 @@
-"""`fedcopl review` and `fedcopl watch`: local pages about a site's labels, and about a run."""
+"""`fedcopl report`, `review` and `watch`: pages about a run and about a site's labels."""
 
 import json
 import shlex
 import sys
+import webbrowser
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -19,8 +21,88 @@ from .show import print_next
 
 if TYPE_CHECKING:
     from ..algorithm.accuracy_from_sample import AccuracyEstimate
+    from ..report.comparison import ComparedRun
     from ..review.images import Gallery
     from ..review.sample_survey import SampleOutcome, SampleSurvey
+
+_COMPARISON = Path("comparison.html")
+
+
+def report(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Folders of runs, finished or not; a folder that holds runs stands for all of them.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="The page to write; without it RUN/report.html, or comparison.html.", show_default=False
+        ),
+    ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+) -> None:
+    """Write a self-contained HTML page about a run, or one that compares several.
+
+    RUN is the folder of a run, finished or not, or a folder that holds runs and stands for all of them.
+    """
+    if out is not None:
+        check_output_file(out)
+    from ..report.comparison import write_comparison
+    from ..report.run_page import write_report
+
+    runs = _read(folders)
+    if len(runs) == 1:
+        page = write_report(runs[0].folder, out)
+    else:
+        page = out or _COMPARISON
+        write_comparison(page, runs)
+    print(page)
+    print_next(*_after_report(runs))
+    if show and not webbrowser.open(page.resolve().as_uri()):
+        print("note: no browser was found to open it with", file=sys.stderr)
+
+
+def _after_report(runs: "list[ComparedRun]") -> Iterator[Sequence[object]]:
+    """Yield the commands that can follow, as far as the folder of the run has the files they need."""
+    folder, outcome = runs[0].folder, runs[0].outcome
+    client = ("--client", outcome.clients[0].name) if outcome.clients else ()
+    if len(runs) > 1:
+        yield "fedcopl", "report", folder
+    elif not outcome.is_complete:
+        yield "fedcopl", "watch", folder
+    else:
+        if (folder / "labels").is_dir():
+            yield "fedcopl", "review", folder, *client
+        if (folder / "prompts").is_dir():
+            yield "fedcopl", "predict", "PHOTOS", "-c", folder, *client
+
+
+def _read(folders: list[Path]) -> "list[ComparedRun]":
+    """Read each run once; runs without a finished round are skipped unless requested by name."""
+    from ..report.comparison import ComparedRun
+    from ..run.folder import NothingYet, find_runs, read_so_far
+
+    requested = {folder.resolve() for folder in folders}
+    paths: dict[Path, Path] = {}
+    for path in (path for folder in folders for path in find_runs(folder)):
+        paths.setdefault(path.resolve(), path)
+    runs, empty = [], []
+    for resolved, path in paths.items():
+        try:
+            runs.append(ComparedRun(path, read_so_far(path)))
+        except NothingYet as error:
+            if resolved in requested:
+                raise
+            empty.append(error)
+    if not runs:
+        raise empty[0]
+    for nothing in empty:
+        print(f"note: {nothing}", file=sys.stderr)
+    return runs
 
 
 _RunArgument = Annotated[Path, typer.Argument(help="Folder of a run, or of a site.", show_default=False)]
@@ -29,28 +111,31 @@ _OpenIt = Annotated[bool, typer.Option("--open", help="Open the page in the brow
 
 
 class _WhichLabels(StrEnum):
-    """Which labels are reviewed."""
+    """Labels that are reviewed."""
 
     FINAL = "final"
     REFRESH = "refresh"
 
 
 _Whose = Annotated[
-    str | None, typer.Option(help="Whose images; not needed where there is one client.", show_default=False)
+    str | None,
+    typer.Option(help="Client whose images are reviewed; not needed if there is only one.", show_default=False),
 ]
 _Shown = Annotated[
-    _WhichLabels, typer.Option(help="Those of the finished classifier, or of the last refresh of pseudo labels.")
+    _WhichLabels, typer.Option(help="Labels to review: by the final classifier, or pseudo labels of the last refresh.")
 ]
 _ExportFile = Annotated[
-    Path | None, typer.Option(help="Write all answers into this new CSV file and leave.", show_default=False)
+    Path | None, typer.Option(help="Write all answers to this new CSV file and exit.", show_default=False)
 ]
 _ManifestFile = Annotated[
     Path | None,
-    typer.Option(help="Write a manifest with the random sample as test images and leave.", show_default=False),
+    typer.Option(help="Write a manifest with the random sample as test images and exit.", show_default=False),
 ]
 _MergedFile = Annotated[
     Path | None,
-    typer.Option(help="Take a second reviewer's answers, a file of --export; list what differs.", show_default=False),
+    typer.Option(
+        help="Add a second reviewer's answers from a file of --export, and list the differences.", show_default=False
+    ),
 ]
 
 
@@ -60,12 +145,12 @@ def review(
     labels: _Shown = _WhichLabels.FINAL,
     port: _Port = 0,
     open_it: _OpenIt = False,
-    score: Annotated[bool, typer.Option("--score", help="Print the estimated accuracy and leave.")] = False,
+    score: Annotated[bool, typer.Option("--score", help="Print the estimated accuracy and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --score: one JSON object.")] = False,
     export: _ExportFile = None,
     manifest: _ManifestFile = None,
     merge: _MergedFile = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Also over a file that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
     plugin: PluginFiles = None,
 ) -> None:
     """Review the labels of one client's images on a local page; confirm or correct a few by keyboard.
@@ -147,7 +232,7 @@ def _serve(survey: "SampleSurvey", run: Path, port: int, open_it: bool) -> None:
 
 def _export(survey: "SampleSurvey", path: Path) -> None:
     from ..files import write_text
-    from ..review.corrections import answers_csv
+    from ..review.sample_survey import answers_csv
 
     answers = survey.answers.current().values()
     write_text(path, answers_csv(answers))
@@ -156,7 +241,7 @@ def _export(survey: "SampleSurvey", path: Path) -> None:
 
 
 def _merge(survey: "SampleSurvey", path: Path) -> None:
-    from ..review.corrections import merge_answers
+    from ..review.sample_survey import merge_answers
 
     merged = merge_answers(survey, path)
     differ = len(merged.disagreements)
@@ -171,7 +256,7 @@ def _merge(survey: "SampleSurvey", path: Path) -> None:
 
 
 def _manifest(survey: "SampleSurvey", path: Path, settings: Path) -> None:
-    from ..review.corrections import write_manifest
+    from ..review.sample_survey import write_manifest
 
     tested, classes = write_manifest(survey, path)
     print(f"{path}: {counted(tested, 'labelled test image')}; try them with:")
