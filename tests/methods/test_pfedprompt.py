@@ -5,6 +5,7 @@ import torch
 
 from fedcopl.algorithm.select import Selection
 from fedcopl.methods import choose_method
+from fedcopl.methods.base import Batch
 from methods.toolbox import CHOSEN, SETS, encoder, floats_of, learner_of, trained
 
 
@@ -24,9 +25,9 @@ def test_the_worked_example():
     torch.testing.assert_close(total, torch.tensor([[81.0, 60.114890]]), atol=1e-4, rtol=0)
     # In training an image's own key, here of image 5, is left out: the memory then adds (0, 0.114890).
     seen = []
-    batch = Selection(np.array([5]), np.array([0]))
+    batch = Batch(encoder(), f, classes, named, np.array([5]), np.array([0]), None, lambda: f)
     in_training = choose_method(config_of("pfedprompt", "options.memory_in_training=true"))
-    in_training.loss(encoder(), f, classes, named, batch, lambda logits: seen.append(logits) or logits.sum())
+    in_training.loss(batch, lambda logits: seen.append(logits) or logits.sum())
     torch.testing.assert_close(seen[0], torch.tensor([[80.0, 60.114890]]), atol=1e-4, rtol=0)
 
 

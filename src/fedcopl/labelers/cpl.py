@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..algorithm import BoolArray, FloatArray, IntArray
+from ..algorithm import BoolArray, FloatArray, IntArray, softmax
 from ..algorithm.select import Selection, rank_in_group
 from ..config import RunConfig
 from ..messages import Select
@@ -114,8 +114,7 @@ def with_soft_targets(log_probs: FloatArray, selection: Selection) -> Selection:
     if selection.candidates is None:
         return selection
     scores = np.where(selection.candidates, log_probs[selection.index], -np.inf)
-    weights = np.exp(scores - scores.max(axis=1, keepdims=True))  # a chosen image has at least one candidate
-    return selection._replace(candidates=weights / weights.sum(axis=1, keepdims=True))
+    return selection._replace(candidates=softmax(scores))  # a chosen image has at least one candidate
 
 
 def match(log_probs: FloatArray, candidates: BoolArray, capacity: int) -> Selection:

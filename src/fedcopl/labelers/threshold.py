@@ -21,19 +21,17 @@ from ..messages import Select
 from .base import Labeler
 
 
-class ThresholdOptions(Section):
-    """Settings of the fixed threshold."""
-
-    confidence: float = Field(0.95, gt=0, le=1)
-    """tau: least probability of the predicted class, as in FixMatch"""
-
-
 class Threshold(Labeler):
     """Takes every image whose predicted class reaches a fixed probability."""
 
     title: ClassVar[str] = "threshold"
     summary: ClassVar[str] = "each client trains on its images that reach a fixed confidence"
-    Options = ThresholdOptions
+
+    class Options(Section):
+        """Settings of the fixed threshold."""
+
+        confidence: float = Field(0.95, gt=0, le=1)
+        """tau: least probability of the predicted class, as in FixMatch"""
 
     def count(self, log_probs: FloatArray) -> IntArray:
         """Return how many images of each predicted class reach tau, (C,)."""

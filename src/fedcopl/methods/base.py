@@ -1,7 +1,8 @@
 """The base class of all methods: which arrays are trained and shared, how logits and the loss are computed."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +21,15 @@ Criterion = Callable[[Tensor], Tensor]
 """The loss of a batch's logits on its pseudo labels."""
 
 
-class Batch(NamedTuple):
-    """The selected images of one training step, B of them."""
+@dataclass(frozen=True)
+class Batch:
+    """One training step: its B images with their pseudo labels, and the features by the arrays in training."""
 
-    index: IntArray  # type: ignore[assignment]  # which of the client's images, (B,); hides tuple.index
+    encoder: Encoder
+    images: Tensor  # image features, (B, d)
+    classes: Tensor  # class features, (C, d)
+    params: NamedTensors  # all arrays of the client's model
+    index: IntArray  # which of the client's images, (B,)
     label: IntArray  # pseudo labels, (B,)
     candidates: NDArray[Any] | None  # candidate sets or soft targets, (B, C), if the labeler makes them
     plain: Callable[[], Tensor]  # computes zero-shot CLIP's features of these images, (B, d), without gradient
@@ -140,27 +146,15 @@ class Method:
         """Return the maximum learning rate of one trained array."""
         return self.config.train.lr
 
-    def loss(
-        self,
-        encoder: Encoder,
-        images: Tensor,
-        classes: Tensor,
-        params: NamedTensors,
-        batch: Batch,
-        criterion: Criterion,
-    ) -> Tensor:
+    def loss(self, batch: Batch, criterion: Criterion) -> Tensor:
         """Return the loss of a batch.
 
         Args:
-            encoder: The frozen CLIP.
-            images: The image features of the batch, (B, d).
-            classes: The class features, (C, d).
-            params: All arrays of the client's model.
-            batch: Which images these are, and their pseudo labels.
+            batch: The images with their pseudo labels, the features and the arrays.
             criterion: Computes the loss on the pseudo labels from logits, (B, C). A loss that calls it several times
                 calls it last with the logits of the prediction: losses on candidate sets keep the last probabilities.
         """
-        return criterion(self.logits(encoder, images, classes, params))
+        return criterion(self.logits(batch.encoder, batch.images, batch.classes, batch.params))
 
     def after_training(self, trained: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return further arrays to keep after training; they are never sent."""
@@ -169,6 +163,25 @@ class Method:
     def penalty(self, params: NamedTensors, begin: NamedTensors) -> Tensor | float:
         """Return a regularisation term, given the trained arrays now and at the beginning of the round."""
         return 0.0
+
+
+class FrozenImages(Method):
+    """A method that does not train image features: they are computed once per run."""
+
+    keeps_images = True
+    of_images = ()
+
+    def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
+        return dict.fromkeys(self.of_classes, text_shape(clip, self.config.model))
+
+    def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
+        return encoder.image_features(tokens)
+
+    def plain_images(self, frozen: Tensor) -> Tensor:
+        return frozen
+
+    def images(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:
+        return frozen
 
 
 def as_numpy(tensor: Tensor) -> NDArray[np.float32]:

@@ -23,22 +23,20 @@ from .base import Batch, Criterion, Method, NamedTensors
 from .prompts import Shape
 
 
-class FedCLIPOptions(Section):
-    """Settings of FedCLIP."""
-
-    loss: Literal["ce", "contrastive"] = "ce"
-    """over all classes; or its authors': each image against the texts of its batch, and each text against the images"""
-
-
 class FedCLIP(Method):
     """An adapter on image features, averaged (FedCLIP)."""
 
     title = "FedCLIP"
     words = dict.fromkeys(("down", "down bias", "up", "up bias"), "adapters")
-    Options = FedCLIPOptions
     keeps_images = True
     of_images = ("down", "down bias", "up", "up bias")
     of_classes = ()
+
+    class Options(Section):
+        """Settings of FedCLIP."""
+
+        loss: Literal["ce", "contrastive"] = "ce"
+        """over all classes, or its authors' loss between the images and the texts of a batch, in both directions"""
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         size = clip.feature_size
@@ -70,19 +68,12 @@ class FedCLIP(Method):
     def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         return encoder.class_features(None)
 
-    def loss(
-        self,
-        encoder: Encoder,
-        images: Tensor,
-        classes: Tensor,
-        params: NamedTensors,
-        batch: Batch,
-        criterion: Criterion,
-    ) -> Tensor:
+    def loss(self, batch: Batch, criterion: Criterion) -> Tensor:
         """Return the loss of `options.loss`; candidate sets always have their own loss."""
         if self.options.loss == "ce" or batch.candidates is not None:
-            return super().loss(encoder, images, classes, params, batch, criterion)
-        return contrast(encoder.logits(images, classes[torch.from_numpy(batch.label).to(classes.device)]))
+            return super().loss(batch, criterion)
+        texts = batch.classes[torch.from_numpy(batch.label).to(batch.classes.device)]
+        return contrast(batch.encoder.logits(batch.images, texts))
 
 
 def contrast(logits: Tensor) -> Tensor:

@@ -7,11 +7,10 @@ from torch import Tensor
 from ..clip.encoder import Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
-from .base import Method, NamedTensors
-from .promptfl import FrozenImages
+from .base import FrozenImages, Method, NamedTensors
 from .prompts import Shape, visual_shape
 
-SHARED = {"visual": ("visual",), "text": ("text",), "both": ("visual", "text"), "none": ()}
+_SHARED = {"visual": ("visual",), "text": ("text",), "both": ("visual", "text"), "none": ()}
 
 
 class FedCoPL(Method):
@@ -21,7 +20,7 @@ class FedCoPL(Method):
     is_ours = True
 
     def shared(self) -> tuple[str, ...]:
-        return SHARED[self.config.sharing.aggregate]
+        return _SHARED[self.config.sharing.aggregate]
 
 
 class Local(Method):
@@ -30,19 +29,17 @@ class Local(Method):
     title = "Local"
 
 
-class FedVPTOptions(Section):
-    """Settings of FedVPT."""
-
-    every_block: bool = True
-    """prompts at every vision block, as VPT-deep has them; false: at as many as model.visual_depth says"""
-
-
 class FedVPT(Method):
     """Visual prompts averaged, hand-written sentences for the classes (FedVPT)."""
 
     title = "FedVPT"
-    Options = FedVPTOptions
     of_classes = ()
+
+    class Options(Section):
+        """Settings of FedVPT."""
+
+        every_block: bool = True
+        """prompts at every vision block, as VPT-deep has them; false: at as many as model.visual_depth says"""
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         model = self.config.model
@@ -64,9 +61,6 @@ class ZeroShot(FrozenImages):
     single_round = True
     of_classes = ()
 
-    def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
-        return {}
-
     def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         return encoder.class_features(None)
 
@@ -77,16 +71,14 @@ class PriorsOnly(ZeroShot):
     is_ours = True
 
 
-class CentralOptions(Section):
-    """Settings of the centralised bounds."""
-
-    labels: Literal["pseudo", "truth"] = "pseudo"
-    """train on pseudo labels of all images in one place, or on their true labels: the upper bound"""
-
-
 class Central(Method):
     """Both prompts trained on all images in one place: the centralised baseline."""
 
     title = "Central"
     pools = True
-    Options = CentralOptions
+
+    class Options(Section):
+        """Settings of the centralised bounds."""
+
+        labels: Literal["pseudo", "truth"] = "pseudo"
+        """train on pseudo labels of all images in one place, or on their true labels: the upper bound"""

@@ -25,27 +25,25 @@ from ..config import Section
 from .base import Method, NamedTensors, in_double
 from .prompts import Shape, text_shape
 
-Smoothing = Annotated[float, Field(gt=0)]
-
-
-class FedOTPOptions(Section):
-    """Settings of FedOTP, as in its authors' scripts."""
-
-    mass: float = Field(0.8, gt=0, le=1)
-    """gamma: the share of the patches' mass that must be transported; 1 is balanced transport"""
-    smoothing: Smoothing | Literal["auto"] = "auto"
-    """lambda of the entropy; auto: 0.1, and 0.01 with a ResNet, as its authors' scripts for each"""
+_Smoothing = Annotated[float, Field(gt=0)]
 
 
 class FedOTP(Method):
     """A shared and a personal text prompt, joined by optimal transport over patches (FedOTP)."""
 
     title, words = "FedOTP", {"global text": "global text prompts"}
-    Options = FedOTPOptions
     keeps_images = True
     everyone_first = True
     of_images = ()
     of_classes = ("global text", "local text")
+
+    class Options(Section):
+        """Settings of FedOTP, as in its authors' scripts."""
+
+        mass: float = Field(0.8, gt=0, le=1)
+        """gamma: the share of the patches' mass that must be transported; 1 is balanced transport"""
+        smoothing: _Smoothing | Literal["auto"] = "auto"
+        """lambda of the entropy; auto: 0.1, and 0.01 with a ResNet, as its authors' scripts for each"""
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         shape = text_shape(clip, self.config.model)

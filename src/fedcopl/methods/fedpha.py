@@ -37,30 +37,27 @@ from ..clip.neutral_init import stretched_words
 from ..config import Section
 from ..errors import ConfigError
 from ..rng import stream
-from .base import Batch, Criterion, NamedTensors
-from .promptfl import FrozenImages
+from .base import Batch, Criterion, FrozenImages, NamedTensors
 from .prompts import Shape, text_shape
-
-
-class FedPHAOptions(Section):
-    """Settings of FedPHA."""
-
-    longest: int = Field(0, ge=0)
-    """most vectors in a client's local prompt; 0: model.text_prompts in everyone's"""
-    shortest: int = Field(4, ge=1)
-    """fewest vectors in a client's local prompt; the number is drawn for each client, if `longest` is given"""
-    ratio: float = Field(0.8, gt=0, le=1)
-    """rho: share of the global prompt's directions, the minor ones, that local features are pulled to"""
-    margin: float = Field(1.0, ge=0)
-    """alpha: distance to the features of the global prompt that local features are pushed to"""
 
 
 class FedPHA(FrozenImages):
     """An averaged text prompt, and a personal one of any length, pulled and pushed (FedPHA)."""
 
     title, words = "FedPHA", {"global text": "global text prompts"}
-    Options = FedPHAOptions
     of_classes = ("local text",)
+
+    class Options(Section):
+        """Settings of FedPHA."""
+
+        longest: int = Field(0, ge=0)
+        """most vectors in a client's local prompt; 0: model.text_prompts in everyone's"""
+        shortest: int = Field(4, ge=1)
+        """fewest vectors in a client's local prompt; the number is drawn for each client, if `longest` is given"""
+        ratio: float = Field(0.8, gt=0, le=1)
+        """rho: share of the global prompt's directions, the minor ones, that local features are pulled to"""
+        margin: float = Field(1.0, ge=0)
+        """alpha: distance to the features of the global prompt that local features are pushed to"""
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         (vectors, width), options = text_shape(clip, self.config.model), self.options
@@ -92,17 +89,10 @@ class FedPHA(FrozenImages):
         """Return T_l, (C, d)."""
         return encoder.class_features(used(params["local text"]))
 
-    def loss(
-        self,
-        encoder: Encoder,
-        images: Tensor,
-        classes: Tensor,
-        params: NamedTensors,
-        batch: Batch,
-        criterion: Criterion,
-    ) -> Tensor:
+    def loss(self, batch: Batch, criterion: Criterion) -> Tensor:
         """Return the losses of both prompts on the pseudo labels, plus pull and push."""
-        local, shared = used(params["local text"]), params["global text"]
+        encoder, images, classes = batch.encoder, batch.images, batch.classes
+        local, shared = used(batch.params["local text"]), batch.params["global text"]
         projected = encoder.class_features(minor_part(local, shared, self.options.ratio))
         global_classes = encoder.class_features(shared)
         both = criterion(encoder.logits(images, global_classes)) + criterion(encoder.logits(images, classes))

@@ -18,22 +18,10 @@ from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
 from ..rng import stream
-from .base import Batch, Criterion, NamedTensors
-from .promptfl import FrozenImages
+from .base import Batch, Criterion, FrozenImages, NamedTensors
 from .prompts import Shape
 
 SYNTHETIC = "made-up features"
-
-
-class FSTOptions(Section):
-    """Settings after FST-CBDG; `spread` and `samples` are not published."""
-
-    balance: bool = True
-    """balance rare classes with synthetic features around their text feature"""
-    spread: float = Field(0.5, ge=0)
-    """length of the noise on a text feature of length 1"""
-    samples: int = Field(16, ge=1)
-    """synthetic features of each class"""
 
 
 class FST(FrozenImages):
@@ -44,8 +32,17 @@ class FST(FrozenImages):
     """
 
     title, words = "after FST-CBDG", {"classifier": "linear classifiers"}
-    Options = FSTOptions
     of_classes = ()
+
+    class Options(Section):
+        """Settings after FST-CBDG; `spread` and `samples` are not published."""
+
+        balance: bool = True
+        """balance rare classes with synthetic features around their text feature"""
+        spread: float = Field(0.5, ge=0)
+        """length of the noise on a text feature of length 1"""
+        samples: int = Field(16, ge=1)
+        """synthetic features of each class"""
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         return {"classifier": (classes, clip.feature_size)}
@@ -70,21 +67,14 @@ class FST(FrozenImages):
         scaled = torch.from_numpy(noise / np.sqrt(texts.shape[1])).to(texts)
         return {**constants, SYNTHETIC: F.normalize(texts + self.options.spread * scaled, dim=-1)}
 
-    def loss(
-        self,
-        encoder: Encoder,
-        images: Tensor,
-        classes: Tensor,
-        params: NamedTensors,
-        batch: Batch,
-        criterion: Criterion,
-    ) -> Tensor:
+    def loss(self, batch: Batch, criterion: Criterion) -> Tensor:
         """Return the mean loss over the batch and the synthetic features that balance it."""
-        mean = super().loss(encoder, images, classes, params, batch, criterion)
-        if SYNTHETIC not in params:
+        mean = super().loss(batch, criterion)
+        if SYNTHETIC not in batch.params:
             return mean
+        classes, params = batch.classes, batch.params
         missing = missing_images(batch.label, len(classes)).to(mean)
-        synthetic = self.logits(encoder, params[SYNTHETIC].flatten(0, 1), classes, params)
+        synthetic = self.logits(batch.encoder, params[SYNTHETIC].flatten(0, 1), classes, params)
         targets = torch.arange(len(classes), device=mean.device).repeat(self.options.samples)
         each = F.cross_entropy(synthetic, targets, reduction="none").view(self.options.samples, -1).mean(0)
         return (len(batch.label) * mean + missing @ each) / (len(batch.label) + missing.sum())

@@ -12,13 +12,13 @@ from torch import Tensor
 from ..clip.encoder import ENCODE_BATCH, ClientImages, Encoder
 from ..federation.learner import Prompts as Prompts
 from .base import Method, NamedTensors
-from .prompts import is_text
+from .prompts import kind_of
 
 CLASS_SIDES = 128 * 2**20  # bytes of cached class features: those of all clients of a small model, 64 of a large one
 Key = tuple[tuple[str, bytes, tuple[int, ...]], ...]
 
 
-class Declared(Mapping[str, Tensor]):
+class _Declared(Mapping[str, Tensor]):
     """The arrays that a method declares for one side, and no others, because results are cached by their values.
 
     Raises:
@@ -53,7 +53,9 @@ class PromptedModel:
     def __init__(self, method: Method, encoder: Encoder):
         self.method, self.encoder = method, encoder
         shapes = method.shapes(encoder.clip, encoder.classes)
-        encoder.refuse_long_names(max((shape[0] for name, shape in shapes.items() if is_text(name)), default=0))
+        encoder.refuse_long_names(
+            max((shape[0] for name, shape in shapes.items() if kind_of(name) == "text"), default=0)
+        )
         self._kept: OrderedDict[Key, Tensor] = OrderedDict()  # class features, least recently used first
         self._bytes = 0  # of the cache
 
@@ -76,11 +78,11 @@ class PromptedModel:
 
     def images(self, frozen: Tensor, params: NamedTensors) -> Tensor:
         """Return the image features of a batch, from the arrays that the method declares for them."""
-        return self.method.images(self.encoder, frozen, Declared(params, self.method, "of_images"))
+        return self.method.images(self.encoder, frozen, _Declared(params, self.method, "of_images"))
 
     def classes_of(self, params: NamedTensors) -> Tensor:
         """Return the class features with gradient, from the arrays that the method declares for them."""
-        return self.method.classes(self.encoder, Declared(params, self.method, "of_classes"))
+        return self.method.classes(self.encoder, _Declared(params, self.method, "of_classes"))
 
 
 def _size(key: Key, classes: Tensor) -> int:

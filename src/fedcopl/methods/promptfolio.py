@@ -19,27 +19,21 @@ from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
 from ..clip.neutral_init import stretched_words
 from ..config import Section
-from .base import NamedTensors
-from .promptfl import FrozenImages
-from .prompts import Shape, text_shape
-
-
-class PromptFolioOptions(Section):
-    """Settings of PromptFolio."""
-
-    theta: float = Field(0.4, ge=0, le=1)
-    """weight of the local prompt's class features; 1 - theta is that of the global prompt's"""
+from .base import FrozenImages, NamedTensors
+from .prompts import text_shape
 
 
 class PromptFolio(FrozenImages):
     """A mixture of the class features by an averaged and a personal text prompt (PromptFolio)."""
 
     title, words = "PromptFolio", {"global text": "global text prompts"}
-    Options = PromptFolioOptions
     of_classes = ("global text", "local text")
 
-    def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
-        return dict.fromkeys(self.of_classes, text_shape(clip, self.config.model))
+    class Options(Section):
+        """Settings of PromptFolio."""
+
+        theta: float = Field(0.4, ge=0, le=1)
+        """weight of the local prompt's class features; 1 - theta is that of the global prompt's"""
 
     def shared(self) -> tuple[str, ...]:
         return ("global text",)
