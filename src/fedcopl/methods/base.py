@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +13,7 @@ from ..algorithm import IntArray
 from ..algorithm.select import Selection
 from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
+from ..clip.neutral_init import stretched_words
 from ..config import NoOptions, RunConfig, Section, read_options
 from .prompts import Shape, first_prompts, text_shape, visual_shape
 
@@ -182,6 +184,35 @@ class FrozenImages(Method):
 
     def images(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:
         return frozen
+
+
+class HandWrittenTexts(Method):
+    """A method whose class features are those of zero-shot CLIP, by the hand-written sentences."""
+
+    of_classes = ()
+
+    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
+        return encoder.class_features(None)
+
+
+class TwoTextPrompts(Method):
+    """A method with a text prompt that the server averages, "global text", and one that stays, "local text"."""
+
+    words = MappingProxyType({"global text": "global text prompts"})
+    of_classes: ClassVar[tuple[str, ...]] = ("global text", "local text")
+
+    def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
+        return dict.fromkeys(("global text", "local text"), text_shape(clip, self.config.model))
+
+    def shared(self) -> tuple[str, ...]:
+        return ("global text",)
+
+    def start(self, clip: Clip, classes: int) -> dict[str, Array]:
+        """Return different initial values for the two prompts: equal ones would stay equal."""
+        first = super().start(clip, classes)
+        if self.config.train.init == "neutral":
+            first["local text"] = stretched_words(clip, self.config.model.template, first["local text"].shape)
+        return first
 
 
 def as_numpy(tensor: Tensor) -> NDArray[np.float32]:

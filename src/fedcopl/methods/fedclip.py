@@ -19,18 +19,17 @@ from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
 from ..rng import stream
-from .base import Batch, Criterion, Method, NamedTensors
+from .base import Batch, Criterion, HandWrittenTexts, NamedTensors
 from .prompts import Shape
 
 
-class FedCLIP(Method):
+class FedCLIP(HandWrittenTexts):
     """An adapter on image features, averaged (FedCLIP)."""
 
     title = "FedCLIP"
     words = dict.fromkeys(("down", "down bias", "up", "up bias"), "adapters")
     keeps_images = True
     of_images = ("down", "down bias", "up", "up bias")
-    of_classes = ()
 
     class Options(Section):
         """Settings of FedCLIP."""
@@ -64,9 +63,6 @@ class FedCLIP(Method):
         hidden = torch.tanh(F.linear(frozen, params["down"], params["down bias"]))
         attention = F.linear(hidden, params["up"], params["up bias"]).softmax(-1)
         return F.normalize(attention * frozen, dim=-1)
-
-    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
-        return encoder.class_features(None)
 
     def loss(self, batch: Batch, criterion: Criterion) -> Tensor:
         """Return the loss of `options.loss`; candidate sets always have their own loss."""

@@ -2,12 +2,9 @@
 
 from typing import Literal
 
-from torch import Tensor
-
-from ..clip.encoder import Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
-from .base import FrozenImages, Method, NamedTensors
+from .base import FrozenImages, HandWrittenTexts, Method
 from .prompts import Shape, visual_shape
 
 _SHARED = {"visual": ("visual",), "text": ("text",), "both": ("visual", "text"), "none": ()}
@@ -29,11 +26,10 @@ class Local(Method):
     title = "Local"
 
 
-class FedVPT(Method):
+class FedVPT(HandWrittenTexts):
     """Visual prompts averaged, hand-written sentences for the classes (FedVPT)."""
 
     title = "FedVPT"
-    of_classes = ()
 
     class Options(Section):
         """Settings of FedVPT."""
@@ -49,20 +45,13 @@ class FedVPT(Method):
     def shared(self) -> tuple[str, ...]:
         return ("visual",)
 
-    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
-        return encoder.class_features(None)
 
-
-class ZeroShot(FrozenImages):
+class ZeroShot(HandWrittenTexts, FrozenImages):
     """Zero-shot CLIP, nothing trained."""
 
     title = "CLIP"
     trains = False
     single_round = True
-    of_classes = ()
-
-    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
-        return encoder.class_features(None)
 
 
 class PriorsOnly(ZeroShot):

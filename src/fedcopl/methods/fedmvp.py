@@ -31,19 +31,18 @@ from ..clip.frozen_clip import Clip
 from ..clip.vision_towers import VisionTower
 from ..config import Section
 from ..errors import ConfigError
-from .base import Batch, Criterion, Method, NamedTensors
+from .base import Batch, Criterion, HandWrittenTexts, NamedTensors
 from .cross_attention import LAYERS, cross_attention, layer_shapes, standardised
 from .prompts import Shape, initial_layers
 
 _PROMPTFORMER = ("text map", "text map bias", *LAYERS)
 
 
-class FedMVP(Method):
+class FedMVP(HandWrittenTexts):
     """A network that makes visual prompts of each image and the class texts, averaged (FedMVP)."""
 
     title, words = "FedMVP", dict.fromkeys(_PROMPTFORMER, "prompt generators")
     of_images = _PROMPTFORMER
-    of_classes = ()
 
     class Options(Section):
         """Settings of FedMVP, as in its authors' code."""
@@ -79,9 +78,6 @@ class FedMVP(Method):
         if isinstance(vision, VisionTower):
             prompts = vision.norm_first(prompts)
         return encoder.image_features(torch.cat([frozen, prompts], dim=1))
-
-    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
-        return encoder.class_features(None)
 
     def loss(self, batch: Batch, criterion: Criterion) -> Tensor:
         """Return the loss on the pseudo labels plus the distance to the features of zero-shot CLIP."""

@@ -33,18 +33,17 @@ from torch import Tensor
 
 from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
-from ..clip.neutral_init import stretched_words
 from ..config import Section
 from ..errors import ConfigError
 from ..rng import stream
-from .base import Batch, Criterion, FrozenImages, NamedTensors
+from .base import Batch, Criterion, FrozenImages, NamedTensors, TwoTextPrompts
 from .prompts import Shape, text_shape
 
 
-class FedPHA(FrozenImages):
+class FedPHA(TwoTextPrompts, FrozenImages):
     """An averaged text prompt, and a personal one of any length, pulled and pushed (FedPHA)."""
 
-    title, words = "FedPHA", {"global text": "global text prompts"}
+    title = "FedPHA"
     of_classes = ("local text",)
 
     class Options(Section):
@@ -64,16 +63,6 @@ class FedPHA(FrozenImages):
         if 0 < options.longest < options.shortest:
             raise ConfigError(f"options.longest: is {options.longest}, and options.shortest is {options.shortest}")
         return {"global text": (vectors, width), "local text": (options.longest or vectors, width)}
-
-    def shared(self) -> tuple[str, ...]:
-        return ("global text",)
-
-    def start(self, clip: Clip, classes: int) -> dict[str, Array]:
-        """Return different initial values for the two prompts: equal ones would have no distance to push."""
-        first = super().start(clip, classes)
-        if self.config.train.init == "neutral":
-            first["local text"] = stretched_words(clip, self.config.model.template, first["local text"].shape)
-        return first
 
     def start_at(self, start: Mapping[str, Array], client: int) -> Mapping[str, Array]:
         """Return the local prompt in the client's own length: rows beyond it are zero."""

@@ -18,13 +18,13 @@ from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
 from ..rng import stream
-from .base import Batch, Criterion, FrozenImages, NamedTensors
+from .base import Batch, Criterion, FrozenImages, HandWrittenTexts, NamedTensors
 from .prompts import Shape
 
 SYNTHETIC = "made-up features"
 
 
-class FST(FrozenImages):
+class FST(HandWrittenTexts, FrozenImages):
     """A linear classifier averaged, rare classes balanced with synthetic features (after Yan & Guo).
 
     z_c = <f, w_c + D_c>, where D starts at 0 and is trained. CLIP's scale s is left out: with s, images that the model
@@ -32,7 +32,6 @@ class FST(FrozenImages):
     """
 
     title, words = "after FST-CBDG", {"classifier": "linear classifiers"}
-    of_classes = ()
 
     class Options(Section):
         """Settings after FST-CBDG; `spread` and `samples` are not published."""
@@ -52,9 +51,6 @@ class FST(FrozenImages):
 
     def start(self, clip: Clip, classes: int) -> dict[str, Array]:
         return {name: np.zeros(shape, np.float32) for name, shape in self.shapes(clip, classes).items()}
-
-    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
-        return encoder.class_features(None)
 
     def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
         return images @ (classes + params["classifier"]).T

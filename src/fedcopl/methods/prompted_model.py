@@ -6,15 +6,18 @@ from functools import cached_property
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..algorithm.holdout import evenly_spaced
 from ..clip.encoder import ENCODE_BATCH, ClientImages, Encoder
 from ..federation.learner import Prompts as Prompts
 from .base import Method, NamedTensors
 from .prompts import kind_of
 
 CLASS_SIDES = 128 * 2**20  # bytes of cached class features: those of all clients of a small model, 64 of a large one
+_COMPARED_IMAGES = 64  # a share is then known to a few per cent
 Key = tuple[tuple[str, bytes, tuple[int, ...]], ...]
 
 
@@ -105,13 +108,26 @@ class ImageSide:
     def __len__(self) -> int:
         return len(self._images)
 
-    def part(self, rows: NDArray[np.int64]) -> "ImageSide":
-        """Return the features of some of these images, with caches of their own."""
-        return ImageSide(self._model, self._images.part(rows))
+    @torch.inference_mode()
+    def effect_of(self, prompts: Prompts) -> tuple[int, float | None, float]:
+        """Compare prompts with zero-shot CLIP on at most 64 evenly spaced images.
 
-    def inference_prompts(self, prompts: Prompts) -> Prompts:
-        """Return the arrays for labelling and evaluation."""
-        return self._model.method.inference_prompts(prompts)
+        Zero-shot features of all images are computed and kept, because the first labels need them.
+
+        Returns:
+            The number of images compared, the mean cosine of the features with and without prompts (None where a
+            method has other features), and the share of the images with the same prediction.
+        """
+        if not len(self):
+            return 0, None, 1.0
+        index = evenly_spaced(len(self), _COMPARED_IMAGES)
+        rows, some = torch.from_numpy(index), ImageSide(self._model, self._images.part(index))
+        same = some.logits(prompts).argmax(-1) == self.zero_shot_logits()[rows].argmax(-1)
+        prompted = torch.cat(some.features(self._model.method.inference_prompts(prompts)))
+        plain = self.plain_part(index)
+        has_cosine = prompted.shape == plain.shape
+        cosine = F.cosine_similarity(prompted, plain).double().mean().item() if has_cosine else None
+        return len(index), cosine, same.double().mean().item()
 
     def frozen(self, index: NDArray[np.int64]) -> Tensor:
         """Return the frozen part of some images, on the device."""
