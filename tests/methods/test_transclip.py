@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedcopl.errors import ConfigError
-from fedcopl.methods import choose_method
+from fedcopl.methods import choose_method, settled
 from fedcopl.methods.site_fit import FEATURES
 from methods.toolbox import CHOSEN, config_of, floats_of, learner_of
 
@@ -12,7 +12,7 @@ from methods.toolbox import CHOSEN, config_of, floats_of, learner_of
 def test_nothing_is_trained_or_shared():
     assert floats_of("transclip") == ({}, {})
     method = choose_method(config_of("transclip"))
-    assert (method.trains, method.single_round, method.personal_without_training) == (False, True, True)
+    assert (method.trains, settled(method.config).rounds, method.personal_without_training) == (False, 1, True)
 
 
 def test_it_is_plain_clip_until_it_has_seen_the_sites_images():

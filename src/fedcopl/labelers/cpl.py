@@ -5,7 +5,6 @@ class it was matched to only limits how many do.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 
@@ -29,8 +28,8 @@ CPL_USUAL = (0.60, 0.90)
 class CPL(PerClassLabeler):
     """Selects images with sets of candidate classes, at most the same number for every class."""
 
-    title: ClassVar[str] = "CPL"
-    summary: ClassVar[str] = "each client trains on its own images with a set of candidate labels for each"
+    title = "CPL"
+    summary = "each client trains on its own images with a set of candidate labels for each"
 
     @property
     def loss(self) -> str:

@@ -3,7 +3,7 @@
 UPL (`upl.py`) is the rule "argmax" without a refresh.
 """
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -18,8 +18,8 @@ _Ranked = tuple[float, int]  # score, image: they sort by score, and on a tie by
 class FPL(PerClassLabeler):
     """Takes the same number of the most confident images for every class."""
 
-    title: ClassVar[str] = "FPL"
-    summary: ClassVar[str] = "each client trains on its most confident images of each class"
+    title = "FPL"
+    summary = "each client trains on its most confident images of each class"
 
     def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
         """Return the most confident images of each class, by the rule of `labels.fpl_rule`."""

@@ -8,8 +8,6 @@ Choices: T = 1 trains towards the posterior itself; T < 1 sharpens it, as MixMat
 the model while it trains (FST-CBDG); here they change at each refresh.
 """
 
-from typing import ClassVar
-
 from pydantic import Field
 
 from ..algorithm import FloatArray, IntArray, softmax
@@ -19,17 +17,19 @@ from ..messages import Select
 from .base import Labeler
 
 
+class _SoftOptions(Section):
+    """Settings of soft labels."""
+
+    temperature: float = Field(1.0, gt=0)
+    """T: below 1 sharpens the targets, above 1 flattens them"""
+
+
 class Soft(Labeler):
     """Takes every image, with its class probabilities as the target."""
 
-    title: ClassVar[str] = "soft labels"
-    summary: ClassVar[str] = "each client trains on all its images with the probability of each class as the target"
-
-    class Options(Section):
-        """Settings of soft labels."""
-
-        temperature: float = Field(1.0, gt=0)
-        """T: below 1 sharpens the targets, above 1 flattens them"""
+    title = "soft labels"
+    summary = "each client trains on all its images with the probability of each class as the target"
+    Options = _SoftOptions
 
     @property
     def loss(self) -> str:

@@ -9,8 +9,6 @@ the priors if they are on. Not built: the paper's average over the probabilities
 over several trained prompts.
 """
 
-from typing import ClassVar
-
 import numpy as np
 
 from ..algorithm import FloatArray, IntArray
@@ -22,8 +20,8 @@ from .base import PerClassLabeler
 class UPL(PerClassLabeler):
     """Takes the same number of the most confident images for every class, once, with zero-shot CLIP."""
 
-    title: ClassVar[str] = "UPL"
-    summary: ClassVar[str] = "each client trains on the images of each class that zero-shot CLIP is most confident of"
+    title = "UPL"
+    summary = "each client trains on the images of each class that zero-shot CLIP is most confident of"
     refreshes = False
 
     def quota(self, counts: IntArray, images: int, request: Select) -> IntArray:

@@ -63,8 +63,7 @@ class Method:
     title: ClassVar[str] = "Local"  # display name; `run_title` adds labeler and priors
     is_ours: ClassVar[bool] = False  # CoPL's labels and priors are expected of it; otherwise a method of the literature
     words: ClassVar[Mapping[str, str]] = {"visual": "visual prompts", "text": "text prompts"}  # names of shared arrays
-    single_round: ClassVar[bool] = False  # further rounds would change nothing
-    trains: ClassVar[bool] = True  # False: nothing is trained
+    trains: ClassVar[bool] = True  # False: nothing is trained, so there is one round
     personal_without_training: ClassVar[bool] = False  # each site's predictions are its own although nothing is trained
     pools: ClassVar[bool] = False  # all images in one place: the centralised baseline
     Options: ClassVar[type[Section]] = NoOptions  # the method's own settings, from the section [options]

@@ -31,22 +31,24 @@ from .site_fit import Scores, SiteFit
 _LEAST = 1e-300  # a probability whose logarithm is still finite
 
 
+class _BCAOptions(Section):
+    """Settings of BCA."""
+
+    likelihood_threshold: float = Field(0.05, ge=0, le=1)
+    """tau_1: probability above which an image moves its class embedding"""
+    prior_threshold: float = Field(0.65, ge=0, le=1)
+    """tau_2: probability above which an image moves the prior of its class embedding"""
+    text_count: float = Field(20, gt=0)
+    """a: images that a text feature counts as in its class embedding"""
+    prior_count: float = Field(1, gt=0)
+    """b: images that the one-hot prior counts as"""
+
+
 class BCA(SiteFit):
     """Class embeddings and class priors updated by one image after the other, nothing trained (BCA)."""
 
     title = "BCA"
-
-    class Options(Section):
-        """Settings of BCA."""
-
-        likelihood_threshold: float = Field(0.05, ge=0, le=1)
-        """tau_1: probability above which an image moves its class embedding"""
-        prior_threshold: float = Field(0.65, ge=0, le=1)
-        """tau_2: probability above which an image moves the prior of its class embedding"""
-        text_count: float = Field(20, gt=0)
-        """a: images that a text feature counts as in its class embedding"""
-        prior_count: float = Field(1, gt=0)
-        """b: images that the one-hot prior counts as"""
+    Options = _BCAOptions
 
     def fit(self, features: FloatArray, log_probs: FloatArray, texts: FloatArray, scale: float) -> Scores:
         options = self.options

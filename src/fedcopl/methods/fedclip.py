@@ -23,6 +23,13 @@ from .base import Batch, Criterion, HandWrittenTexts, NamedTensors
 from .prompts import Shape
 
 
+class _FedCLIPOptions(Section):
+    """Settings of FedCLIP."""
+
+    loss: Literal["ce", "contrastive"] = "ce"
+    """over all classes, or its authors' loss between the images and the texts of a batch, in both directions"""
+
+
 class FedCLIP(HandWrittenTexts):
     """An adapter on image features, averaged (FedCLIP)."""
 
@@ -30,12 +37,7 @@ class FedCLIP(HandWrittenTexts):
     words = dict.fromkeys(("down", "down bias", "up", "up bias"), "adapters")
     keeps_images = True
     of_images = ("down", "down bias", "up", "up bias")
-
-    class Options(Section):
-        """Settings of FedCLIP."""
-
-        loss: Literal["ce", "contrastive"] = "ce"
-        """over all classes, or its authors' loss between the images and the texts of a batch, in both directions"""
+    Options = _FedCLIPOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         size = clip.feature_size

@@ -26,16 +26,18 @@ class Local(Method):
     title = "Local"
 
 
+class _FedVPTOptions(Section):
+    """Settings of FedVPT."""
+
+    every_block: bool = True
+    """prompts at every vision block, as VPT-deep has them; false: at as many as model.visual_depth says"""
+
+
 class FedVPT(HandWrittenTexts):
     """Visual prompts averaged, hand-written sentences for the classes (FedVPT)."""
 
     title = "FedVPT"
-
-    class Options(Section):
-        """Settings of FedVPT."""
-
-        every_block: bool = True
-        """prompts at every vision block, as VPT-deep has them; false: at as many as model.visual_depth says"""
+    Options = _FedVPTOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         model = self.config.model
@@ -51,7 +53,6 @@ class ZeroShot(HandWrittenTexts, FrozenImages):
 
     title = "CLIP"
     trains = False
-    single_round = True
 
 
 class PriorsOnly(ZeroShot):
@@ -60,14 +61,16 @@ class PriorsOnly(ZeroShot):
     is_ours = True
 
 
+class _CentralOptions(Section):
+    """Settings of the centralised bounds."""
+
+    labels: Literal["pseudo", "truth"] = "pseudo"
+    """train on pseudo labels of all images in one place, or on their true labels: the upper bound"""
+
+
 class Central(Method):
     """Both prompts trained on all images in one place: the centralised baseline."""
 
     title = "Central"
     pools = True
-
-    class Options(Section):
-        """Settings of the centralised bounds."""
-
-        labels: Literal["pseudo", "truth"] = "pseudo"
-        """train on pseudo labels of all images in one place, or on their true labels: the upper bound"""
+    Options = _CentralOptions

@@ -38,21 +38,23 @@ from .prompts import Shape, initial_layers
 _PROMPTFORMER = ("text map", "text map bias", *LAYERS)
 
 
+class _FedMVPOptions(Section):
+    """Settings of FedMVP, as in its authors' code."""
+
+    prompts: int = Field(4, ge=1)
+    """p: visual prompts made of each image"""
+    heads: int = Field(4, ge=1)
+    """of the cross-attention"""
+    consistency: float = Field(10.0, ge=0)
+    """lambda: weight of the distance to the features of zero-shot CLIP; 0: none"""
+
+
 class FedMVP(HandWrittenTexts):
     """A network that makes visual prompts of each image and the class texts, averaged (FedMVP)."""
 
     title, words = "FedMVP", dict.fromkeys(_PROMPTFORMER, "prompt generators")
     of_images = _PROMPTFORMER
-
-    class Options(Section):
-        """Settings of FedMVP, as in its authors' code."""
-
-        prompts: int = Field(4, ge=1)
-        """p: visual prompts made of each image"""
-        heads: int = Field(4, ge=1)
-        """of the cross-attention"""
-        consistency: float = Field(10.0, ge=0)
-        """lambda: weight of the distance to the features of zero-shot CLIP; 0: none"""
+    Options = _FedMVPOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         width = clip.vision.prompt_width

@@ -26,6 +26,15 @@ from .base import NamedTensors, TwoTextPrompts, in_double
 _Smoothing = Annotated[float, Field(gt=0)]
 
 
+class _FedOTPOptions(Section):
+    """Settings of FedOTP, as in its authors' scripts."""
+
+    mass: float = Field(0.8, gt=0, le=1)
+    """gamma: the share of the patches' mass that must be transported; 1 is balanced transport"""
+    smoothing: _Smoothing | Literal["auto"] = "auto"
+    """lambda of the entropy; auto: 0.1, and 0.01 with a ResNet, as its authors' scripts for each"""
+
+
 class FedOTP(TwoTextPrompts):
     """A shared and a personal text prompt, joined by optimal transport over patches (FedOTP)."""
 
@@ -33,14 +42,7 @@ class FedOTP(TwoTextPrompts):
     keeps_images = True
     everyone_first = True
     of_images = ()
-
-    class Options(Section):
-        """Settings of FedOTP, as in its authors' scripts."""
-
-        mass: float = Field(0.8, gt=0, le=1)
-        """gamma: the share of the patches' mass that must be transported; 1 is balanced transport"""
-        smoothing: _Smoothing | Literal["auto"] = "auto"
-        """lambda of the entropy; auto: 0.1, and 0.01 with a ResNet, as its authors' scripts for each"""
+    Options = _FedOTPOptions
 
     def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
         return encoder.patch_features(tokens)

@@ -25,21 +25,23 @@ from .base import Batch, Criterion, FrozenImages, NamedTensors
 from .prompts import Shape, text_shape
 
 
+class _FedPGPOptions(Section):
+    """Settings of FedPGP."""
+
+    rank: int = Field(8, ge=1)
+    """b: rank of the personal adaptation"""
+    mu: float = Field(0.5, ge=0)
+    """weight of the contrastive loss; 0: none"""
+    temperature: float = Field(0.5, gt=0)
+    """tau of the contrastive loss"""
+
+
 class FedPGP(FrozenImages):
     """An averaged text prompt plus a personal low-rank one, held near zero-shot CLIP (FedPGP)."""
 
     title, words = "FedPGP", {"global text": "global text prompts"}
     of_classes = ("global text", "low rank left", "low rank right")
-
-    class Options(Section):
-        """Settings of FedPGP."""
-
-        rank: int = Field(8, ge=1)
-        """b: rank of the personal adaptation"""
-        mu: float = Field(0.5, ge=0)
-        """weight of the contrastive loss; 0: none"""
-        temperature: float = Field(0.5, gt=0)
-        """tau of the contrastive loss"""
+    Options = _FedPGPOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         vectors, width = text_shape(clip, self.config.model)

@@ -40,23 +40,25 @@ from .base import Batch, Criterion, FrozenImages, NamedTensors, TwoTextPrompts
 from .prompts import Shape, text_shape
 
 
+class _FedPHAOptions(Section):
+    """Settings of FedPHA."""
+
+    longest: int = Field(0, ge=0)
+    """most vectors in a client's local prompt; 0: model.text_prompts in everyone's"""
+    shortest: int = Field(4, ge=1)
+    """fewest vectors in a client's local prompt; the number is drawn for each client, if `longest` is given"""
+    ratio: float = Field(0.8, gt=0, le=1)
+    """rho: share of the global prompt's directions, the minor ones, that local features are pulled to"""
+    margin: float = Field(1.0, ge=0)
+    """alpha: distance to the features of the global prompt that local features are pushed to"""
+
+
 class FedPHA(TwoTextPrompts, FrozenImages):
     """An averaged text prompt, and a personal one of any length, pulled and pushed (FedPHA)."""
 
     title = "FedPHA"
     of_classes = ("local text",)
-
-    class Options(Section):
-        """Settings of FedPHA."""
-
-        longest: int = Field(0, ge=0)
-        """most vectors in a client's local prompt; 0: model.text_prompts in everyone's"""
-        shortest: int = Field(4, ge=1)
-        """fewest vectors in a client's local prompt; the number is drawn for each client, if `longest` is given"""
-        ratio: float = Field(0.8, gt=0, le=1)
-        """rho: share of the global prompt's directions, the minor ones, that local features are pulled to"""
-        margin: float = Field(1.0, ge=0)
-        """alpha: distance to the features of the global prompt that local features are pushed to"""
+    Options = _FedPHAOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         (vectors, width), options = text_shape(clip, self.config.model), self.options

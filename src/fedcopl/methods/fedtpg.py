@@ -29,17 +29,19 @@ from .prompts import Shape, initial_layers, initial_prompts, text_shape
 _GENERATOR = ("queries", *LAYERS)
 
 
+class _FedTPGOptions(Section):
+    """Settings of FedTPG."""
+
+    heads: int = Field(4, ge=1)
+    """of the cross-attention"""
+
+
 class FedTPG(FrozenImages):
     """A generator of the text prompt from the class names, averaged (FedTPG)."""
 
     title, words = "FedTPG", dict.fromkeys(_GENERATOR, "prompt generators")
     of_classes = _GENERATOR
-
-    class Options(Section):
-        """Settings of FedTPG."""
-
-        heads: int = Field(4, ge=1)
-        """of the cross-attention"""
+    Options = _FedTPGOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         vectors, width = text_shape(clip, self.config.model)

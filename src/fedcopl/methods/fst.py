@@ -24,6 +24,17 @@ from .prompts import Shape
 SYNTHETIC = "made-up features"
 
 
+class _FSTOptions(Section):
+    """Settings after FST-CBDG; `spread` and `samples` are not published."""
+
+    balance: bool = True
+    """balance rare classes with synthetic features around their text feature"""
+    spread: float = Field(0.5, ge=0)
+    """length of the noise on a text feature of length 1"""
+    samples: int = Field(16, ge=1)
+    """synthetic features of each class"""
+
+
 class FST(HandWrittenTexts, FrozenImages):
     """A linear classifier averaged, rare classes balanced with synthetic features (after Yan & Guo).
 
@@ -32,16 +43,7 @@ class FST(HandWrittenTexts, FrozenImages):
     """
 
     title, words = "after FST-CBDG", {"classifier": "linear classifiers"}
-
-    class Options(Section):
-        """Settings after FST-CBDG; `spread` and `samples` are not published."""
-
-        balance: bool = True
-        """balance rare classes with synthetic features around their text feature"""
-        spread: float = Field(0.5, ge=0)
-        """length of the noise on a text feature of length 1"""
-        samples: int = Field(16, ge=1)
-        """synthetic features of each class"""
+    Options = _FSTOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         return {"classifier": (classes, clip.feature_size)}

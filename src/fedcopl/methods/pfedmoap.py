@@ -35,6 +35,19 @@ EXPERTS = "experts' text"  # as the client names what the server sends
 _EXPERTS_CLASSES = "experts' classes"  # made of them while the client trains
 
 
+class _PFedMoAPOptions(Section):
+    """Settings of pFedMoAP, as in its authors' configuration."""
+
+    experts: int = Field(10, ge=1)
+    """E: prompts in the mixture, the client's own and E - 1 of the clients nearest to it"""
+    own_weight: float = Field(0.5, ge=0)
+    """lambda: weight of the client's own prompt relative to the mixture"""
+    heads: int = Field(8, ge=1)
+    """of the gate's attention"""
+    gate_lr: float = Field(0.01, gt=0)
+    """learning rate of the gate at its highest; the prompt has train.lr"""
+
+
 class PFedMoAP(FrozenImages):
     """A shared text prompt, mixed with those of the nearest clients by a personal gate (pFedMoAP).
 
@@ -43,18 +56,7 @@ class PFedMoAP(FrozenImages):
 
     title = "pFedMoAP"
     of_classes = ("text", EXPERTS, _EXPERTS_CLASSES)
-
-    class Options(Section):
-        """Settings of pFedMoAP, as in its authors' configuration."""
-
-        experts: int = Field(10, ge=1)
-        """E: prompts in the mixture, the client's own and E - 1 of the clients nearest to it"""
-        own_weight: float = Field(0.5, ge=0)
-        """lambda: weight of the client's own prompt relative to the mixture"""
-        heads: int = Field(8, ge=1)
-        """of the gate's attention"""
-        gate_lr: float = Field(0.01, gt=0)
-        """learning rate of the gate at its highest; the prompt has train.lr"""
+    Options = _PFedMoAPOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         size = len(range(0, clip.feature_size, stride(clip.feature_size)))

@@ -22,7 +22,7 @@ from .base import Batch, Criterion, FrozenImages, Method, NamedTensors, in_doubl
 _KEYS, _VALUES, _IMAGES = "memory keys", "memory values", "memory images"
 
 
-class _Options(Section):
+class _PFedPromptOptions(Section):
     """Settings of pFedPrompt; the constants are Tip-Adapter's usual ones, and CALIP's."""
 
     attention: Literal["memory", "spatial"] = "memory"
@@ -47,7 +47,7 @@ class _MemoryPFedPrompt(FrozenImages):
     """Averages the text prompt, trained on text logits; labelling and evaluation add a memory of images."""
 
     title = "pFedPrompt"
-    Options = _Options
+    Options = _PFedPromptOptions
     remembers_by_class = (_KEYS, _VALUES, _IMAGES)
 
     def shared(self) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ class _SpatialPFedPrompt(FrozenImages):
     """Averages the text prompt; labelling and evaluation add attention between patches and classes."""
 
     title = "pFedPrompt"
-    Options = _Options
+    Options = _PFedPromptOptions
 
     def shared(self) -> tuple[str, ...]:
         return ("text",)

@@ -20,16 +20,18 @@ from ..config import Section
 from .base import FrozenImages, NamedTensors, TwoTextPrompts
 
 
+class _PromptFolioOptions(Section):
+    """Settings of PromptFolio."""
+
+    theta: float = Field(0.4, ge=0, le=1)
+    """weight of the local prompt's class features; 1 - theta is that of the global prompt's"""
+
+
 class PromptFolio(TwoTextPrompts, FrozenImages):
     """A mixture of the class features by an averaged and a personal text prompt (PromptFolio)."""
 
     title = "PromptFolio"
-
-    class Options(Section):
-        """Settings of PromptFolio."""
-
-        theta: float = Field(0.4, ge=0, le=1)
-        """weight of the local prompt's class features; 1 - theta is that of the global prompt's"""
+    Options = _PromptFolioOptions
 
     def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return (1 - theta) h_G + theta h_L, (C, d), not normalised."""

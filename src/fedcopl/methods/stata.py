@@ -31,7 +31,7 @@ from pydantic import Field
 from ..algorithm import FloatArray, softmax
 from ..algorithm.transduction import nearest, neighbour_terms
 from .site_fit import Scores, SiteFit
-from .transclip import TransCLIP
+from .transclip import TransCLIPOptions
 
 _LEAST_VARIANCE = 1e-8  # of a coordinate in which all images agree
 
@@ -51,18 +51,20 @@ class Gaussians(NamedTuple):
         return log_p
 
 
+class _StatAOptions(TransCLIPOptions):
+    """Settings of StatA, as in its authors' code: those of TransCLIP and of the anchor."""
+
+    anchor: float = Field(1.0, ge=0)
+    """alpha: weight of the anchor, in images of each class; 0: none"""
+    soft_counts: bool = False
+    """count a class's images by their probabilities instead of by their most probable class"""
+
+
 class StatA(SiteFit):
     """TransCLIP with Gaussians anchored at the texts, for sites that lack classes (StatA)."""
 
     title = "StatA"
-
-    class Options(TransCLIP.Options):
-        """Settings of StatA, as in its authors' code: those of TransCLIP and of the anchor."""
-
-        anchor: float = Field(1.0, ge=0)
-        """alpha: weight of the anchor, in images of each class; 0: none"""
-        soft_counts: bool = False
-        """count a class's images by their probabilities instead of by their most probable class"""
+    Options = _StatAOptions
 
     def fit(self, features: FloatArray, log_probs: FloatArray, texts: FloatArray, scale: float) -> Scores:
         options = self.options

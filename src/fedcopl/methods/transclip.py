@@ -12,24 +12,26 @@ from ..config import Section
 from .site_fit import Scores, SiteFit
 
 
+class TransCLIPOptions(Section):
+    """Settings of TransCLIP, as its authors' for zero-shot."""
+
+    text_weight: float = Field(1.0, ge=0)
+    """lambda: weight of the text probabilities"""
+    mixture_weight: float = Field(0.02, ge=0)
+    """kappa: weight of the mixture, as in its authors' code"""
+    neighbours: int = Field(3, ge=0)
+    """neighbours of an image in the Laplacian term"""
+    turns: int = Field(10, ge=1)
+    """outer iterations over assignments and mixture"""
+    passes: int = Field(5, ge=1)
+    """inner iterations over the assignments"""
+
+
 class TransCLIP(SiteFit):
     """Transductive prediction at each site by a mixture, nothing trained or shared (TransCLIP)."""
 
     title = "TransCLIP"
-
-    class Options(Section):
-        """Settings of TransCLIP, as its authors' for zero-shot."""
-
-        text_weight: float = Field(1.0, ge=0)
-        """lambda: weight of the text probabilities"""
-        mixture_weight: float = Field(0.02, ge=0)
-        """kappa: weight of the mixture, as in its authors' code"""
-        neighbours: int = Field(3, ge=0)
-        """neighbours of an image in the Laplacian term"""
-        turns: int = Field(10, ge=1)
-        """outer iterations over assignments and mixture"""
-        passes: int = Field(5, ge=1)
-        """inner iterations over the assignments"""
+    Options = TransCLIPOptions
 
     def fit(self, features: FloatArray, log_probs: FloatArray, texts: FloatArray, scale: float) -> Scores:
         options = self.options

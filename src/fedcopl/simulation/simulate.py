@@ -114,7 +114,7 @@ def _handle(context: WorkerContext, client: str, request: Request, state: Client
     return context.clients[client].handle(request, state)
 
 
-Engine = Callable[[Path, Mapping[str, Client], Mapping[str, ClientState] | None, ProgressReporter], LocalTransport]
+_Engine = Callable[[Path, Mapping[str, Client], Mapping[str, ClientState] | None, ProgressReporter], LocalTransport]
 """Builds the transport to the clients of a simulation."""
 
 
@@ -125,7 +125,7 @@ def simulate(
     resume: bool = False,
     progress: ProgressReporter | None = None,
     dataset: Dataset | None = None,
-    engine: Engine | None = None,
+    engine: _Engine | None = None,
     previous_run: Path | None = None,
     workers: WorkerCount = "auto",
 ) -> Outcome:
