@@ -56,7 +56,7 @@ def test_a_balanced_batch_is_left_as_it_is():
     assert loss_of(named | bank, [0, 1], "options.samples=1") == pytest.approx(loss_of(named, [0, 1]))
 
 
-def test_made_up_features_lie_around_the_texts():
+def test_synthetic_features_lie_around_the_texts():
     method = choose_method(config_of("fst", "options.spread=0.1"))
     bank = method.before_training(encoder(), {})[SYNTHETIC]
     texts = encoder().class_features(None)

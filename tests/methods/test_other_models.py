@@ -66,7 +66,7 @@ def test_every_method_learns(name, encoder, images):
     assert np.allclose(np.exp(log_probabilities).sum(axis=1), 1)
 
 
-def test_the_quiet_start_is_a_blank_image_and_the_templates_words(siglip):
+def test_neutral_initial_prompts_are_a_blank_image_and_the_templates_words(siglip):
     clip = siglip.clip
     with torch.no_grad():
         blank = torch.zeros(1, 3, clip.image_size, clip.image_size)
