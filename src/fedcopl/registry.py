@@ -1,10 +1,11 @@
 """Implementations by name, which plug-ins can add to."""
 
+import difflib
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import TypeVar
 
-from .errors import ConfigError, did_you_mean
+from .errors import ConfigError
 
 PLUGINS_VARIABLE = "FEDCOPL_PLUGINS"  # plug-in files that child processes load too, separated as in PATH
 _Implementation = TypeVar("_Implementation")
@@ -43,9 +44,10 @@ class Registry(dict[str, _Implementation]):
             for entry in entry_points(group=f"fedcopl.{self.kind}s", name=name):
                 self[name] = entry.load()
         if name not in self:
+            close_matches = difflib.get_close_matches(name, self, n=1)
+            hint = f"did you mean {close_matches[0]}? " if close_matches else ""
             known = f"{self.kind}: unknown {self.kind} {name!r} (known: {', '.join(self)})"
-            hint = did_you_mean(name, self).removeprefix("; ")
-            raise ConfigError(f"{known}; {hint}{' ' if hint else ''}if it comes from a file, add --plugin FILE.py")
+            raise ConfigError(f"{known}; {hint}if it comes from a file, add --plugin FILE.py")
         return self[name]
 
 
