@@ -3,6 +3,7 @@
 import io
 import stat
 import zipfile
+from dataclasses import replace
 from datetime import date, timedelta
 
 import pytest
@@ -25,11 +26,7 @@ from fedcopl.deployment.provision import (
     Register,
     StudyFolder,
     _read_plan,
-    admit_key,
     prepare_study,
-    provision,
-    renew,
-    revoke,
 )
 from fedcopl.deployment.site.policies import FileAgreement
 from fedcopl.deployment.site_keys import key_digest, read_site_key, read_site_keys, site_key
@@ -59,13 +56,13 @@ def written(tmp_path_factory):
 
 
 @pytest.fixture
-def folder(tmp_path):
-    return StudyFolder(tmp_path / "provisioned")
+def folder(tmp_path, written):
+    return StudyFolder(tmp_path / "provisioned", written, DAY)
 
 
 @pytest.fixture
-def made(written, folder):
-    return {one.name: one for one in provision(written, folder, DAY)}
+def made(folder):
+    return {one.name: one for one in folder.provision()}
 
 
 def site_package(folder, name="hospital"):
@@ -108,17 +105,17 @@ def test_the_servers_certificate_is_for_the_addresses_of_the_study(made, folder)
     certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(files["ca.pem"]))
 
 
-def test_provisioning_again_gives_the_same_packages(made, written, folder):
-    again = {one.name: one for one in provision(written, folder, DAY + timedelta(days=9))}
+def test_provisioning_again_gives_the_same_packages(made, folder):
+    again = {one.name: one for one in replace(folder, today=DAY + timedelta(days=9)).provision()}
     assert again == made
 
 
-def test_a_deleted_package_is_made_again_without_its_key(made, written, folder, tmp_path):
+def test_a_deleted_package_is_made_again_without_its_key(made, folder, tmp_path):
     home = tmp_path / "home"
     install_site_package(folder.package("hospital"), home)
     kept = (home / "site.key").read_bytes()
     folder.package("hospital").unlink()
-    provision(written, folder, DAY)
+    folder.provision()
     install_site_package(folder.package("hospital"), home)
     assert (home / "site.key").read_bytes() == kept
     with pytest.raises(FederationError, match=r"has no key of hospital.*--renew hospital"):
@@ -132,74 +129,74 @@ def test_a_site_joins_with_the_key_of_its_package(made, folder, tmp_path):
     assert read_site_keys(tmp_path / "federation" / "sites") == {"hospital": read_site_key(public)}
 
 
-def test_the_key_that_a_site_made_is_admitted(made, written, folder, tmp_path):
+def test_the_key_that_a_site_made_is_admitted(made, folder, tmp_path):
     home, server = tmp_path / "clinic", tmp_path / "federation"
     install_site_package(folder.package("clinic"), home)
-    admit_key(written, folder, site_key(home, "clinic")[1], DAY)
+    folder.admit(site_key(home, "clinic")[1])
     install_server_package(folder.package("server"), server)
     assert set(read_site_keys(server / "sites")) == {"hospital", "clinic"}
     site_key(tmp_path / "other", "clinic")
     with pytest.raises(FederationError, match="clinic: already has another key; first: --renew clinic"):
-        admit_key(written, folder, tmp_path / "other" / "site.pub", DAY)
+        folder.admit(tmp_path / "other" / "site.pub")
 
 
-def test_an_unknown_key_is_not_admitted(made, written, folder, tmp_path):
+def test_an_unknown_key_is_not_admitted(made, folder, tmp_path):
     for name in ("stranger", "hospital"):
         _, public = site_key(tmp_path / name, name)
         with pytest.raises(FederationError, match="not a site of this study with its own key"):
-            admit_key(written, folder, public, DAY)
+            folder.admit(public)
 
 
-def test_a_revoked_site_is_locked_out_until_it_is_renewed(made, written, folder, tmp_path):
+def test_a_revoked_site_is_locked_out_until_it_is_renewed(made, folder, tmp_path):
     server = tmp_path / "federation"
     install_server_package(folder.package("server"), server)
     old = key_digest(read_site_keys(server / "sites")["hospital"])
-    revoke(written, folder, "hospital", DAY)
+    folder.revoke("hospital")
     install_server_package(folder.package("server"), server)
     assert read_site_keys(server / "sites") == {}
     assert not folder.package("hospital").exists()
-    provision(written, folder, DAY)  # does not let it in by the back door
+    folder.provision()  # does not let it in by the back door
     assert "hospital" not in Register.read(folder.path).keys
-    renew(written, folder, "hospital", DAY)
+    folder.renew("hospital")
     install_server_package(folder.package("server"), server)
     assert key_digest(read_site_keys(server / "sites")["hospital"]) != old
     with pytest.raises(FederationError, match="nobody: has no key to revoke; sites with one: clinic, hospital"):
-        revoke(written, folder, "nobody", DAY)
+        folder.revoke("nobody")
 
 
-def test_a_revoked_own_key_is_not_admitted_again(made, written, folder, tmp_path):
+def test_a_revoked_own_key_is_not_admitted_again(made, folder, tmp_path):
     _, public = site_key(tmp_path / "clinic", "clinic")
-    admit_key(written, folder, public, DAY)
-    renew(written, folder, "clinic", DAY)
+    folder.admit(public)
+    folder.renew("clinic")
     with pytest.raises(FederationError, match="this key was renewed on 2027-01-01; the site has to make a new key"):
-        admit_key(written, folder, public, DAY)
+        folder.admit(public)
 
 
-def test_a_renewed_key_replaces_the_old_one_at_the_site(made, written, folder, tmp_path):
+def test_a_renewed_key_replaces_the_old_one_at_the_site(made, folder, tmp_path):
     home = tmp_path / "home"
     install_site_package(folder.package("hospital"), home)
     (home / "site.secret").write_bytes(b"stays")
     old = (home / "site.key").read_bytes()
-    renew(written, folder, "hospital", DAY + timedelta(days=50))
+    replace(folder, today=DAY + timedelta(days=50)).renew("hospital")
     install_site_package(folder.package("hospital"), home)
     assert (home / "site.key").read_bytes() != old
     assert (home / "site.secret").read_bytes() == b"stays"
     assert folder_notes(home).key_ends == date(2027, 5, 31)  # 50 days later than 11 April
 
 
-def test_a_site_with_a_key_of_its_own_makes_another_when_it_is_renewed(made, written, folder, tmp_path):
+def test_a_site_with_a_key_of_its_own_makes_another_when_it_is_renewed(made, folder, tmp_path):
     home = tmp_path / "clinic"
     install_site_package(folder.package("clinic"), home)
     site_key(home, "clinic")
-    renew(written, folder, "clinic", DAY)
+    folder.renew("clinic")
     install_site_package(folder.package("clinic"), home)
     assert not (home / "site.key").exists()
 
 
-def test_certificates_are_renewed_and_old_sites_still_trust_the_server(made, written, folder):
+def test_certificates_are_renewed_and_old_sites_still_trust_the_server(made, folder):
     before = read_package(folder.package("server"), "server").files
-    renew(written, folder, "server", DAY)
-    renew(written, folder, "authority", DAY)
+    folder.renew("server")
+    folder.renew("authority")
     after = read_package(folder.package("server"), "server").files
     assert before["server.pem"] != after["server.pem"] and before["ca.pem"] != after["ca.pem"]
     for ca in (before["ca.pem"], after["ca.pem"]):
@@ -207,7 +204,7 @@ def test_certificates_are_renewed_and_old_sites_still_trust_the_server(made, wri
             x509.load_pem_x509_certificate(ca)
         )
     with pytest.raises(ConfigError, match="--renew: 'x' is neither a site of the study nor 'server' or 'authority'"):
-        renew(written, folder, "x", DAY)
+        folder.renew("x")
 
 
 def test_a_key_is_valid_until_its_last_day(made, folder, tmp_path):

@@ -53,15 +53,15 @@ def provision(
         print_next(f"edit this file, then: {shlex.join(['fedcopl', 'provision', str(study)])}")
         return
     check_output_folder(out)
-    prepared, folder, today = provisioning.prepare_study(study), provisioning.StudyFolder(out), today_utc()
+    folder = provisioning.StudyFolder(out, provisioning.prepare_study(study), today_utc())
     if revoke:
-        packages = provisioning.revoke(prepared, folder, revoke, today)
+        packages = folder.revoke(revoke)
     elif renew:
-        packages = provisioning.renew(prepared, folder, renew, today)
+        packages = folder.renew(renew)
     elif admit:
-        packages = provisioning.admit_key(prepared, folder, admit, today)
+        packages = folder.admit(admit)
     else:
-        packages = provisioning.provision(prepared, folder, today)
+        packages = folder.provision()
     for one in packages:
         secret = ", contains a key: keep it secret" if one.has_key or one.name == "server" else ""
         typer.echo(f"{one.name:<16}{one.path}   {one.digest}{secret}")
