@@ -10,11 +10,18 @@ from datetime import timedelta
 import pytest
 
 from deployment.toolbox import turned_away
-from fedcopl.deployment import certificates
-from fedcopl.deployment.certificates import check_not_expired, given_certificates, server_certificates
+from fedcopl.deployment import keys
 from fedcopl.deployment.flower_internals import superlink as link
+from fedcopl.deployment.keys import (
+    check_not_expired,
+    given_certificates,
+    public_half,
+    read_site_keys,
+    server_certificates,
+    site_key,
+    site_secret,
+)
 from fedcopl.deployment.site.site_process import ServerAddress, check_server
-from fedcopl.deployment.site_keys import public_half, read_site_keys, site_key, site_secret
 from fedcopl.errors import FederationError, RunFolderError
 
 
@@ -66,8 +73,9 @@ def test_a_running_site_reports_a_wrong_certificate(made, listening, tmp_path):
 def test_a_server_with_an_expired_certificate_does_not_start(tmp_path, monkeypatch):
     files = server_certificates(tmp_path, [])
     check_not_expired(files, "renew it")
-    monkeypatch.setattr(certificates, "_VALID", timedelta(minutes=-30))
-    certificates._write_server_certificate(files, tmp_path / "ca.key", {"a.example"})
+    monkeypatch.setattr(keys, "_VALID", timedelta(minutes=-30))
+    files.certificate.unlink()
+    server_certificates(tmp_path, [])
     with pytest.raises(FederationError, match=r"server\.pem: expired on \d+-\d\d-\d\d, no site accepts it; renew it"):
         check_not_expired(files, "renew it")
 
@@ -101,15 +109,16 @@ def test_certificates_are_renewed_only_for_a_new_address_or_expiry(tmp_path, mon
     other = server_certificates(tmp_path, ["b.example", "192.0.2.7"])
     assert other.certificate.read_bytes() != before[0]
     assert other.ca.read_bytes() == before[1]  # what sites were given stays right
-    monkeypatch.setattr(certificates, "_VALID", timedelta(days=3))
-    certificates._write_server_certificate(other, tmp_path / "ca.key", {"b.example"})
+    monkeypatch.setattr(keys, "_VALID", timedelta(days=3))
+    other.certificate.unlink()
+    server_certificates(tmp_path, ["b.example"])
     near = other.certificate.read_bytes()
     assert server_certificates(tmp_path, ["b.example"]).certificate.read_bytes() != near
 
 
 def test_own_certificates_are_taken_if_the_server_can_use_them(made, tmp_path, monkeypatch):
     assert given_certificates(made.ca, made.certificate, made.key) == made
-    monkeypatch.setattr(certificates, "_LOOPBACK", set())
+    monkeypatch.setattr(keys, "_LOOPBACK", set())
     elsewhere = server_certificates(tmp_path, ["server.example"])
     with pytest.raises(FederationError, match=r"and include 127\.0\.0\.1"):
         given_certificates(elsewhere.ca, elsewhere.certificate, elsewhere.key)

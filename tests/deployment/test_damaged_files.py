@@ -7,11 +7,11 @@ import pytest
 
 from fakes import START, NoisyLearner
 from fedcopl.config import RunConfig
+from fedcopl.deployment.keys import site_key
 from fedcopl.deployment.monitoring import status_of
 from fedcopl.deployment.processes import process_of
 from fedcopl.deployment.server.rounds import _ServerFile
 from fedcopl.deployment.site.site_state import SiteState
-from fedcopl.deployment.site_keys import site_key
 from fedcopl.errors import FederationError, RunFolderError
 from fedcopl.federation.client import Client
 from fedcopl.messages import Estimate

@@ -9,6 +9,7 @@ from datetime import date, timedelta
 import pytest
 from cryptography import x509
 
+from fedcopl.deployment.keys import read_site_key, read_site_keys, site_key
 from fedcopl.deployment.packages import (
     _NOTES,
     Expiry,
@@ -29,7 +30,6 @@ from fedcopl.deployment.provision import (
     prepare_study,
 )
 from fedcopl.deployment.site.policies import FileAgreement
-from fedcopl.deployment.site_keys import key_digest, read_site_key, read_site_keys, site_key
 from fedcopl.doctor.machine import check_expiry
 from fedcopl.errors import ConfigError, FederationError, RunFolderError
 
@@ -150,7 +150,7 @@ def test_an_unknown_key_is_not_admitted(made, folder, tmp_path):
 def test_a_revoked_site_is_locked_out_until_it_is_renewed(made, folder, tmp_path):
     server = tmp_path / "federation"
     install_server_package(folder.package("server"), server)
-    old = key_digest(read_site_keys(server / "sites")["hospital"])
+    old = read_site_keys(server / "sites")["hospital"].digest
     folder.revoke("hospital")
     install_server_package(folder.package("server"), server)
     assert read_site_keys(server / "sites") == {}
@@ -159,7 +159,7 @@ def test_a_revoked_site_is_locked_out_until_it_is_renewed(made, folder, tmp_path
     assert "hospital" not in Register.read(folder.path).keys
     folder.renew("hospital")
     install_server_package(folder.package("server"), server)
-    assert key_digest(read_site_keys(server / "sites")["hospital"]) != old
+    assert read_site_keys(server / "sites")["hospital"].digest != old
     with pytest.raises(FederationError, match="nobody: has no key to revoke; sites with one: clinic, hospital"):
         folder.revoke("nobody")
 

@@ -9,12 +9,11 @@ import httpx
 import pytest
 
 from deployment.toolbox import NotingWatcher, turned_away
-from fedcopl.deployment.certificates import server_certificates
 from fedcopl.deployment.flower_internals.connections import Control
+from fedcopl.deployment.keys import SiteKey, server_certificates, site_key
 from fedcopl.deployment.server.server_process import ServerHome, _connect_control, _superlink
 from fedcopl.deployment.server.site_registry import _admit, keep_admitted
 from fedcopl.deployment.site.site_process import ServerAddress
-from fedcopl.deployment.site_keys import SiteKey, site_key
 from fedcopl.deployment.wire.addresses import own_address
 from free_ports import free_port
 from waiting import until

@@ -10,10 +10,10 @@ from flwr.serverapp import Grid
 
 from fedcopl.deployment.flower_internals import act_for
 from fedcopl.deployment.flower_internals.site_connection import site_connection
+from fedcopl.deployment.keys import private_key
 from fedcopl.deployment.site.pipeline import reply_to
 from fedcopl.deployment.site.site_process import _join_error
 from fedcopl.deployment.site.site_state import SiteState
-from fedcopl.deployment.site_keys import private_key
 from fedcopl.deployment.wire.terms import terms_of
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState

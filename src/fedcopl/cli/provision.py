@@ -75,8 +75,8 @@ def admit(
     folder: Annotated[Path, typer.Option(help="Folder of the server.")] = SERVER_FOLDER,
 ) -> None:
     """Add or revoke sites on a server, also while it runs: exactly the sites in the package may join."""
+    from ..deployment.keys import read_site_keys
     from ..deployment.packages import install_server_package
-    from ..deployment.site_keys import read_site_keys
 
     before = set(read_site_keys(folder / "sites"))
     installed = install_server_package(package, folder)

@@ -23,7 +23,7 @@ from .run import RUNS, EarlierRun
 from .show import print_next, print_outcome, print_status
 
 if TYPE_CHECKING:
-    from ..deployment.certificates import Certificates
+    from ..deployment.keys import Certificates
     from ..deployment.packages import PackageNotes
     from ..deployment.server.rounds import PreparedServer
     from ..deployment.server.server_process import ServerHome
@@ -147,7 +147,7 @@ def _without_prototypes(config: RunConfig) -> RunConfig:
 def _certificates(
     folder: Path, addresses: list[str], own: tuple[Path, Path, Path] | None, host: str, package: "PackageNotes | None"
 ) -> "Certificates":
-    from ..deployment.certificates import (
+    from ..deployment.keys import (
         check_not_expired,
         folder_certificates,
         given_certificates,

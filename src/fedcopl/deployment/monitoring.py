@@ -23,10 +23,10 @@ from ..errors import ConfigError, FedCoPLError, FederationError
 from ..privacy.accountant import PrivacyStatement, statement
 from ..run.folder import ENDED, SETTINGS, read_rounds
 from ..run.record import RoundRecord
+from .keys import read_site_keys
 from .packages import Expiry, expiries, key_ends
 from .processes import SECRET, FolderProcess, process_of
 from .site.site_state import NOW, SiteState
-from .site_keys import read_site_keys
 
 _REFUSED = "refused: "  # prefix of a refusal
 _HOST = "127.0.0.1"

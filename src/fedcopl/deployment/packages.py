@@ -25,8 +25,7 @@ from ..config import Section
 from ..errors import FederationError
 from ..files import make_private_folder, publish_bytes, write_private
 from ..plurals import counted
-from .certificates import certificate_end
-from .site_keys import SiteKey, key_digest, read_site_keys
+from .keys import SiteKey, certificate_end, read_site_keys
 
 SUFFIX = ".fedcopl"
 _NOTES = "package.json"
@@ -252,7 +251,7 @@ def key_ends(sites: Path) -> dict[str, date]:
         ends = {str(key): date.fromisoformat(day) for key, day in kept.items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise FederationError(f"{file}: cannot be read: {error}") from error
-    return {key.name: ends[key_digest(key)] for key in read_site_keys(sites).values() if key_digest(key) in ends}
+    return {key.name: ends[key.digest] for key in read_site_keys(sites).values() if key.digest in ends}
 
 
 def admitted_keys(sites: Path, today: date) -> dict[str, SiteKey]:

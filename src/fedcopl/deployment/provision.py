@@ -27,9 +27,16 @@ from ..files import make_private_folder, publish_bytes, write_private
 from ..methods import settled
 from ..run.build import backbone_name, build_clip
 from ..run.folder import file_name
-from .certificates import check_addresses, folder_certificates, issue_certificates, renew_authority
+from .keys import (
+    check_addresses,
+    folder_certificates,
+    issue_certificates,
+    new_site_key,
+    public_half,
+    read_site_key,
+    renew_authority,
+)
 from .packages import SUFFIX, Package, PackageNotes, read_package
-from .site_keys import key_digest, new_site_key, public_half, read_site_key
 from .wire.addresses import check_site_name, with_port
 from .wire.terms import classes_digest, config_from, flat_settings
 
@@ -199,7 +206,7 @@ class StudyFolder:
                 register, fresh[site] = self._issue(register, site)
         good = {issued.digest for issued in register.keys.values()}
         for file in (self.path / "sites").glob("*.pub"):
-            if key_digest(read_site_key(file)) not in good:
+            if read_site_key(file).digest not in good:
                 file.unlink()
         register.write(self.path)  # before the packages: a key that is not in it is not accepted
         packages = [
@@ -235,7 +242,7 @@ class StudyFolder:
     def admit(self, file: Path) -> list[_PackageFile]:
         """Admit the public key that a site made itself."""
         key, register = read_site_key(file), Register.read(self.path)
-        name, digest = key.name, key_digest(key)
+        name, digest = key.name, key.digest
         if self.study.plan.sites.get(name) != "own":
             raise FederationError(f"{file}: is the key of {name!r}, which is not a site of this study with its own key")
         for old in register.revoked:
@@ -256,7 +263,7 @@ class StudyFolder:
         if self.study.plan.sites[site] == "packed":
             key = new_site_key()
             publish_bytes(self._public(site), public_half(key, site))
-            digest = key_digest(read_site_key(self._public(site)))
+            digest = read_site_key(self._public(site)).digest
         return register.issue(site, digest, self.today, self.study.plan.key_days), key
 
     def _packed_before(self, site: str, issued: _IssuedKey) -> bytes:

@@ -23,8 +23,8 @@ from ...priors.statistics import Statistic
 from ...run.progress_reporter import ProgressReporter
 from ...run.record import Outcome
 from .. import OFFLINE
-from ..certificates import Certificates
 from ..flower_internals.connections import RUN_GIVEN_UP, Control, server_task
+from ..keys import Certificates
 from ..monitoring import health, metrics_port, server_metrics
 from ..processes import GRACE, SECRET, holding, should_stop, write_log
 from ..wire.addresses import own_address, with_port

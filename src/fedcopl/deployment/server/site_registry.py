@@ -20,8 +20,8 @@ from flwr.app import Message, RecordDict
 from ...errors import FedCoPLError
 from ...run.progress_reporter import ProgressReporter
 from ..flower_internals.connections import Control
+from ..keys import SiteKey
 from ..packages import admitted_keys, today_utc
-from ..site_keys import SiteKey
 from ..wire.message_format import NAME_QUERY, read_name
 
 

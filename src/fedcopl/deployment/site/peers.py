@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 from ...errors import ConfigError, RunFolderError
 from ...files import write_private
 from ...messages import ShareKeys
-from ..site_keys import private_key, read_site_keys
+from ..keys import private_key, read_site_keys
 from ..wire.message_format import one_line
 
 PINNED_PEERS = "peers.json"

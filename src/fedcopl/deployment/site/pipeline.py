@@ -27,7 +27,7 @@ from ...messages import REPLY_TO, Adapt, PublicKeys, Reply, Request, SetupKeys, 
 from ...methods import choose_method
 from ...run.folder import file_name
 from ..audit_log import IN, OUT, AuditLog
-from ..site_keys import site_key
+from ..keys import site_key
 from ..wire.message_format import (
     NAME_QUERY,
     REFUSED,

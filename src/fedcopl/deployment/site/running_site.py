@@ -28,7 +28,7 @@ from ...run.previous_run import adapt_previous_run, initial_states, previous_run
 from ...run.progress_reporter import ProgressReporter, SilentReporter
 from ...run.pseudo_labels import write_images, write_labels
 from ...run.record import ClientRecord, Outcome, RoundRecord, to_plain
-from ..site_keys import site_secret
+from ..keys import site_secret
 from ..wire.message_format import one_line
 from ..wire.terms import LOCAL, Terms, classes_digest, config_from, images_digest
 from .ledger import SiteLedger

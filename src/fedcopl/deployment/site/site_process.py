@@ -20,9 +20,9 @@ from ...run.progress_reporter import ProgressReporter
 from ..audit_log import AuditLog
 from ..flower_internals import HEARTBEAT
 from ..flower_internals.site_connection import ConnectionLost, SiteConnection, site_connection
+from ..keys import private_key, site_key
 from ..monitoring import ReplyCounts, health, metrics_port, site_metrics
 from ..processes import holding, should_stop
-from ..site_keys import private_key, site_key
 from ..wire.addresses import connect, proxy_to, strip_credentials
 from ..wire.message_format import is_refusal
 from ..wire.terms import Refused
