@@ -62,14 +62,14 @@ def played(tmp_path):
 def test_every_message_is_in_the_audit_log(played):
     wire, folder = played
     for name, crossed in wire.crossed.items():
-        lines = [line.message for line in read_audit(folder / name)]
+        lines = read_audit(folder / name)
         there = [(one.way, one.bytes, one.digest) for one in lines]
         assert there == [(way, len(content), sha256(content).hexdigest()) for way, content in crossed]
         assert {one.kind for one in lines} >= {"setupkeys", "estimate", "train", "evaluate"}
         assert {(one.run, one.peer) for one in lines} == {("run", "server:9092")}
         # and the server's record has the same digests, from the other side
         other_way = {"in": "out", "out": "in"}
-        at_server = [line.message for line in read_audit(folder / "server") if line.message.peer == name]
+        at_server = [line for line in read_audit(folder / "server") if line.peer == name]
         assert sorted((other_way[one.way], one.digest) for one in at_server) == sorted(
             (one.way, one.digest) for one in lines
         )

@@ -231,20 +231,20 @@ def audit(
     if out is not None:
         check_output_file(out)
     lines = read_audit(_folder_of_log(folder))
-    chosen = [line for line in lines if run in ("", line.message.run)]
+    chosen = [line for line in lines if run in ("", line.run)]
     if out is not None:
         write_text(out, audit_csv(chosen))
         typer.echo(f"{counted(len(chosen), 'message')} written to {out}")
     else:
         for line in chosen[-last:] if last else chosen:
-            one, when = line.message, datetime.fromtimestamp(line.time)
+            when = datetime.fromtimestamp(line.time)
             description = (
-                f"{one.run} round {one.round} {one.kind}, {one.bytes:,} bytes, sha256 {one.digest[:_SHOWN_DIGEST]}"
+                f"{line.run} round {line.round} {line.kind}, {line.bytes:,} bytes, sha256 {line.digest[:_SHOWN_DIGEST]}"
             )
-            typer.echo(f"{when:%Y-%m-%d %H:%M:%S}  {one.way:<4}{one.peer}  {description}: {one.decision}")
-    sizes = {way: [line.message.bytes for line in chosen if line.message.way == way] for way in ("in", "out")}
+            typer.echo(f"{when:%Y-%m-%d %H:%M:%S}  {line.way:<4}{line.peer}  {description}: {line.decision}")
+    sizes = {way: [line.bytes for line in chosen if line.way == way] for way in ("in", "out")}
     totals = [f"{len(byte_counts)} {way}, {sum(byte_counts):,} bytes" for way, byte_counts in sizes.items()]
-    refused = sum(line.message.decision.startswith(("refused", "dropped")) for line in chosen)
+    refused = sum(line.decision.startswith(("refused", "dropped")) for line in chosen)
     typer.echo("; ".join([*totals, f"{refused} refused or dropped"]))
     typer.echo(f"verified: {counted(len(lines), 'line')}, none changed; the head is {lines[-1].chain}")
 
