@@ -11,8 +11,7 @@ import pytest
 from deployment.toolbox import NotingWatcher, turned_away
 from fedcopl.deployment.flower_internals.connections import Control
 from fedcopl.deployment.keys import SiteKey, server_certificates, site_key
-from fedcopl.deployment.server.server_process import ServerHome, _connect_control, _superlink
-from fedcopl.deployment.server.site_registry import _admit, keep_admitted
+from fedcopl.deployment.server.server_process import ServerHome, _admit, _connect_control, _keep_admitted, _superlink
 from fedcopl.deployment.site.site_process import ServerAddress
 from fedcopl.deployment.wire.addresses import own_address
 from free_ports import free_port
@@ -67,7 +66,7 @@ def open_for_sites(root, host="127.0.0.1"):
     with (
         _superlink(home, 10**6) as (link, secret),
         closing(_connect_control(home, link, secret)) as control,
-        keep_admitted(home.sites, control, watcher),
+        _keep_admitted(home.sites, control, watcher),
     ):
         yield watcher, ServerAddress(home.local, home.certificates.ca), home
 

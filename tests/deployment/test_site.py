@@ -16,9 +16,8 @@ from deployment.toolbox import LoopGrid, NotingWatcher, digit_sites, failed
 from fakes import run
 from fedcopl.classifier import load
 from fedcopl.config import RunConfig, override
-from fedcopl.deployment.server.grid_transport import GridTransport, Timeouts
+from fedcopl.deployment.server.grid_transport import GridTransport, KnownSites, Timeouts
 from fedcopl.deployment.server.rounds import PreparedServer, ServerPlan, serve
-from fedcopl.deployment.server.site_registry import KnownSites
 from fedcopl.deployment.site.pipeline import reply_to
 from fedcopl.deployment.site.policies import ALSO_SENT, Consent, Limits, sent_fields, sent_summary
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome

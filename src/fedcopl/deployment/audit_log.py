@@ -104,7 +104,8 @@ def read_audit(folder: Path) -> list[AuditMessage]:
         raise RunFolderError(f"{folder}: has no audit log ({error.filename} is missing)") from error
     except (OSError, ValueError, IndexError) as error:
         raise RunFolderError(f"{folder / HEAD}: cannot be read: {error}") from error
-    before, lines = _BEGIN, []
+    before = _BEGIN
+    lines: list[AuditMessage] = []
     for line in map(_parsed, content.split(b"\n")):
         if line is None:
             continue  # left by a crash: the next line has its number
