@@ -19,9 +19,9 @@ from typing import Any, Protocol
 import httpx
 from flwr.app import Error, Message, RecordDict
 
-from ...errors import FederationError, Interrupted, NoClientReplied, RunFolderError
+from ...errors import FederationError, Interrupted, NoClientReplied
 from ...federation.transport import Reasons, too_few
-from ...files import write_text
+from ...files import reading, write_text
 from ...messages import Evaluate, KeyRequest, Reply, Request, digest, payload_bytes
 from ...plurals import counted
 from ...run.progress_reporter import ProgressReporter, SilentReporter
@@ -165,15 +165,12 @@ class KnownSites:
     @classmethod
     def begin(cls, file: Path, name: str) -> "KnownSites":
         """Count one more start of the run in this file; the first start gives it a unique id."""
-        try:
-            known = cls({}, run=f"{name}-{secrets.token_hex(6)}", file=file)
-            if file.exists():
+        known = cls({}, run=f"{name}-{secrets.token_hex(6)}", file=file)
+        if file.exists():
+            with reading(file):
                 kept = json.loads(file.read_text(encoding="utf-8"))
                 numbers = {str(name): int(number) for name, number in kept["sites"].items()}
                 known = cls(numbers, dict(kept["folders"]), str(kept["run"]), int(kept["starts"]), file)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            reason = f"{error} is missing" if isinstance(error, KeyError) else error
-            raise RunFolderError(f"{file}: is damaged: {reason}") from error
         known.starts += 1
         known._write()
         return known

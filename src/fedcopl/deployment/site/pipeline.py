@@ -1,9 +1,10 @@
 """One request at a site, from the server's message to the reply: the policies that check it, and their order.
 
-`reply_to` writes the message to the audit log, reads it, and sets the time limit of a reply; then `respond` applies the
-lists of policies below. A policy gives the reasons why the site does not reply; the first one that has any ends the
-request. A reply is written to disk before it is sent. The same request again gets the reply on disk, after the policies
-for every request and without the others. Last, `reply_to` writes the reply, or the refusal, to the audit log.
+From top to bottom: `reply_to` writes the message to the audit log, reads it, and sets the time limit of a reply; the
+site passes it to `respond`, which applies the policies, listed at the end of this file. A policy gives the reasons why
+the site does not reply; the first one that has any ends the request. A reply is written to disk before it is sent. The
+same request again gets the reply on disk, after the policies for every request and without the others. Last, `reply_to`
+writes the reply, or the refusal, to the audit log.
 
 `fedcopl join` calls `reply_to` in its own process. `make_client_app` is for plain Flower, which starts a new process
 for every message and loses `context.state` when a SuperNode restarts: so nothing is kept there.
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from ...errors import CannotReply, DataError, FedCoPLError, ModelError, RunFolderError
@@ -30,36 +31,111 @@ from ..audit_log import IN, OUT, AuditLog
 from ..keys import site_key
 from ..wire.message_format import (
     NAME_QUERY,
-    REFUSED,
     Unreadable,
     audit_message,
-    is_refusal,
     name_records,
-    one_line,
     read_request,
+    refusal_of,
     refusal_records,
     reply_records,
     route,
 )
 from ..wire.terms import PINNED, Refused, Terms, check_pinned, differences
-from .ledger import release_of
 from .order import out_of_order
 from .peers import Identity, Peers
 from .policies import sends_features
-from .site_state import SiteState, SiteStep
+from .site_state import SiteState, SiteStep, release_of
 
 if TYPE_CHECKING:
     from .running_site import RunningSite
 
-GIGABYTE = 10**9
-MAX_REQUEST = 10**8  # bytes: the prompts and prototypes of large models are a few million
-HARMLESS = (Refused, Unreadable, CannotReply)  # errors whose text is about requests, never about images
-ERROR_KINDS: dict[type[Exception], str] = {  # all that the server gets to know of other errors
+_GIGABYTE = 10**9
+_MAX_REQUEST = 10**8  # bytes: the prompts and prototypes of large models are a few million
+_HARMLESS = (Refused, Unreadable, CannotReply)  # errors whose text is about requests, never about images
+_ERROR_KINDS: dict[type[Exception], str] = {  # all that the server gets to know of other errors
     RunFolderError: "its folder is full, in use or damaged",
     DataError: "its images cannot be read",
     ModelError: "its model cannot be used",
 }
-log = logging.getLogger("fedcopl.site")
+_log = logging.getLogger("fedcopl.site")
+
+
+class RequestHandler(Protocol):
+    """A site, real or simulated, that computes replies."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def folder_name(self) -> str:
+        """Random id of the site's folder, different for each folder."""
+        ...
+
+    def handle(self, request: Request, terms: Terms) -> Reply: ...
+
+
+def make_client_app(
+    site_of: Callable[[Context], RequestHandler], log_of: Callable[[Context], AuditLog | None] = lambda context: None
+) -> ClientApp:
+    """Return an app that passes every request to the site of its context, and to its audit log if it has one."""
+    app = ClientApp()
+
+    def handle(message: Message, context: Context) -> Message:
+        return reply_to(message, lambda: site_of(context), log_of(context), "its SuperLink")
+
+    for path in (NAME_QUERY, *map(route, REPLY_TO)):
+        app.query(path.removeprefix("query."))(handle)
+    return app
+
+
+def reply_to(
+    message: Message,
+    load_site: Callable[[], RequestHandler],
+    audit: AuditLog | None = None,
+    server: str = "",
+    limit: AbstractContextManager[None] | None = None,
+) -> Message:
+    """Return the reply to any message: a reply, a name, or a refusal. The details of an error stay at the site.
+
+    A message is in the audit log before it is read, and a reply before it is sent: what cannot be logged is refused.
+    """
+    try:
+        if audit:
+            audit.write(audit_message(message, IN, server, "received"))
+        records = _reply_records(message, load_site, limit or nullcontext())
+        reply = Message(records, reply_to=message)
+        if audit:
+            audit.write(audit_message(reply, OUT, server, refusal_of(records) or "replied", message))
+        return reply
+    except RunFolderError as error:
+        _log.error("%s", error)
+        return Message(refusal_records(public_reason(error)), reply_to=message)
+
+
+def _reply_records(
+    message: Message, load_site: Callable[[], RequestHandler], limit: AbstractContextManager[None]
+) -> RecordDict:
+    try:
+        site = load_site()
+        if message.metadata.message_type == NAME_QUERY:
+            return name_records(site.name)
+        request, terms = read_request(message.content, _MAX_REQUEST)
+        with limit:
+            reply = site.handle(request, terms)
+        return reply_records(reply, digest(request), site.folder_name)
+    except Exception as error:
+        reason = "; ".join([str(error), *getattr(error, "__notes__", ())])
+        kind = message.metadata.message_type.removeprefix("query.")
+        _log.error("%s: %s", kind, reason, exc_info=not isinstance(error, (FedCoPLError, *_HARMLESS)))
+        return refusal_records(public_reason(error))
+
+
+def public_reason(error: Exception) -> str:
+    """Return what the server may know of an error: its text could contain a file name or a number of an image."""
+    if isinstance(error, _HARMLESS):
+        return str(error)
+    kind = _ERROR_KINDS.get(type(error), f"it failed with {type(error).__name__}")
+    return f"{kind}; see the site's own log"
 
 
 @dataclass(frozen=True)
@@ -87,6 +163,38 @@ class SiteRequest:
         return Peers(home.folder, own, home.peers, home.consent.min_sites > 0, self.site.watch)
 
 
+def respond(request: SiteRequest) -> Reply:
+    """Return the reply of a real site to a request.
+
+    Raises:
+        Refused: a policy objects.
+    """
+    for policy in _EVERY_REQUEST:
+        refuse(policy(request))
+    states = SiteState(request.folder / "state")
+    if request.client.config.previous_run and not states.has_begun:
+        states.seed(request.site.state_from_earlier(request.client))
+
+    def compute(step: SiteStep, before: ClientState) -> tuple[Reply, ClientState]:
+        for policy in _NEW_REQUEST:
+            refuse(policy(request, step))
+        reply, state = request.client.handle(request.request, before)
+        for finish in _NEW_REPLY:
+            reply = finish(request, before, reply)
+        return reply, state
+
+    reply = states.handle(request.request, request.terms.attempt, compute)
+    request.site.write_results(request.folder, request.client.config, request.request, reply, states.state())
+    return reply
+
+
+def refuse(reasons: Iterable[str]) -> None:
+    """Raise `Refused` with all reasons of a policy, if there are any."""
+    text = "; ".join(reasons)
+    if text:
+        raise Refused(text)
+
+
 def compatible(request: SiteRequest) -> Iterable[str]:
     """Server and site have the same release, classes and model."""
     return differences(request.terms, request.site.classes, request.site.model)
@@ -105,7 +213,7 @@ def agreement(request: SiteRequest) -> Iterator[str]:
     if (request.folder / PINNED).exists():
         return
     limit, runs = site.home.limits.disk, site.home.folder / "runs"
-    if sum(file.stat().st_size for file in runs.rglob("*") if file.is_file()) / GIGABYTE > limit:
+    if sum(file.stat().st_size for file in runs.rglob("*") if file.is_file()) / _GIGABYTE > limit:
         yield f"no disk space for another run: this site's limit is {limit:g} GB"
         return
     site.ledger.refuse_more(run, site.home.limits.runs)
@@ -154,9 +262,8 @@ def known_peers(request: SiteRequest, step: SiteStep) -> Iterator[str]:
 def charged(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
     """Enter a reply with noise into the ledger; `Refused` beyond the budget of all runs."""
     session = before.secrets.session
-    release = release_of(
-        request.terms.run, request.request, request.client.config, session.name.hex() if session else ""
-    )
+    name = session.name.hex() if session else ""
+    release = release_of(request.terms.run, request.request, request.client.config, name)
     if release is not None:
         request.site.ledger.charge(*release, request.site.home.limits.epsilon)
     return reply
@@ -178,113 +285,6 @@ def members_pinned(request: SiteRequest, before: ClientState, reply: Reply) -> R
     return reply
 
 
-EVERY_REQUEST: tuple[Callable[[SiteRequest], Iterable[str]], ...] = (compatible, conditions, agreement, valid, pinned)
-NEW_REQUEST: tuple[Callable[[SiteRequest, SiteStep], Iterable[str]], ...] = (in_order, known_peers)
-NEW_REPLY: tuple[Callable[[SiteRequest, ClientState, Reply], Reply], ...] = (charged, vouched, members_pinned)
-
-
-def respond(request: SiteRequest) -> tuple[Reply, ClientState]:
-    """Return the reply to a request, and the state of the client after it.
-
-    Raises:
-        Refused: a policy objects.
-    """
-    for policy in EVERY_REQUEST:
-        refuse(policy(request))
-    states = SiteState(request.folder / "state")
-    if request.client.config.previous_run and not states.has_begun:
-        states.seed(request.site.state_from_earlier(request.client))
-
-    def compute(step: SiteStep, before: ClientState) -> tuple[Reply, ClientState]:
-        for policy in NEW_REQUEST:
-            refuse(policy(request, step))
-        reply, state = request.client.handle(request.request, before)
-        for finish in NEW_REPLY:
-            reply = finish(request, before, reply)
-        return reply, state
-
-    return states.handle(request.request, request.terms.attempt, compute), states.state()
-
-
-def refuse(reasons: Iterable[str]) -> None:
-    """Raise `Refused` with all reasons of a policy, if there are any."""
-    text = "; ".join(reasons)
-    if text:
-        raise Refused(text)
-
-
-class RequestHandler(Protocol):
-    """A site, real or simulated, that computes replies."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def folder_name(self) -> str:
-        """Random id of the site's folder, different for each folder."""
-        ...
-
-    def handle(self, request: Request, terms: Terms) -> Reply: ...
-
-
-def make_client_app(
-    site_of: Callable[[Context], RequestHandler], log_of: Callable[[Context], AuditLog | None] = lambda context: None
-) -> ClientApp:
-    """Return an app that passes every request to the site of its context, and to its audit log if it has one."""
-    app = ClientApp()
-
-    def handle(message: Message, context: Context) -> Message:
-        return reply_to(message, lambda: site_of(context), log_of(context), "its SuperLink")
-
-    for path in (NAME_QUERY, *map(route, REPLY_TO)):
-        app.query(path.removeprefix("query."))(handle)
-    return app
-
-
-def reply_to(
-    message: Message,
-    load_site: Callable[[], RequestHandler],
-    audit: AuditLog | None = None,
-    server: str = "",
-    limit: AbstractContextManager[None] | None = None,
-) -> Message:
-    """Return the reply to any message: a reply, a name, or a refusal. The details of an error stay at the site.
-
-    A message is in the audit log before it is read, and a reply before it is sent: what cannot be logged is refused.
-    """
-    try:
-        if audit:
-            audit.write(audit_message(message, IN, server, "received"))
-        reply = _reply(message, load_site, limit or nullcontext())
-        if audit:
-            records = reply.content.config_records
-            refusal = f"refused: {one_line(records[REFUSED].get('reason'))}" if is_refusal(reply.content) else ""
-            audit.write(audit_message(reply, OUT, server, refusal or "replied", message))
-        return reply
-    except RunFolderError as error:
-        log.error("%s", error)
-        return Message(refusal_records(public_reason(error)), reply_to=message)
-
-
-def _reply(message: Message, load_site: Callable[[], RequestHandler], limit: AbstractContextManager[None]) -> Message:
-    try:
-        site = load_site()
-        if message.metadata.message_type == NAME_QUERY:
-            return Message(name_records(site.name), reply_to=message)
-        request, terms = read_request(message.content, MAX_REQUEST)
-        with limit:
-            reply = site.handle(request, terms)
-        return Message(reply_records(reply, digest(request), site.folder_name), reply_to=message)
-    except Exception as error:
-        reason = "; ".join([str(error), *getattr(error, "__notes__", ())])
-        kind = message.metadata.message_type.removeprefix("query.")
-        log.error("%s: %s", kind, reason, exc_info=not isinstance(error, (FedCoPLError, *HARMLESS)))
-        return Message(refusal_records(public_reason(error)), reply_to=message)
-
-
-def public_reason(error: Exception) -> str:
-    """Return what the server may know of an error: its text could contain a file name or a number of an image."""
-    if isinstance(error, HARMLESS):
-        return str(error)
-    kind = ERROR_KINDS.get(type(error), f"it failed with {type(error).__name__}")
-    return f"{kind}; see the site's own log"
+_EVERY_REQUEST: tuple[Callable[[SiteRequest], Iterable[str]], ...] = (compatible, conditions, agreement, valid, pinned)
+_NEW_REQUEST: tuple[Callable[[SiteRequest, SiteStep], Iterable[str]], ...] = (in_order, known_peers)
+_NEW_REPLY: tuple[Callable[[SiteRequest, ClientState, Reply], Reply], ...] = (charged, vouched, members_pinned)

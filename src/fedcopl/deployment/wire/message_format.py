@@ -33,7 +33,7 @@ _PackedArray = NDArray[Any]
 KINDS: Mapping[str, type] = {kind.__name__: kind for pair in REPLY_TO.items() for kind in pair}
 _MAX_DEPTH = 4  # levels of a tree: an array in a mapping in a tuple in a mapping
 _DTYPES = {np.dtype(kind) for kind in ("f4", "f8", "i4", "i8", "u1", "u4", "u8", "?")}
-_MESSAGE, _ARRAYS, _TERMS, REFUSED, _NAME = "message", "arrays", "terms", "refused", "name"
+_MESSAGE, _ARRAYS, _TERMS, _REFUSED, _NAME = "message", "arrays", "terms", "refused", "name"
 NAME_QUERY = f"query.{_NAME}"  # a message of Flower's grid that is not part of the protocol
 _MAX_REASON = 300
 _MAX_SIZE = 2**40  # of any dimension of an array
@@ -182,11 +182,13 @@ def reply_records(reply: Reply, request: str, folder: str) -> RecordDict:
 
 
 def refusal_records(reason: str) -> RecordDict:
-    return RecordDict({REFUSED: ConfigRecord({"reason": one_line(reason)})})
+    return RecordDict({_REFUSED: ConfigRecord({"reason": one_line(reason)})})
 
 
-def is_refusal(records: RecordDict) -> bool:
-    return REFUSED in records.config_records
+def refusal_of(records: RecordDict) -> str:
+    """Return the text of a refusal; an empty one for any other message."""
+    refusal = records.config_records.get(_REFUSED)
+    return "" if refusal is None else f"refused: {one_line(refusal.get('reason'))}"
 
 
 def read_reply(records: RecordDict, request: str, max_bytes: int) -> tuple[Reply, str]:
@@ -195,8 +197,8 @@ def read_reply(records: RecordDict, request: str, max_bytes: int) -> tuple[Reply
     Raises:
         Unreadable: the reply is malformed, a refusal, or to another request.
     """
-    if is_refusal(records):
-        raise Unreadable(f"refused: {one_line(records.config_records[REFUSED].get('reason'))}")
+    if refusal_of(records):
+        raise Unreadable(refusal_of(records))
     packed = _packed(records, max_bytes)
     if records.config_records[_MESSAGE].get("to") != request:
         raise Unreadable("the reply is to another request: an old one, or one of another round")
