@@ -21,7 +21,7 @@ from fedcopl.deployment.site.peers import Peers
 from fedcopl.deployment.site.pipeline import known_peers, members_pinned
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteStep
-from fedcopl.deployment.wire.terms import Refused, terms_of
+from fedcopl.deployment.terms import Refused, terms_of
 from fedcopl.errors import CannotReply
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState, state_from, state_tensors, taken_back

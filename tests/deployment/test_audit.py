@@ -13,9 +13,9 @@ from fakes import NO_PRIORS, clients, run, start
 from fedcopl.cli import app
 from fedcopl.config import RunConfig
 from fedcopl.deployment.audit_log import AUDIT, HEAD, AuditLog, AuditMessage, read_audit
+from fedcopl.deployment.message_format import _content_bytes
 from fedcopl.deployment.server.grid_transport import GridTransport, KnownSites, Timeouts
 from fedcopl.deployment.site.pipeline import reply_to
-from fedcopl.deployment.wire.message_format import _content_bytes
 from fedcopl.errors import RunFolderError
 from fedcopl.messages import Evaluate
 

@@ -22,7 +22,7 @@ from fedcopl.deployment.site.policies import (
 )
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteLedger, SiteState, release_of
-from fedcopl.deployment.wire.terms import Refused, terms_of
+from fedcopl.deployment.terms import Refused, terms_of
 from fedcopl.errors import CannotReply, ConfigError, RunFolderError
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import prior_settings

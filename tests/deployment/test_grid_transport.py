@@ -12,10 +12,10 @@ from numpy.lib import format as npy
 from deployment.toolbox import FakeSite, LoopGrid, NotingWatcher, failed, terms
 from fakes import NO_PRIORS, START, EntwinedLearner, FlakyFederation, NoisyLearner, clients, run, start
 from fedcopl.config import RunConfig
+from fedcopl.deployment.message_format import read_reply, reply_records
 from fedcopl.deployment.server.grid_transport import GridTransport, KnownSites, Timeouts
 from fedcopl.deployment.site.pipeline import public_reason
-from fedcopl.deployment.wire.message_format import read_reply, reply_records
-from fedcopl.deployment.wire.terms import Refused
+from fedcopl.deployment.terms import Refused
 from fedcopl.errors import DataError, Interrupted, NoClientReplied
 from fedcopl.federation.server import evaluate_zero_shot
 from fedcopl.messages import (

@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from deployment.toolbox import NotingWatcher, turned_away
+from fedcopl.deployment.addresses import own_address
 from fedcopl.deployment.flower_internals.connections import Control
 from fedcopl.deployment.keys import SiteKey, server_certificates, site_key
 from fedcopl.deployment.server.server_process import ServerHome, _admit, _connect_control, _keep_admitted, _superlink
 from fedcopl.deployment.site.site_process import ServerAddress
-from fedcopl.deployment.wire.addresses import own_address
 from free_ports import free_port
 from waiting import until
 

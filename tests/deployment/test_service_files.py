@@ -13,9 +13,8 @@ from typer.main import get_command
 from fedcopl.cli import app
 from fedcopl.cli.server import _unfinished
 from fedcopl.config import RunConfig
-from fedcopl.deployment.processes import holding, stopping_on_sigterm, write_log
-from fedcopl.deployment.service_files import Service
-from fedcopl.deployment.wire.terms import differences, terms_of
+from fedcopl.deployment.processes import Service, holding, stopping_on_sigterm, write_log
+from fedcopl.deployment.terms import differences, terms_of
 from fedcopl.errors import ConfigError, Interrupted
 
 SITE = Service("site", Path("/srv/fedcopl"), Path("/data/images"), arguments=("model.threads=1",))

@@ -22,7 +22,7 @@ from fedcopl.deployment.site.pipeline import reply_to
 from fedcopl.deployment.site.policies import ALSO_SENT, Consent, Limits, sent_fields, sent_summary
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteState
-from fedcopl.deployment.wire.terms import Refused, check_pinned, terms_of
+from fedcopl.deployment.terms import Refused, check_pinned, terms_of
 from fedcopl.errors import (
     ConfigError,
     DataError,

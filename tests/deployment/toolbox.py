@@ -14,7 +14,7 @@ from fedcopl.deployment.keys import private_key
 from fedcopl.deployment.site.pipeline import reply_to
 from fedcopl.deployment.site.site_process import _join_error
 from fedcopl.deployment.site.site_state import SiteState
-from fedcopl.deployment.wire.terms import terms_of
+from fedcopl.deployment.terms import terms_of
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.run.progress_reporter import SilentReporter

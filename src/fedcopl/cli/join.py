@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..config import override
-from ..deployment.wire.addresses import check_site_name
+from ..deployment.addresses import check_site_name
 from ..errors import ConfigError, Interrupted
 from ..plurals import counted
 from ..progress import watch_site

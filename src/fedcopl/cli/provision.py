@@ -127,7 +127,7 @@ def service(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the two files.")] = Path(),
 ) -> None:
     """Write a systemd unit and a Containerfile for a site or a server; nothing is installed or started."""
-    from ..deployment.service_files import Service
+    from ..deployment.processes import Service
     from ..files import publish_text
 
     definition = Service(role, home.absolute(), images.absolute() if images else None, user, tuple(arguments or ()))

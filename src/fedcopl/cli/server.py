@@ -147,13 +147,13 @@ def _without_prototypes(config: RunConfig) -> RunConfig:
 def _certificates(
     folder: Path, addresses: list[str], own: tuple[Path, Path, Path] | None, host: str, package: "PackageNotes | None"
 ) -> "Certificates":
+    from ..deployment.addresses import own_address
     from ..deployment.keys import (
         check_not_expired,
         folder_certificates,
         given_certificates,
         server_certificates,
     )
-    from ..deployment.wire.addresses import own_address
 
     machine_address = own_address(host)
     if package and not own:  # made by the study's authority, whose key is not on this machine
@@ -169,9 +169,9 @@ def _certificates(
 
 def _run(home: "ServerHome", prepared: "PreparedServer") -> Outcome:
     """Print which files to exchange with the sites, and run the server until the end of the run."""
+    from ..deployment.addresses import with_port
     from ..deployment.processes import stopping_on_sigterm
     from ..deployment.server.server_process import run_server
-    from ..deployment.wire.addresses import with_port
 
     plan = prepared.plan
     facts = {"listening on": with_port(home.host, home.port), "results": str(plan.out)}

@@ -27,6 +27,7 @@ from ..files import make_private_folder, publish_bytes, write_private
 from ..methods import settled
 from ..run.build import backbone_name, build_clip
 from ..run.folder import file_name
+from .addresses import check_site_name, with_port
 from .keys import (
     check_addresses,
     folder_certificates,
@@ -37,8 +38,7 @@ from .keys import (
     renew_authority,
 )
 from .packages import SUFFIX, Package, PackageNotes, read_package
-from .wire.addresses import check_site_name, with_port
-from .wire.terms import classes_digest, config_from, flat_settings
+from .terms import classes_digest, config_from, flat_settings
 
 _REGISTER = "register.json"
 _SERVER, _AUTHORITY = "server", "authority"  # values of --renew other than a site

@@ -28,7 +28,7 @@ from ...run.progress_reporter import ProgressReporter, SilentReporter
 from ..audit_log import IN, OUT, AuditMessage
 from ..flower_internals import is_lost
 from ..flower_internals.connections import RUN_GIVEN_UP
-from ..wire.message_format import (
+from ..message_format import (
     NAME_QUERY,
     Unreadable,
     audit_message,
@@ -38,7 +38,7 @@ from ..wire.message_format import (
     request_records,
     route,
 )
-from ..wire.terms import Terms
+from ..terms import Terms
 
 _OVERHEAD = 1_000_000  # bytes that a reply may have beyond twice those of its request
 _CHECK_CONNECTED = 1.0  # seconds between two checks of which sites are connected

@@ -27,7 +27,7 @@ from ...run.previous_run import PreviousRun, adapt_previous_run, read_previous_r
 from ...run.progress_reporter import ProgressReporter
 from ...run.record import ClientRecord, Measured, Outcome, RefreshRecord, RoundRecord, measured
 from ..audit_log import AuditLog
-from ..wire.terms import terms_of
+from ..terms import terms_of
 from .grid_transport import GridTransport, KnownSites, SiteGrid, Timeouts
 
 

@@ -27,12 +27,12 @@ from ...priors.statistics import Statistic
 from ...run.progress_reporter import ProgressReporter
 from ...run.record import Outcome
 from .. import OFFLINE
+from ..addresses import own_address, with_port
 from ..flower_internals.connections import RUN_GIVEN_UP, Control, server_task
 from ..keys import Certificates, SiteKey
 from ..monitoring import health, metrics_port, server_metrics
 from ..packages import admitted_keys, today_utc
 from ..processes import GRACE, SECRET, holding, should_stop, write_log
-from ..wire.addresses import own_address, with_port
 from .grid_transport import GridThreads
 from .rounds import PreparedServer, serve
 

@@ -29,7 +29,7 @@ from ...errors import ConfigError
 from ...files import reading, write_private
 from ...messages import ShareKeys
 from ..keys import private_key, read_site_keys
-from ..wire.message_format import one_line
+from ..message_format import one_line
 
 PINNED_PEERS = "peers.json"
 MEMBERS = "members.json"  # of the first class feature sums that this site has sent

@@ -29,7 +29,7 @@ from ...methods import choose_method
 from ...run.folder import file_name
 from ..audit_log import IN, OUT, AuditLog
 from ..keys import site_key
-from ..wire.message_format import (
+from ..message_format import (
     NAME_QUERY,
     Unreadable,
     audit_message,
@@ -40,7 +40,7 @@ from ..wire.message_format import (
     reply_records,
     route,
 )
-from ..wire.terms import PINNED, Refused, Terms, check_pinned, differences
+from ..terms import PINNED, Refused, Terms, check_pinned, differences
 from .order import out_of_order
 from .peers import Identity, Peers
 from .policies import sends_features

@@ -22,8 +22,8 @@ from ...methods import METHODS, choose_method, run_title
 from ...plurals import counted
 from ...privacy.accountant import planned_releases
 from ...run.folder import file_name
-from ..wire.message_format import one_line
-from ..wire.terms import flat_settings
+from ..message_format import one_line
+from ..terms import flat_settings
 
 FEATURES = "features"  # value of `share` besides prompts: sums of image features, in all and by class, for the priors
 DEFAULT_SHARE = ("visual",)  # what FedCoPL averages; class feature sums are opt-in

@@ -29,8 +29,8 @@ from ...run.progress_reporter import ProgressReporter, SilentReporter
 from ...run.pseudo_labels import write_images, write_labels
 from ...run.record import ClientRecord, Outcome, RoundRecord, to_plain
 from ..keys import site_secret
-from ..wire.message_format import one_line
-from ..wire.terms import LOCAL, Terms, classes_digest, config_from, images_digest
+from ..message_format import one_line
+from ..terms import LOCAL, Terms, classes_digest, config_from, images_digest
 from .peers import check_peers
 from .pipeline import SiteRequest, respond
 from .policies import AcceptAll, Agreement, Consent, Limits

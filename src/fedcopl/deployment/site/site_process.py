@@ -17,15 +17,15 @@ from flwr.app import Message
 
 from ...errors import FederationError
 from ...run.progress_reporter import ProgressReporter
+from ..addresses import connect, proxy_to, strip_credentials
 from ..audit_log import AuditLog
 from ..flower_internals import HEARTBEAT
 from ..flower_internals.site_connection import ConnectionLost, SiteConnection, site_connection
 from ..keys import private_key, site_key
+from ..message_format import refusal_of
 from ..monitoring import ReplyCounts, health, metrics_port, site_metrics
 from ..processes import holding, should_stop
-from ..wire.addresses import connect, proxy_to, strip_credentials
-from ..wire.message_format import refusal_of
-from ..wire.terms import Refused
+from ..terms import Refused
 from .pipeline import reply_to
 from .running_site import RunningSite
 

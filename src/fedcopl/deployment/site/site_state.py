@@ -51,8 +51,8 @@ from ...plurals import counted
 from ...privacy.accountant import epsilon_of
 from ...privacy.mask_session import needed
 from ...privacy.private_replies import Secrets
-from ..wire.message_format import Packed, pack, unpack
-from ..wire.terms import Refused
+from ..message_format import Packed, pack, unpack
+from ..terms import Refused
 from .order import HandledRequest, model_of, order_entry
 
 NOW = "now.json"

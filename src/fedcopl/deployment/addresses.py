@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from ...errors import ConfigError
+from ..errors import ConfigError
 
 AddressNumber = IPv4Address | IPv6Address
 _NO_PROXY = ("no_proxy", "NO_PROXY")  # programs read one or the other

@@ -11,9 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ...config import RunConfig, by_full_name
-from ...errors import ConfigError
-from ...files import make_private_folder, reading, write_private
+from ..config import RunConfig, by_full_name
+from ..errors import ConfigError
+from ..files import make_private_folder, reading, write_private
 
 LOCAL = {  # set by each site, not by the server
     "model": ("backbone", "activation", "device", "memory", "threads"),

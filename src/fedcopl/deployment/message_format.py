@@ -25,8 +25,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from ...messages import REPLY_TO, Reply, Request
-from ..audit_log import AuditMessage
+from ..messages import REPLY_TO, Reply, Request
+from .audit_log import AuditMessage
 from .terms import SETTING, Terms
 
 _PackedArray = NDArray[Any]
