@@ -94,7 +94,7 @@ def test_a_service_continues_an_unfinished_run(tmp_path):
 
 @pytest.mark.parametrize(("server", "site", "fits"), [("0.1.0", "0.1.7", True), ("0.1.0", "0.2.0", False)])
 def test_versions_may_differ_by_a_patch(monkeypatch, server, site, fits):
-    from fedcopl.deployment.wire import terms
+    from fedcopl.deployment import terms
 
     monkeypatch.setattr(terms, "version", lambda package: server)
     asked = terms_of("run", 1, RunConfig(), ["a", "b"], "model 1")

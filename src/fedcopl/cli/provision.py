@@ -76,10 +76,10 @@ def admit(
 ) -> None:
     """Add or revoke sites on a server, also while it runs: exactly the sites in the package may join."""
     from ..deployment.keys import read_site_keys
-    from ..deployment.packages import install_server_package
+    from ..deployment.packages import install
 
     before = set(read_site_keys(folder / "sites"))
-    installed = install_server_package(package, folder)
+    installed = install(package, folder, "server")
     now = set(read_site_keys(folder / "sites"))
     typer.echo(f"{installed.notes.study}: sites that may join: {', '.join(sorted(now)) or 'none'}")
     if before - now:
@@ -101,8 +101,7 @@ def install_package(given: list[str], folder: Path, kind: Literal["site", "serve
 
     # The first argument of a server may also be a settings file.
     if given and "=" not in given[0] and (kind == "site" or given[0].endswith(packages.SUFFIX)):
-        install = packages.install_site_package if kind == "site" else packages.install_server_package
-        package = install(Path(given.pop(0)), folder)
+        package = packages.install(Path(given.pop(0)), folder, kind)
         about = f"{package.notes.study}: {package.notes.name}, {package.notes.address}; digest {package.digest}"
         typer.echo(f"{'package':<23}{about}", err=True)
     for one in packages.expiries(folder) if folder.is_dir() else ():

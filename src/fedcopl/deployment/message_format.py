@@ -248,28 +248,24 @@ def _packed(records: RecordDict, max_bytes: int) -> Packed:
 
 def _read_array(saved: bytes) -> NDArray[Any]:
     """Parse untrusted bytes in the format of `np.save`."""
+    stream = io.BytesIO(saved)
     try:
-        return _parsed(saved)
+        version = npy.read_magic(stream)
+        shape, fortran, dtype = npy.read_array_header_1_0(stream)
+        data = saved[stream.tell() :]
+        if version != (1, 0):
+            raise Unreadable("an array has an unknown format")
+        if dtype not in _DTYPES or fortran:
+            raise Unreadable(f"an array has dtype {one_line(dtype)}, which no message has")
+        if any(type(size) is not int or not 0 <= size <= _MAX_SIZE for size in shape):
+            raise Unreadable("an array has an impossible shape")
+        if math.prod(shape) * dtype.itemsize != len(data):
+            raise Unreadable(f"an array of {one_line(shape)} has {len(data):,} bytes")
+        return np.frombuffer(data, dtype).reshape(shape)
     except Unreadable:
         raise
     except Exception as error:  # whatever a hostile header may cause in the parser
         raise Unreadable("an array has a broken header") from error
-
-
-def _parsed(saved: bytes) -> NDArray[Any]:
-    stream = io.BytesIO(saved)
-    version = npy.read_magic(stream)
-    shape, fortran, dtype = npy.read_array_header_1_0(stream)
-    if version != (1, 0):
-        raise Unreadable("an array has an unknown format")
-    data = saved[stream.tell() :]
-    if dtype not in _DTYPES or fortran:
-        raise Unreadable(f"an array has dtype {one_line(dtype)}, which no message has")
-    if any(type(size) is not int or not 0 <= size <= _MAX_SIZE for size in shape):
-        raise Unreadable("an array has an impossible shape")
-    if math.prod(shape) * dtype.itemsize != len(data):
-        raise Unreadable(f"an array of {one_line(shape)} has {len(data):,} bytes")
-    return np.frombuffer(data, dtype).reshape(shape)
 
 
 def _terms(records: RecordDict) -> Terms:
@@ -285,24 +281,12 @@ def _content_bytes(records: RecordDict) -> bytes:
     """Serialise the content of a message in a fixed order: the same bytes at both ends of the wire."""
     parts: list[bytes] = []
     for name in sorted(records):
-        parts.append(name.encode())
-        record = records[name]
-        if isinstance(record, ConfigRecord):
-            arrays: dict[str, Any] = {key: value for key, value in record.items() if _are_bytes(value)}
-            plain = {key: value for key, value in record.items() if key not in arrays}
-            parts.append(json.dumps(plain, sort_keys=True, default=bytes.hex).encode())
-            for key in sorted(arrays):
-                parts += [key.encode(), *arrays[key]]
-            continue
-        for key, value in sorted(record.items()):
-            parts.append(str(key).encode())
-            array = getattr(value, "data", None)
-            parts.append(array if isinstance(array, bytes) else repr(value).encode())
+        for key, value in sorted(records[name].items()):
+            parts += [name.encode(), str(key).encode()]
+            data: Any = getattr(value, "data", value)  # of an array
+            is_list = isinstance(data, list) and all(isinstance(one, bytes) for one in data)
+            parts += data if is_list else [data if isinstance(data, bytes) else repr(value).encode()]
     return b"\n".join(parts)
-
-
-def _are_bytes(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, bytes) for one in value)
 
 
 def audit_message(message: Message, way: str, peer: str, decision: str, request: Message | None = None) -> AuditMessage:

@@ -101,7 +101,7 @@ def _admit(control: Control, keys: Iterable[SiteKey], watcher: ProgressReporter,
     The keys that a server starts with are not reported.
     """
     admitted = {(key.name, key.public) for key in keys}
-    registered = {(site.name, site.public): site for site in control.sites()}
+    registered = {(site.name, site.public_key): site for site in control.sites()}
     for removed in sorted(set(registered) - admitted):
         control.unregister(registered[removed])
         watcher.noticed(f"{removed[0]} may no longer join")
@@ -188,15 +188,13 @@ def _superlink(home: ServerHome, max_reply: int) -> Iterator[tuple[subprocess.Po
     command += ["--ssl-certfile", str(files.certificate), "--ssl-keyfile", str(files.key)]
     command += ["--ssl-ca-certfile", str(files.ca), "--enable-supernode-auth", "--isolation", "process"]
     command += ["--disable-runtime-dependency-installation", "--superexec-auth-secret-file", str(secret_file)]
-    # No telemetry, files in this folder; forwarded addresses are not trusted.
-    own = {"FLWR_HOME": str(folder.absolute()), "FORWARDED_ALLOW_IPS": "127.0.0.1", "NO_COLOR": "1"}
     # A new session: Ctrl-C reaches only the parent, which then ends its children in order.
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={**os.environ, **OFFLINE, **own},
+        env={**os.environ, **_superlink_environment(folder)},
         start_new_session=True,
     )
     assert child.stdout is not None
@@ -212,6 +210,12 @@ def _superlink(home: ServerHome, max_reply: int) -> Iterator[tuple[subprocess.Po
                 child.kill()
         child.wait()
         log.join(_LOG_END)  # limited: another process may hold the pipe open
+
+
+def _superlink_environment(folder: Path) -> dict[str, str]:
+    """Return the variables of a SuperLink: its files in a folder, no telemetry, forwarded addresses not trusted."""
+    own = {"FLWR_HOME": str(folder.absolute()), "FORWARDED_ALLOW_IPS": "127.0.0.1", "NO_COLOR": "1"}
+    return {**OFFLINE, **own}
 
 
 def _connect_control(home: ServerHome, link: subprocess.Popen[bytes], secret: bytes) -> Control:

@@ -33,7 +33,7 @@ from ..message_format import one_line
 from ..terms import LOCAL, Terms, classes_digest, config_from, images_digest
 from .peers import check_peers
 from .pipeline import SiteRequest, respond
-from .policies import AcceptAll, Agreement, Consent, Limits
+from .policies import Agreement, Consent, Limits
 from .site_state import SiteLedger
 
 _READING = ("window", "bands", "pages")  # of LOCAL["data"]: how image files are read
@@ -72,7 +72,7 @@ class RunningSite:
 
     def __init__(self, home: SiteHome, watcher: ProgressReporter | None = None, agreement: Agreement | None = None):
         self.home, self._settings = home, home.settings()
-        self.agreement, self.ledger = agreement or AcceptAll(), SiteLedger(home.folder)
+        self.agreement, self.ledger = agreement or Agreement(), SiteLedger(home.folder)
         watcher = watcher or SilentReporter()
         self.watch = watcher.noticed
         check_peers(home.peers)
