@@ -1,8 +1,8 @@
 """One request at a site, from the server's message to the reply: the policies that check it, and their order.
 
 From top to bottom: `reply_to` writes the message to the audit log, reads it, and sets the time limit of a reply; the
-site passes it to `respond`, which applies the policies, listed at the end of this file. A policy gives the reasons why
-the site does not reply; the first one that has any ends the request. A reply is written to disk before it is sent. The
+site passes it to `respond`, which applies the policies, listed at the end of this file. A policy returns why the site
+does not reply; the first one that has a reason ends the request. A reply is written to disk before it is sent. The
 same request again gets the reply on disk, after the policies for every request and without the others. Last, `reply_to`
 writes the reply, or the refusal, to the audit log.
 
@@ -11,7 +11,7 @@ for every message and loses `context.state` when a SuperNode restarts: so nothin
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -188,75 +188,66 @@ def respond(request: SiteRequest) -> Reply:
     return reply
 
 
-def refuse(reasons: Iterable[str]) -> None:
-    """Raise `Refused` with all reasons of a policy, if there are any."""
-    text = "; ".join(reasons)
-    if text:
-        raise Refused(text)
+def refuse(reason: str | None) -> None:
+    """Raise `Refused` if a policy gives a reason."""
+    if reason:
+        raise Refused(reason)
 
 
-def compatible(request: SiteRequest) -> Iterable[str]:
+def compatible(request: SiteRequest) -> str | None:
     """Server and site have the same release, classes and model."""
-    return differences(request.terms, request.site.classes, request.site.model)
+    return "; ".join(differences(request.terms, request.site.classes, request.site.model))
 
 
-def conditions(request: SiteRequest) -> Iterator[str]:
+def conditions(request: SiteRequest) -> str | None:
     """The run meets the site's consent and limits."""
     home, config = request.site.home, request.terms.config()
-    yield from home.consent.objections(request.request, config)
-    yield from home.limits.objections(config)
+    return "; ".join([*home.consent.objections(request.request, config), *home.limits.objections(config)])
 
 
-def agreement(request: SiteRequest) -> Iterator[str]:
+def agreement(request: SiteRequest) -> str | None:
     """A new run fits into the limits of disk space and runs per day, and is approved."""
     site, run = request.site, request.terms.run
     if (request.folder / PINNED).exists():
-        return
+        return None
     limit, runs = site.home.limits.disk, site.home.folder / "runs"
     if sum(file.stat().st_size for file in runs.rglob("*") if file.is_file()) / _GIGABYTE > limit:
-        yield f"no disk space for another run: this site's limit is {limit:g} GB"
-        return
+        return f"no disk space for another run: this site's limit is {limit:g} GB"
     site.ledger.refuse_more(run, site.home.limits.runs)
-    objection = site.agreement.objection(run, request.terms.config())
-    if objection:
-        yield objection
-    else:
+    reason = site.agreement.objection(run, request.terms.config())
+    if not reason:
         site.ledger.begin(run)
+    return reason
 
 
-def valid(request: SiteRequest) -> Iterator[str]:
+def valid(request: SiteRequest) -> str | None:
     """Prompts and sums in the request have the shapes of this run, and are finite."""
-    site, client = request.site, request.client
+    client = request.client
     method, start = choose_method(client.config), client.learner.initial()
     prompts = {name: start[name] for name in method.shared()}
-    expected = Expected(prompts, len(site.prepared.dataset.classes), method.neighbours())
-    wrong = validate_request(request.request, expected)
-    if wrong:
-        yield wrong
+    classes = len(request.site.prepared.dataset.classes)
+    return validate_request(request.request, Expected(prompts, classes, method.neighbours()))
 
 
-def pinned(request: SiteRequest) -> Iterable[str]:
+def pinned(request: SiteRequest) -> str | None:
     """Settings, classes and images are those that the run began with."""
     check_pinned(request.folder / PINNED, request.terms, request.site.images)
-    return ()
+    return None
 
 
-def in_order(request: SiteRequest, step: SiteStep) -> Iterator[str]:
+def in_order(request: SiteRequest, step: SiteStep) -> str | None:
     """Accept each request of the protocol once, in the protocol's order."""
-    reason = out_of_order(request.request, step, request.client.config, int(request.site.home.limits.restarts))
-    if reason:
-        yield reason
+    return out_of_order(request.request, step, request.client.config, int(request.site.home.limits.restarts))
 
 
-def known_peers(request: SiteRequest, step: SiteStep) -> Iterator[str]:
+def known_peers(request: SiteRequest, step: SiteStep) -> str | None:
     """Secure aggregation is among sites whose keys this site knows; that of features among the same in all runs."""
-    message, reason = request.request, None
-    if isinstance(message, ShareKeys) and request.client.config.privacy.secure_aggregation:
-        reason = request.peers.objection(message)
-    if isinstance(message, Adapt) and message.peers and sends_features(request.client.config):
-        reason = request.peers.other_members(message.peers)
-    if reason:
-        yield reason
+    message, config = request.request, request.client.config
+    if isinstance(message, ShareKeys) and config.privacy.secure_aggregation:
+        return request.peers.objection(message)
+    if isinstance(message, Adapt) and message.peers and sends_features(config):
+        return request.peers.other_members(message.peers)
+    return None
 
 
 def charged(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
@@ -279,12 +270,11 @@ def vouched(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
 def members_pinned(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
     """Pin the members of the first class feature sums, before their masks are removed."""
     session = before.secrets.session
-    is_of_priors = isinstance(request.request, Unmask) and session is not None and session.for_priors
-    if session is not None and is_of_priors and sends_features(request.client.config):
+    if isinstance(request.request, Unmask) and session and session.for_priors and sends_features(request.client.config):
         request.peers.pin_members(session.peers)
     return reply
 
 
-_EVERY_REQUEST: tuple[Callable[[SiteRequest], Iterable[str]], ...] = (compatible, conditions, agreement, valid, pinned)
-_NEW_REQUEST: tuple[Callable[[SiteRequest, SiteStep], Iterable[str]], ...] = (in_order, known_peers)
+_EVERY_REQUEST: tuple[Callable[[SiteRequest], str | None], ...] = (compatible, conditions, agreement, valid, pinned)
+_NEW_REQUEST: tuple[Callable[[SiteRequest, SiteStep], str | None], ...] = (in_order, known_peers)
 _NEW_REPLY: tuple[Callable[[SiteRequest, ClientState, Reply], Reply], ...] = (charged, vouched, members_pinned)
