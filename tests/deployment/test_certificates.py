@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from deployment.toolbox import turned_away
+from deployment.toolbox import join_refusal
 from fedcopl.deployment import keys
 from fedcopl.deployment.flower_internals import superlink as link
 from fedcopl.deployment.keys import (
@@ -65,7 +65,7 @@ def test_a_certificate_of_another_server_is_an_error_that_names_both(made, liste
 
 def test_a_running_site_reports_a_wrong_certificate(made, listening, tmp_path):
     other = server_certificates(tmp_path, [])
-    said = turned_away(ServerAddress(f"127.0.0.1:{listening}", other.ca), site_key(tmp_path, "a")[0])
+    said = join_refusal(ServerAddress(f"127.0.0.1:{listening}", other.ca), site_key(tmp_path, "a")[0])
     assert said.startswith(f"127.0.0.1:{listening}: its certificate is not signed by {other.ca} (")
     assert said.endswith("(--address); trying again") and "_ssl" not in said
 
@@ -85,7 +85,7 @@ def test_a_site_waits_for_a_server_that_is_not_running_yet(made, tmp_path):
         port = door.getsockname()[1]
     server = ServerAddress(f"127.0.0.1:{port}", made.ca)
     check_server(server)
-    assert turned_away(server, site_key(tmp_path, "a")[0]).startswith(f"no server at 127.0.0.1:{port}")
+    assert join_refusal(server, site_key(tmp_path, "a")[0]).startswith(f"no server at 127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize("address", ["server", "server:", "server:x", ":9092"])

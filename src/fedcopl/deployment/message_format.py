@@ -52,6 +52,7 @@ class Packed(NamedTuple):
 
 
 def pack(message: Request | Reply) -> Packed:
+    """Return a message as plain data; see `Packed`."""
     arrays: list[_PackedArray] = []
     tree = {field.name: _tree(getattr(message, field.name), arrays) for field in fields(message)}
     return Packed(type(message).__name__, json.dumps(tree), tuple(arrays))
@@ -161,6 +162,7 @@ def route(kind: type) -> str:
 
 
 def request_records(request: Request, terms: Terms) -> RecordDict:
+    """Return the records of a request, with the terms of its run."""
     records = _records(pack(request))
     flat = {key: value for key, value in asdict(terms).items() if key != "settings"}
     flat |= {f"{SETTING}{key}": value for key, value in terms.settings.items()}
@@ -182,6 +184,7 @@ def reply_records(reply: Reply, request: str, folder: str) -> RecordDict:
 
 
 def refusal_records(reason: str) -> RecordDict:
+    """Return the records of a refusal."""
     return RecordDict({_REFUSED: ConfigRecord({"reason": one_line(reason)})})
 
 
@@ -211,6 +214,7 @@ def name_records(name: str) -> RecordDict:
 
 
 def read_name(records: RecordDict) -> str:
+    """Return the name in the reply to `NAME_QUERY`."""
     return one_line(records.config_records.get(_NAME, ConfigRecord()).get(_NAME, ""))
 
 

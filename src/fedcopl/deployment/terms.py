@@ -49,6 +49,7 @@ class Terms:
 
 
 def terms_of(run: str, attempt: int, config: RunConfig, classes: Sequence[str], model: str) -> Terms:
+    """Return the terms of a run for the site with number 0; see `Terms.at`."""
     return Terms(run, attempt, 0, version("fedcopl"), classes_digest(classes), model, flat_settings(config))
 
 
