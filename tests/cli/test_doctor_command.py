@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from classifier.small import digits
 from fedcopl.cli import app
 from fedcopl.data.catalog import CLASSES
-from fedcopl.deployment.certificates import issue_certificates
+from fedcopl.deployment.keys import issue_certificates
 from fedcopl.doctor import machine
 from fedcopl.doctor.new_study import start_study
 from fedcopl.errors import ConfigError

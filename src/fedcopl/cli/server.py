@@ -23,7 +23,7 @@ from .run import RUNS, EarlierRun
 from .show import print_next, print_outcome, print_status
 
 if TYPE_CHECKING:
-    from ..deployment.certificates import Certificates
+    from ..deployment.keys import Certificates
     from ..deployment.packages import PackageNotes
     from ..deployment.server.rounds import PreparedServer
     from ..deployment.server.server_process import ServerHome
@@ -147,13 +147,13 @@ def _without_prototypes(config: RunConfig) -> RunConfig:
 def _certificates(
     folder: Path, addresses: list[str], own: tuple[Path, Path, Path] | None, host: str, package: "PackageNotes | None"
 ) -> "Certificates":
-    from ..deployment.certificates import (
+    from ..deployment.addresses import own_address
+    from ..deployment.keys import (
         check_not_expired,
         folder_certificates,
         given_certificates,
         server_certificates,
     )
-    from ..deployment.wire.addresses import own_address
 
     machine_address = own_address(host)
     if package and not own:  # made by the study's authority, whose key is not on this machine
@@ -169,9 +169,9 @@ def _certificates(
 
 def _run(home: "ServerHome", prepared: "PreparedServer") -> Outcome:
     """Print which files to exchange with the sites, and run the server until the end of the run."""
+    from ..deployment.addresses import with_port
     from ..deployment.processes import stopping_on_sigterm
     from ..deployment.server.server_process import run_server
-    from ..deployment.wire.addresses import with_port
 
     plan = prepared.plan
     facts = {"listening on": with_port(home.host, home.port), "results": str(plan.out)}
@@ -231,20 +231,20 @@ def audit(
     if out is not None:
         check_output_file(out)
     lines = read_audit(_folder_of_log(folder))
-    chosen = [line for line in lines if run in ("", line.message.run)]
+    chosen = [line for line in lines if run in ("", line.run)]
     if out is not None:
         write_text(out, audit_csv(chosen))
         typer.echo(f"{counted(len(chosen), 'message')} written to {out}")
     else:
         for line in chosen[-last:] if last else chosen:
-            one, when = line.message, datetime.fromtimestamp(line.time)
+            when = datetime.fromtimestamp(line.time)
             description = (
-                f"{one.run} round {one.round} {one.kind}, {one.bytes:,} bytes, sha256 {one.digest[:_SHOWN_DIGEST]}"
+                f"{line.run} round {line.round} {line.kind}, {line.bytes:,} bytes, sha256 {line.digest[:_SHOWN_DIGEST]}"
             )
-            typer.echo(f"{when:%Y-%m-%d %H:%M:%S}  {one.way:<4}{one.peer}  {description}: {one.decision}")
-    sizes = {way: [line.message.bytes for line in chosen if line.message.way == way] for way in ("in", "out")}
+            typer.echo(f"{when:%Y-%m-%d %H:%M:%S}  {line.way:<4}{line.peer}  {description}: {line.decision}")
+    sizes = {way: [line.bytes for line in chosen if line.way == way] for way in ("in", "out")}
     totals = [f"{len(byte_counts)} {way}, {sum(byte_counts):,} bytes" for way, byte_counts in sizes.items()]
-    refused = sum(line.message.decision.startswith(("refused", "dropped")) for line in chosen)
+    refused = sum(line.decision.startswith(("refused", "dropped")) for line in chosen)
     typer.echo("; ".join([*totals, f"{refused} refused or dropped"]))
     typer.echo(f"verified: {counted(len(lines), 'line')}, none changed; the head is {lines[-1].chain}")
 

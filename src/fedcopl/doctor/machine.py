@@ -16,7 +16,7 @@ from ..clip.device import choose_arithmetic, threads_for
 from ..config import Model
 from ..data.cache import default_folder
 from ..data.parallel import free_memory, workers
-from ..deployment.wire.addresses import connect, proxy_to, strip_credentials
+from ..deployment.addresses import connect, proxy_to, strip_credentials
 from ..errors import ConfigError, FedCoPLError
 
 

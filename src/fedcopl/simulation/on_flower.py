@@ -22,11 +22,10 @@ from flwr.serverapp import Grid, ServerApp
 from ..config import RunConfig
 from ..data.catalog import load_dataset
 from ..data.partitioning import client_names
-from ..deployment.server.grid_transport import GridTransport, Timeouts
-from ..deployment.server.site_registry import KnownSites
+from ..deployment.server.grid_transport import GridTransport, KnownSites, Timeouts
 from ..deployment.site.pipeline import make_client_app
 from ..deployment.site.site_state import SiteState
-from ..deployment.wire.terms import Terms
+from ..deployment.terms import Terms
 from ..errors import FedCoPLError, FederationError
 from ..federation.client import Client
 from ..federation.client_state import ClientState
