@@ -5,7 +5,6 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
-from itertools import pairwise
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -20,8 +19,9 @@ from .local_page.access import AccessControl, Keys
 from .local_page.serving import file_routes
 from .plurals import counted
 from .report.comparison import ComparedRun, render_comparison
+from .report.curves import seconds_by_round
 from .report.numbers import duration
-from .report.run_page import LiveStatus, render_folder, render_waiting
+from .report.run_page import LiveStatus, render_folder, template
 from .run.folder import ENDED, EXAMPLES, PROGRESS, RESULTS, ROUNDS, SETTINGS, NothingYet, find_runs, read_so_far
 from .run.record import Outcome
 
@@ -72,7 +72,8 @@ class LivePage:
 
     def _render(self, live: LiveStatus) -> str:
         if not self._shown:
-            return render_waiting(printable(self._folder.resolve().name), live)
+            title = printable(self._folder.resolve().name)
+            return template("base.html.jinja").render(title=title, live=live, sections=[])
         if len(self._shown) == 1:
             run = self._shown[0]
             done = len(run.outcome.rounds)
@@ -112,8 +113,7 @@ def _status(run: ComparedRun) -> tuple[str, str]:
     if stopped:
         return stopped
     changed = _changed(run.folder)
-    ends = [0.0, *(record.seconds for record in run.outcome.rounds)]
-    usual = statistics.median(max(0.0, after - before) for before, after in pairwise(ends))
+    usual = statistics.median(seconds_by_round(run.outcome).values())
     at = time.strftime("%H:%M:%S", time.localtime(changed))
     if time.time() - changed > max(PATIENCE, LONGER * usual):
         return (

@@ -11,14 +11,13 @@ import pytest
 
 from fedcopl.report.comparison import (
     ComparedRun,
-    Spread,
     _short_folders,
     differing,
     grouped,
     render_comparison,
-    spread,
     write_comparison,
 )
+from fedcopl.report.curves import Spread, spread
 from fedcopl.report.numbers import NOTHING, SPACE
 from fedcopl.run.pseudo_labels import write_labels
 from report.parsed_page import parse

@@ -52,8 +52,8 @@ class _AxisScale:
 
 
 @dataclass(frozen=True)
-class ChartLine:
-    """A row of measurements, one per round; None where nothing was measured."""
+class Series:
+    """Numbers with a name, one per round or class; None where nothing was measured."""
 
     name: str
     kind: str  # its style: dash, mark and colour
@@ -116,7 +116,7 @@ class LineChart:
 def line_chart(
     title: str,
     rounds: Sequence[int],
-    lines: Sequence[ChartLine],
+    lines: Sequence[Series],
     unit: Unit,
     *,
     levels: Mapping[str, float | None] | None = None,
@@ -158,7 +158,7 @@ def _left(texts: Sequence[str]) -> int:
     return max(_LEFT, math.ceil(_BESIDE + _LETTER * max(map(len, texts))))
 
 
-def _edges(line: ChartLine) -> list[tuple[int, float, float]]:
+def _edges(line: Series) -> list[tuple[int, float, float]]:
     """Position, lower and upper edge of a line's band, where it has one."""
     pairs = enumerate(zip(line.values, line.spread, strict=False))
     return [(n, mean - std, mean + std) for n, (mean, std) in pairs if mean is not None and std is not None]
@@ -175,7 +175,7 @@ def _room(values: Sequence[float], unit: Unit) -> _Bounds:
     return (low - 1, high + 1) if low else (0.0, 1.0)
 
 
-def _drawn(line: ChartLine, rounds: Sequence[int], across: _AxisScale, up: _AxisScale, unit: Unit) -> _DrawnLine:
+def _drawn(line: Series, rounds: Sequence[int], across: _AxisScale, up: _AxisScale, unit: Unit) -> _DrawnLine:
     measured = [(r, value) for r, value in zip(rounds, line.values, strict=True) if value is not None]
     over = [(across(rounds[n]), up(high)) for n, _, high in _edges(line)]
     under = [(across(rounds[n]), up(low)) for n, low, _ in reversed(_edges(line))]
@@ -190,9 +190,9 @@ def _drawn(line: ChartLine, rounds: Sequence[int], across: _AxisScale, up: _Axis
 
 
 def _strips(
-    rounds: Sequence[int], lines: Sequence[ChartLine], across: _AxisScale, unit: Unit, refreshed: set[int], wide: float
+    rounds: Sequence[int], lines: Sequence[Series], across: _AxisScale, unit: Unit, refreshed: set[int], wide: float
 ) -> list[_Strip]:
-    def cell(line: ChartLine, position: int) -> str:
+    def cell(line: Series, position: int) -> str:
         value, std = line.values[position], line.spread[position] if line.spread else None
         if value is None:
             return NOTHING
@@ -247,15 +247,6 @@ class _BarGroup:
 
 
 @dataclass(frozen=True)
-class Bars:
-    """One row of bars, a bar for each name; None where there is nothing to show."""
-
-    name: str
-    kind: str  # its style
-    numbers: Sequence[float | None]
-
-
-@dataclass(frozen=True)
 class BarChart:
     label: str
     width: float
@@ -263,7 +254,7 @@ class BarChart:
     bar: float
     up: list[_Tick]
     groups: list[_BarGroup]
-    series: Sequence[Bars]
+    series: Sequence[Series]
     level: _Tick | None
     upright: bool  # the names do not fit side by side
     height: int
@@ -275,7 +266,7 @@ class BarChart:
 def bar_chart(
     label: str,
     names: Sequence[str],
-    series: Sequence[Bars],
+    series: Sequence[Series],
     unit: Unit,
     *,
     level: tuple[str, float] | None = None,
@@ -284,13 +275,13 @@ def bar_chart(
     slot = min(max(900 / len(names), 36.0), 104.0)
     upright = max(map(len, names)) * 8 > slot
     bottom = _HEIGHT - _BOTTOM
-    numbers = [float(number) for one in series for number in one.numbers if number is not None]
+    numbers = [float(number) for one in series for number in one.values if number is not None]
     steps = ticks(0, max([1.0, *numbers, *([] if level is None else [level[1]])]))
     up, texts = _AxisScale(steps[0], steps[-1], bottom, _TOP), unit.ticked(steps)
     left, wide, groups = _left(texts), slot * 0.78 / len(series), []
     for position, name in enumerate(names):
         start, bars, lines = left + slot * position, [], [name]
-        for n, (title, kind, number) in enumerate((one.name, one.kind, one.numbers[position]) for one in series):
+        for n, (title, kind, number) in enumerate((one.name, one.kind, one.values[position]) for one in series):
             lines.append(f"{title} {NOTHING if number is None else unit.write(number)}")
             if number is not None:
                 at = round(start + slot * 0.11 + wide * n, 1)
