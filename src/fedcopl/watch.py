@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from .deployment.processes import process_of
 from .errors import FederationError, RunFolderError, printable
 from .local_page.access import AccessControl, Keys
-from .local_page.serving import file_routes
+from .local_page.serving import file_route
 from .plurals import counted
 from .report.comparison import ComparedRun, render_comparison
 from .report.curves import seconds_by_round
@@ -44,7 +44,7 @@ class LivePage:
         self._shown: list[ComparedRun] = []
 
     def app(self) -> ASGIApp:
-        routes = [Route("/", self.show), *file_routes("icon.svg", "live.js")]
+        routes = [Route("/", self.show), *map(file_route, ("icon.svg", "live.js"))]
         return AccessControl(Starlette(routes=routes), self._keys, writes=False, policy=_POLICY)
 
     def show(self, request: Request) -> Response:

@@ -126,10 +126,11 @@ Arguments
   [key=value ...]    Additional settings and options.
 
 Options
-  --home PATH       The only folder in which it may write. [default:
-                    /var/lib/fedcopl]
-  --images PATH     Images of a site; read-only.
-  --user TEXT       Account that runs it. [default: fedcopl]
+  --home PATH       Folder of the service, the only one that it may
+                    write to. [default: /var/lib/fedcopl]
+  --images PATH     Images of a site, which the service only reads.
+  --user TEXT       User account that runs the service. [default:
+                    fedcopl]
   --out, -o PATH    Folder for the two files. [default: .]
   --help            Show this message and exit.
 """

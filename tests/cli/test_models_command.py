@@ -27,6 +27,10 @@ def test_show_prints_the_revision():
     assert "fetch       yes" in seen
 
 
+def test_show_takes_openai_names_as_settings_do():
+    assert "name        openai/clip-vit-base-patch32\n" in fedcopl("models", "show", "ViT-B/32")
+
+
 def test_check_prints_the_format_of_a_checkpoint():
     seen = fedcopl("models", "check", "glyph-clip")
     assert "format      a Hugging Face folder of a CLIP\nloads       yes\n" in seen

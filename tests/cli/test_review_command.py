@@ -45,10 +45,10 @@ def run(tmp_path):
 
 def answer_some(folder, wrong=1, right=4):
     survey = SampleSurvey(open_gallery(folder, None), Answers(folder, "site"))
-    for place, number in enumerate(survey.views.numbers(SAMPLE)[: wrong + right]):
+    for place, number in enumerate(survey.numbers(SAMPLE)[: wrong + right]):
         label = int(survey.gallery.predictions.label[number])
         said = survey.gallery.classes[(label + (place < wrong)) % len(survey.gallery.classes)]
-        survey.answers.add(Given(survey.gallery.names[number], "", "", "class", said, survey.views.plan_round))
+        survey.answers.add(Given(survey.gallery.names[number], "", "", "class", said, survey.plan_round))
 
 
 def test_the_score_in_words(typed, run):

@@ -33,7 +33,7 @@ from fedcopl.deployment.provision import (
 )
 from fedcopl.deployment.site.policies import FileAgreement
 from fedcopl.deployment.site_keys import key_digest, read_site_key, read_site_keys, site_key
-from fedcopl.doctor.machine import check_expiry
+from fedcopl.doctor.checks import check_expiry
 from fedcopl.errors import ConfigError, FederationError, RunFolderError
 
 DAY = date(2027, 1, 1)

@@ -14,6 +14,7 @@ from rich.table import Table
 from ..plurals import counted
 from ..privacy.accountant import PrivacyStatement
 from ..progress import percent
+from ..report import numbers as words
 from ..run.record import Accuracies, Outcome
 
 _NOTED_LOSS = 1.0  # points
@@ -124,13 +125,9 @@ def _privacy_facts(privacy: PrivacyStatement | None) -> Iterator[tuple[str, str]
         yield "privacy", f"{budget} for {privacy.unit}, {counted(privacy.releases or 0, 'release')}"
 
 
-def size(count: float) -> str:
-    """Format a number of bytes."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
+def size(octets: int) -> str:
+    """Format a number of bytes as the report does, with plain spaces."""
+    return words.size(octets).replace(words.SPACE, " ")
 
 
 def print_outcome(outcome: Outcome, folder: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ..config import by_full_name
-from ..files import write_text
 from ..run.pseudo_labels import read_last_labels
 from ..run.record import Outcome
 from . import numbers as words
@@ -266,11 +265,6 @@ def _recall_table(groups: Sequence[_RunGroup]) -> tuple[list[str], list[tuple[st
     columns = {label: row for label, row in (zero_shot | last).items() if row}
     classes = groups[0].runs[0].outcome.classes
     return list(columns), [(name, [cell(own[n]) for own in columns.values()]) for n, name in enumerate(classes)]
-
-
-def write_comparison(path: Path, runs: Sequence[ComparedRun]) -> None:
-    """Write the comparison as one self-contained file."""
-    write_text(path, render_comparison(runs))
 
 
 def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = None) -> str:

@@ -121,10 +121,16 @@ def render(
     )
 
 
-@cache
 def template(name: str) -> Template:
+    """Return a template of this package."""
+    return template_environment("fedcopl.report").get_template(name)
+
+
+@cache
+def template_environment(package: str, folder: str = "") -> Environment:
+    """Return the environment of the templates in a package, with the number formats as filters."""
     environment = Environment(
-        loader=PackageLoader("fedcopl.report", ""),
+        loader=PackageLoader(package, folder),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -132,7 +138,7 @@ def template(name: str) -> Template:
     )
     environment.filters |= {name: getattr(words, name) for name in _FILTERS} | {"quote": shlex.quote}
     environment.globals |= {"SHOWN": SHOWN, "REVIEWED": REVIEWED, "UNSURE": UNSURE, "LOW_AGREEMENT": LOW_AGREEMENT}
-    return environment.get_template(name)
+    return environment
 
 
 def _accuracies(outcome: Outcome) -> list[tuple[str, Measured]]:

@@ -43,6 +43,19 @@ class LabelHistory:
     trained_as: NDArray[np.int64] | None = None  # (n) the label an image is trained with, NOT_TRAINED; None: not known
     is_final: bool = False  # the last row is no refresh, but what the finished classifier says
 
+    @classmethod
+    def of(cls, refreshes: Sequence[PseudoLabels], trained_as: NDArray[np.int64] | None = None) -> "LabelHistory":
+        """Return the history of the labels of all refreshes."""
+        last = refreshes[-1]
+        return cls(
+            tuple(labels.round for labels in refreshes),
+            np.stack([labels.classes[:, 0] for labels in refreshes]).astype(np.int64),
+            np.stack([labels.log_probability[:, 0] for labels in refreshes]).astype(np.float64),
+            last.classes.astype(np.int64),
+            last.log_probability.astype(np.float64),
+            trained_as,
+        )
+
     @property
     def made(self) -> str:
         """Which labels are shown, in words."""
@@ -108,7 +121,7 @@ def open_gallery(folder: Path, client: str | None) -> Gallery:
     if not images.names or not refreshes:
         reason = "holds no image" if not images.names else "has no labels yet: a run writes them at its first refresh"
         raise RunFolderError(f"{folder}: the client {printable(name)} {reason}")
-    predictions = predictions_of(refreshes, _trained_as(folder, name, len(images.names)))
+    predictions = LabelHistory.of(refreshes, _trained_as(folder, name, len(images.names)))
     if max(int(labels.classes.max()) for labels in refreshes) >= len(classes):
         raise RunFolderError(f"{folder}: its labels do not fit its {counted(len(classes), 'class')}")
     shown = [image.encode("utf-8", "backslashreplace").decode() for image in images.names]  # answers need valid text
@@ -126,18 +139,6 @@ def _choose_client(folder: Path, clients: Sequence[str], requested: str | None) 
     if not matches:
         raise RunFolderError(f"{folder}: has no client {requested}; its clients are: {shown}")
     return matches[0]
-
-
-def predictions_of(refreshes: Sequence[PseudoLabels], trained_as: NDArray[np.int64] | None = None) -> LabelHistory:
-    last = refreshes[-1]
-    return LabelHistory(
-        tuple(labels.round for labels in refreshes),
-        np.stack([labels.classes[:, 0] for labels in refreshes]).astype(np.int64),
-        np.stack([labels.log_probability[:, 0] for labels in refreshes]).astype(np.float64),
-        last.classes.astype(np.int64),
-        last.log_probability.astype(np.float64),
-        trained_as,
-    )
 
 
 def _trained_as(folder: Path, client: str, images: int) -> NDArray[np.int64] | None:
