@@ -26,8 +26,8 @@ from .run.folder import ENDED, EXAMPLES, PROGRESS, RESULTS, ROUNDS, SETTINGS, No
 from .run.record import Outcome
 
 _FILES = (SETTINGS, PROGRESS, RESULTS, EXAMPLES, ENDED, "review")
-PATIENCE = 60.0  # seconds without a new round before the page reports silence,
-LONGER = 4  # or this many times the median round
+SILENT_SECONDS = 60.0  # seconds without a new round before the page reports silence,
+SILENT_ROUNDS = 4  # or this many times the median round
 _MISSING = 5  # missing clients that the status names
 _POLICY = (
     "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
@@ -48,7 +48,7 @@ class LivePage:
         return AccessControl(Starlette(routes=routes), self._keys, writes=False, policy=_POLICY)
 
     def show(self, request: Request) -> Response:
-        """The whole page; 204 without content for a page that already shows this version."""
+        """Return the whole page; 204 without content for a page that already shows this version."""
         self._refresh()
         if request.query_params.get("seen") == self._version:
             return Response(status_code=204)
@@ -85,7 +85,7 @@ class LivePage:
 
 
 def runs_folder(folder: Path) -> Path:
-    """The folder itself, or where the runs are if it belongs to the process of a server or of a site."""
+    """Return the folder itself, or that of the runs if a server or a site works in it."""
     with suppress(FederationError):
         about = process_of(folder).about
         return Path(about["out"]).parent if "out" in about else folder / "runs"
@@ -115,7 +115,7 @@ def _status(run: ComparedRun) -> tuple[str, str]:
     changed = _changed(run.folder)
     usual = statistics.median(seconds_by_round(run.outcome).values())
     at = time.strftime("%H:%M:%S", time.localtime(changed))
-    if time.time() - changed > max(PATIENCE, LONGER * usual):
+    if time.time() - changed > max(SILENT_SECONDS, SILENT_ROUNDS * usual):
         return (
             "silent",
             f"Round {done} of {planned} ended at {at}; no news since then. Check that the run is still alive.",

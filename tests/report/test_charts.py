@@ -109,7 +109,7 @@ def test_a_line_of_a_single_run_has_no_band():
 
 def test_powers_of_ten_are_evenly_spaced():
     drawn = line_chart(
-        "c", [1, 2, 3], [Series("x", "s1", [1.0, 10.0, 100.0])], Unit(str, words.powers, bend=math.log10)
+        "c", [1, 2, 3], [Series("x", "s1", [1.0, 10.0, 100.0])], Unit(str, words.powers, transform=math.log10)
     )
     assert [tick.text for tick in drawn.up] == ["1", "3.2", "10", "32", "100"]
     (_, low), (_, middle), (_, high) = drawn.lines[0].spots

@@ -85,6 +85,7 @@ _FILES = {
 
 
 def page(name: str, status: int = 200, **values: Any) -> HTMLResponse:
+    """Return a response with a rendered template."""
     template = template_environment("fedcopl.local_page", "templates").get_template(name)
     return HTMLResponse(template.render(values), status)
 

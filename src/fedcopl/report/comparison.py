@@ -28,13 +28,13 @@ _SECTIONS = {
     "settings": "Settings",
 }
 _EXCLUDED = {"name", "seed"}  # settings that do not make another experiment
-_SPEAKING = {"method", "labeler", "backbone", "source"}  # settings whose values need no name before them
+_SELF_EXPLANATORY = {"method", "labeler", "backbone", "source"}  # settings whose values need no name before them
 _LONG_LABEL = 48  # letters of a name for a group; with more it is called after its folder
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """The outcome of a run, or what there is of it so far, and the folder it lies in."""
+    """The outcome of a run, finished or not, and its folder."""
 
     folder: Path
     outcome: Outcome
@@ -116,7 +116,7 @@ class _RunGroup:
 
 
 def differing(runs: Sequence[ComparedRun]) -> list[str]:
-    """The settings that are not the same in all runs, without names and seeds, in the order of the file."""
+    """Return the settings that are not the same in all runs, without names and seeds, in the order of the file."""
     settings = [by_full_name(run.outcome.settings) for run in runs]
     names = dict.fromkeys(name for one in settings for name in one if name not in _EXCLUDED)
     return [name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)]
@@ -172,7 +172,7 @@ def _by_settings(run: ComparedRun, differ: Sequence[str]) -> str:
     settings = by_full_name(run.outcome.settings)
     titled = {"method", "labeler"} if run.outcome.method else set()
     shown = [(name.rpartition(".")[2], settings.get(name, words.NOTHING)) for name in differ if name not in titled]
-    return ", ".join(str(value) if name in _SPEAKING else f"{name} {value}" for name, value in shown)
+    return ", ".join(str(value) if name in _SELF_EXPLANATORY else f"{name} {value}" for name, value in shown)
 
 
 def _short_folders(folders: Sequence[Path]) -> list[str]:

@@ -40,13 +40,13 @@ _SECONDS = Unit(words.duration, lambda values: words.marks(values, "s"), include
 _RATIO = Unit(words.ratio, include=(0,))
 COUNT = Unit(lambda value: words.count(round(value)))
 _ZERO_SHOT = "zero-shot macro"
-_ENDLESS = 1e12
-_TINIEST = 1e-4  # what is smaller stands at the foot of a logarithmic axis
+_DRIFT_MAX = 1e12
+_LOG_MIN = 1e-4  # smaller values are drawn at the foot of a logarithmic axis
 _POWERS = Unit(
     words.ratio,
     words.powers,
-    (_TINIEST, math.inf),
-    bend=lambda value: math.log10(max(value, _TINIEST)),
+    (_LOG_MIN, math.inf),
+    transform=lambda value: math.log10(max(value, _LOG_MIN)),
 )
 
 
@@ -114,7 +114,7 @@ _DRIFT: Mapping[str, Callable[[Drift], float | None]] = {
 def _drift(name: str, measure: str, outcome: Outcome) -> _ByRound:
     """Return the drift of one array, without values beyond any axis: updates that almost cancel diverge."""
     values = _by_round(lambda record: _DRIFT[measure]((record.drift or {}).get(name, Drift())), outcome)
-    return {number: value for number, value in values.items() if value <= _ENDLESS}
+    return {number: value for number, value in values.items() if value <= _DRIFT_MAX}
 
 
 def _drifting(outcome: Outcome) -> list[str]:
@@ -255,7 +255,7 @@ _STEPS = {
 
 
 def time_by_step(outcome: Outcome) -> list[tuple[str, float, float]]:
-    """Name, seconds and share of each kind of request; the rest is loading, averaging, measuring and writing."""
+    """Return name, seconds and share of each kind of request; the rest is loading, averaging, measuring and writing."""
     sums = {name: sum(record.seconds_of.get(key, 0.0) for record in outcome.rounds) for key, name in _STEPS.items()}
     measured = {name: seconds for name, seconds in sums.items() if seconds}
     if not measured or not outcome.seconds:

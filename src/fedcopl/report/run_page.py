@@ -183,13 +183,14 @@ def _recall_chart(rows: Sequence[_Row]) -> BarChart:
 
 
 def by_section(settings: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """The settings by section, those without one first, each value as in settings.toml."""
+    """Return the settings by section, those without one first, each value as in settings.toml."""
     alone = {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
     titled = [("general", alone), *((key, value) for key, value in settings.items() if key not in alone)]
     return [(title, [(key, written(value)) for key, value in pairs.items()]) for title, pairs in titled if pairs]
 
 
 def written(value: object) -> str:
+    """Format the value of a setting as in settings.toml."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -237,7 +238,7 @@ class _HeatTable:
     totals: list[int]
     signed: bool = False
     unit: str = "counts"
-    missing: str = "no reply"  # stands for a row without numbers
+    missing: str = "no reply"  # text of a row without numbers
 
 
 def _heat_tables(outcome: Outcome, numbers: Mapping[str, _Table], story: LabelStory) -> list[_HeatTable]:

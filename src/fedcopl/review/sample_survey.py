@@ -149,15 +149,15 @@ class SampleSurvey:
         return np.bincount(self.gallery.predictions.label, minlength=len(self.gallery.classes))
 
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would work such a cell out
-_WORDS = {"none": "(none of the classes)", "unclear": "(cannot tell)"}
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would evaluate such a cell
+_KIND_TEXT = {"none": "(none of the classes)", "unclear": "(cannot tell)"}
 
 
 def answers_csv(answers: Iterable[ExpertAnswer]) -> str:
     """Format one CSV row per answered image; names that look like formulas are escaped."""
     rows = [("file", "pseudo label", "label", "when", "digest")]
     for answer in answers:
-        label = answer.label or _WORDS[answer.kind]
+        label = answer.label or _KIND_TEXT[answer.kind]
         rows.append((answer.image, answer.pseudo, label, answer.answered, answer.digest))
     return _csv([f"'{cell}" if cell.startswith(_FORMULA) else cell for cell in row] for row in rows)
 
@@ -202,7 +202,7 @@ def _csv(rows: Iterable[Sequence[str | None]]) -> str:
     return file.getvalue()
 
 
-_KIND_OF: dict[str, AnswerKind] = {_WORDS["none"]: "none", _WORDS["unclear"]: "unclear"}
+_KIND_OF: dict[str, AnswerKind] = {_KIND_TEXT["none"]: "none", _KIND_TEXT["unclear"]: "unclear"}
 
 
 @dataclass
