@@ -28,7 +28,10 @@ def test_show_prints_the_revision():
 
 
 def test_show_takes_openai_names_as_settings_do():
-    assert "name        openai/clip-vit-base-patch32\n" in fedcopl("models", "show", "ViT-B/32")
+    seen = fedcopl("models", "show", "ViT-B/32")
+    assert "name        openai/clip-vit-base-patch32\n" in seen
+    [files] = [line.split(maxsplit=1)[1] for line in seen.splitlines() if line.startswith("files ")]
+    assert {"config.json", "tokenizer.json"} < set(files.split(", "))  # docs/install.md: to copy them without a network
 
 
 def test_check_prints_the_format_of_a_checkpoint():

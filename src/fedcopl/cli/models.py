@@ -42,6 +42,8 @@ def _show(name: _ModelName) -> None:
     model = RELEASES.get(name) or known_model(name)  # a release may also have OpenAI's name
     for title, text in about(model):
         print(f"{title:<12}{text}")
+    if model.weights:
+        print(f"{'files':<12}{', '.join([*model.other_files, model.weights])}")
     print_next(("fedcopl", "models", "fetch" if model.weights else "check", name if model.weights else "PATH"))
 
 

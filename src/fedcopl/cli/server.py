@@ -157,15 +157,15 @@ def _certificates(
     from ..deployment.wire.addresses import own_address
 
     machine_address = own_address(host)
-    if package and not own:  # made by the study's authority, whose key is not on this machine
+    if own:
+        return given_certificates(*own, machine_address)
+    if package:  # made by the study's authority, whose key is not on this machine
         files = folder_certificates(folder)
         check_not_expired(
             files, "renew it (fedcopl provision STUDY --renew server, or authority) and install the new package"
         )
         return files
-    return (
-        given_certificates(*own, machine_address) if own else server_certificates(folder, [*addresses, machine_address])
-    )
+    return server_certificates(folder, [*addresses, machine_address])
 
 
 def _run(home: "ServerHome", prepared: "PreparedServer") -> Outcome:
