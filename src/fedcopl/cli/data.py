@@ -126,6 +126,7 @@ def _get(
     folder: Annotated[Path, typer.Argument(help="Folder to download to.")],
 ) -> None:
     """Download a data set whose publisher allows it; an interrupted download continues."""
+    check_output_folder(folder)
     with progress_bar(f"downloading {name}", DownloadColumn()) as progress:
         print(download_dataset(name, folder, progress))
     print_next(("fedcopl", "data", "check", name, folder))
