@@ -290,7 +290,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     try:
         return parse_toml(read_limited(path, MAX_SETTINGS).decode("utf-8"))
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: there is no such settings file") from error
+        raise ConfigError(f"{path}: there is no such settings file; fedcopl new STUDY writes one") from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read as TOML: {error}") from error
 

@@ -29,7 +29,7 @@ from fedcopl.deployment.provision import (
     prepare_study,
 )
 from fedcopl.deployment.site.policies import FileAgreement
-from fedcopl.doctor.machine import check_expiry
+from fedcopl.doctor.checks import check_expiry
 from fedcopl.errors import ConfigError, FederationError, RunFolderError
 
 DAY = date(2027, 1, 1)

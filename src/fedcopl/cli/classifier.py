@@ -32,11 +32,10 @@ _CHANGES = {  # title, and what the number is
     "doubt": ("confidence", "share of unsure images, 5 % before"),
     "looks": ("features", "difference of the distances to the prototypes"),
 }
-_ClientOption = Annotated[str | None, typer.Option(help="Client whose classifier to use, for the folder of a run.")]
-_BackboneOption = Annotated[
-    str | None,
-    typer.Option(help="Name or path of the CLIP model (default: that of the run; with --zero-shot ViT-B/32)."),
+_ClientOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Client whose classifier to use, for the folder of a run.")
 ]
+_BackboneOption = Annotated[str | None, typer.Option(help="Name or path of the CLIP model (default: that of the run).")]
 _DeviceOption = Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Device of the model.")]
 
 
@@ -51,7 +50,10 @@ def predict(
     ] = False,
     classes: Annotated[Path | None, typer.Option(help="For --zero-shot: file of class names, one per line.")] = None,
     out: Annotated[
-        str, typer.Option("--out", "-o", help="File for the predictions, .csv or .jsonl; -: standard output.")
+        str,
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="File for the predictions, .csv or .jsonl; -: standard output."
+        ),
     ] = "-",
     client: _ClientOption = None,
     top: Annotated[int, typer.Option(min=0, help="Number of most probable classes to write per image.")] = 3,
@@ -82,7 +84,10 @@ def predict(
             "(images; they are read twice), or from a FILE: a table `class,share`, or JSON.",
         ),
     ] = "site",
-    backbone: _BackboneOption = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(help="Name or path of the CLIP model (default: that of the run; with --zero-shot ViT-B/32)."),
+    ] = None,
     device: _DeviceOption = "auto",
     plugin: PluginFiles = None,
 ) -> None:
@@ -218,7 +223,7 @@ def _progress() -> Iterator[Callable[["Tally"], None]]:
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; it must be new.")],
-    client: Annotated[str | None, typer.Option(help="Client whose classifier to export.")] = None,
+    client: Annotated[str | None, typer.Option(metavar="NAME", help="Client whose classifier to export.")] = None,
     everyone: Annotated[
         bool, typer.Option("--all", help="Export the classifiers of all clients, each to a folder of its own.")
     ] = False,
@@ -293,7 +298,8 @@ def drift(
     recent: Annotated[list[str], typer.Argument(help="Recent images, and folders of them.")],
     classifier: Annotated[Path, typer.Option("--classifier", "-c", help="Folder of `fedcopl export` or of a run.")],
     before: Annotated[
-        list[str], typer.Option(help="Images of the time of the run, or a folder of them; may be repeated.")
+        list[str],
+        typer.Option(metavar="PATH", help="Images of the time of the run, or a folder of them; may be repeated."),
     ],
     client: _ClientOption = None,
     backbone: _BackboneOption = None,

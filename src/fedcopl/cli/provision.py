@@ -65,9 +65,11 @@ def provision(
     for one in packages:
         secret = ", contains a key: keep it secret" if one.has_key or one.name == "server" else ""
         typer.echo(f"{one.name:<16}{one.path}   {one.digest}{secret}")
-    typer.echo("\nSend each file to its owner only, and compare the digests over another channel. Then:")
-    typer.echo("  fedcopl server server.fedcopl                 on the server (fedcopl admit if it is running)")
-    typer.echo("  fedcopl join SITE.fedcopl --images FOLDER     at each site")
+    typer.echo("\nSend each file to its owner only, and compare the digests over another channel.")
+    print_next(
+        "on the server: fedcopl server server.fedcopl  # fedcopl admit server.fedcopl if it is running",
+        "at each site: fedcopl join SITE.fedcopl --images FOLDER",
+    )
 
 
 def admit(
@@ -85,6 +87,7 @@ def admit(
     if before - now:
         typer.echo(f"revoked: {', '.join(sorted(before - now))}")
     typer.echo("New settings and a new certificate are used from the next start of the server.")
+    print_next(("fedcopl", "server", "--folder", folder), ("fedcopl", "status", "--folder", folder))
 
 
 def install_package(given: list[str], folder: Path, kind: Literal["site", "server"]) -> "PackageNotes | None":
@@ -142,4 +145,8 @@ def service(
     typer.echo(f"  useradd --system --home-dir {definition.home} {user}; install -d -m 700 -o {user} {definition.home}")
     typer.echo(f"  cd {definition.home} && runuser -u {user} -- {first} --folder {folder}")
     typer.echo(f"  install -m 644 {unit.name} /etc/systemd/system/ && systemctl enable --now {unit.stem}")
-    typer.echo(f"Then: systemctl stop|restart {unit.stem}, journalctl -u {unit.stem}, fedcopl status --folder {folder}")
+    print_next(
+        f"fedcopl status --folder {folder}",
+        f"journalctl -u {unit.stem}",
+        f"systemctl stop {unit.stem}",
+    )
