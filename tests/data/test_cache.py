@@ -109,7 +109,7 @@ def test_a_file_that_cannot_be_read(images, cache, monkeypatch):
     content = type(images.images).content
 
     def refuse(self, place):
-        if self.paths[place].name == "3.png":
+        if self.file(place).path.name == "3.png":
             raise PermissionError(errno.EACCES, "Permission denied")
         return content(self, place)
 
@@ -141,7 +141,7 @@ def test_a_changed_file_is_noticed_and_only_it_is_decoded(images, cache, monkeyp
     settle(monkeypatch)
     cut = CountingCut()
     cache.pixels(images, cut, TRANSFORM.key)
-    path = images.images.paths[5]
+    path = images.images.file(5).path
     before = path.stat()
     path.write_bytes(encoded(noise(77)).ljust(before.st_size, b"\0")[: before.st_size])
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # even if somebody sets the time back
@@ -152,7 +152,7 @@ def test_a_changed_file_is_noticed_and_only_it_is_decoded(images, cache, monkeyp
 def test_a_file_that_is_replaced_by_another(images, cache, monkeypatch):
     settle(monkeypatch)
     cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
-    first, second = images.images.paths[:2]
+    first, second = (images.images.file(place).path for place in (0, 1))
     first.rename(first.with_suffix(".x"))
     second.rename(first)
     first.with_suffix(".x").rename(second)
@@ -161,7 +161,7 @@ def test_a_file_that_is_replaced_by_another(images, cache, monkeypatch):
 
 def test_a_file_that_changes_while_it_is_read(images, cache):
     def cut(image):
-        images.images.paths[11].write_bytes(encoded(noise(99)))
+        images.images.file(11).path.write_bytes(encoded(noise(99)))
         return TRANSFORM.cut(image)
 
     with pytest.raises(DataError, match=r"cat/9.png: was changed while it was read"):

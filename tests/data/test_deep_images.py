@@ -24,7 +24,7 @@ from fedcopl.data.cache import PixelCache
 from fedcopl.data.decoding import BadImage, DecodeOptions, Span, Window, eight_bits
 from fedcopl.data.formats import by_pillow, is_readable_now, pages_in, read_picture
 from fedcopl.data.formats.by_pillow import refuse_endless
-from fedcopl.data.images import silence_decoders
+from fedcopl.data.images import FilePage, silence_decoders
 from fedcopl.data.overview import survey
 from fedcopl.deployment.site.running_site import SiteHome
 from fedcopl.errors import ConfigError
@@ -402,7 +402,7 @@ def test_a_written_classifier_reads_files_so(tmp_path):
     reading = Recipe.read(tmp_path / "config.json").decode_options
     assert reading == DecodeOptions(Window("percentiles", 1, 99), (), "all")
     stack = put(tmp_path, "stack.tif", tiff(STACK, photometric="minisblack"))
-    named = [NamedImage("stack.tif", stack), NamedImage("0", noise(1))]
+    named = [NamedImage("stack.tif", FilePage(stack)), NamedImage("0", noise(1))]
     pages = list(every_page(named, reading))
     assert [page.name for page in pages] == [*(f"stack.tif#{number}" for number in range(1, 6)), "0"]
     [batch] = batches(pages, TRANSFORM.cut, reading)

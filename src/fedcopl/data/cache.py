@@ -30,7 +30,7 @@ from ..plurals import counted
 from .dataset import Dataset, ImageSet
 from .decoding import BadImage
 from .formats import is_readable_now
-from .images import UNREADABLE, DigestIndex, ImageFiles, PillowImages, StoredImages, digest, digests, silence_decoders
+from .images import UNREADABLE, DigestIndex, PillowImages, StoredImages, digest, digests, silence_decoders
 from .parallel import in_order
 
 _FORMAT = 2  # of the entries: entries of another format are ignored
@@ -119,17 +119,18 @@ class PixelCache:
             self._sweep()
 
     def _digests(self, stored: StoredImages) -> list[str]:
-        if not isinstance(stored, ImageFiles):
+        files = [file for index in range(len(stored)) if (file := stored.file(index))]
+        if not files:
             return digests(stored, {})[0]
         make_folders(self.folder)
-        common = os.path.commonpath([path.parent for path in stored.paths]) if stored.paths else ""
+        common = os.path.commonpath([file.path.absolute().parent for file in files])
         name = blake2b(os.fsencode(common), digest_size=16).hexdigest()
-        file = self.folder / f"{name}.index.json"
-        contents, new = digests(stored, _read_index(file))
+        index_file = self.folder / f"{name}.index.json"
+        contents, new = digests(stored, _read_index(index_file))
         with suppress(OSError):  # the index is optional: the cache may be read-only
             if new:
                 with FileLock(self.folder / f"{name}.index{_LOCK}"):
-                    _write(file, json.dumps(_read_index(file) | new))
+                    _write(index_file, json.dumps(_read_index(index_file) | new))
         return contents
 
     def _home(self, contents: list[str], key: str) -> Path:

@@ -5,6 +5,7 @@ An animation gives its first frame; EXIF orientation is applied; more than 8 bit
 """
 
 import copy
+import io
 import time
 import warnings
 from abc import abstractmethod
@@ -12,21 +13,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import Self, overload
+from typing import NamedTuple, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 
-from .decoding import DecodeOptions, Picture
-from .formats import read_picture
+from .decoding import BadImage, DecodeOptions, Picture
+from .formats import pages_in, read_picture
 from .parallel import in_order
 
 SUFFIXES = frozenset(".bmp .dcm .dicom .gif .heic .heif .hif .ima .jpeg .jpg .pgm .png .ppm .tif .tiff .webp".split())
 
 
 class StoredImages(Sequence[Image.Image]):
-    """Sequence of encoded images that are decoded on access."""
+    """Sequence of encoded images that are decoded on access; BadImage for one that cannot be."""
 
     options = DecodeOptions()
 
@@ -41,6 +42,10 @@ class StoredImages(Sequence[Image.Image]):
     def picture(self, index: int, content: bytes) -> Picture:
         """Decode the bytes; raises BadImage."""
         return read_picture(content, self.options)
+
+    def file(self, index: int) -> "FilePage | None":
+        """Return the file of an image; None if it is in memory or in a table."""
+        return None
 
     @abstractmethod
     def take(self, indices: Sequence[int]) -> Self:
@@ -60,34 +65,76 @@ class StoredImages(Sequence[Image.Image]):
         if isinstance(index, slice):
             return self.take(range(len(self))[index])
         number = range(len(self))[index]
-        return self.picture(number, self.content(number)).image
+        try:
+            content = self.content(number)
+        except OSError as error:
+            raise BadImage(f"{UNREADABLE}{error.strerror or error}") from error
+        return self.picture(number, content).image
 
 
-class ImageFiles(StoredImages):
-    """Images in files, one per file or one per page."""
+class FilePage(NamedTuple):
+    """A page of an image file, counted from 0; None: the page that the decode options choose."""
 
-    def __init__(self, paths: Sequence[Path], pages: Sequence[int | None] | None = None):
-        self.paths = paths
-        self.pages = pages or [None] * len(paths)  # counted from 0; None: chosen by the decode options
+    path: Path
+    page: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.path) if self.page is None else f"{self.path} page {self.page}"
+
+
+ImageSource = FilePage | Image.Image | NDArray[np.uint8]
+
+
+class ImageList(StoredImages):
+    """Files, pages of files, Pillow images and arrays in one list; images in memory are encoded as TIFF."""
+
+    def __init__(self, sources: Sequence[ImageSource]):
+        self.sources = sources
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.sources)
 
     def content(self, index: int) -> bytes:
-        return self.paths[index].read_bytes()
+        source = self.sources[index]
+        if isinstance(source, FilePage):
+            return source.path.read_bytes()
+        image = Image.fromarray(source) if isinstance(source, np.ndarray) else ImageOps.exif_transpose(source)
+        file = io.BytesIO()
+        # Uncompressed TIFF is fast and supports nearly every mode of Pillow.
+        (image.convert("RGB") if image.mode in ("HSV", "PA", "RGBX") else image).save(file, "TIFF")
+        return file.getvalue()
+
+    def file(self, index: int) -> FilePage | None:
+        source = self.sources[index]
+        return source if isinstance(source, FilePage) else None
 
     def kind(self, index: int) -> str:
-        page = self.pages[index]
+        page = self._page(index)
         return "file" if page is None else f"page {page}"
 
     def picture(self, index: int, content: bytes) -> Picture:
-        return read_picture(content, self.options, self.pages[index])
+        return read_picture(content, self.options, self._page(index))
 
     def take(self, indices: Sequence[int]) -> Self:
-        some = copy.copy(self)
-        some.paths = [self.paths[index] for index in indices]
-        some.pages = [self.pages[index] for index in indices]
-        return some
+        return self.with_sources([self.sources[index] for index in indices])
+
+    def with_sources(self, sources: Sequence[ImageSource]) -> Self:
+        """Return a list of other images with the same decode options."""
+        copied = copy.copy(self)
+        copied.sources = sources
+        return copied
+
+    def _page(self, index: int) -> int | None:
+        file = self.file(index)
+        return None if file is None else file.page
+
+
+def pages_of(source: ImageSource, options: DecodeOptions) -> Sequence[ImageSource]:
+    """Return an image per page of a file with data.pages=all, otherwise the image itself."""
+    if options.pages != "all" or not isinstance(source, FilePage) or source.page is not None:
+        return [source]
+    count = pages_in(source.path, options)
+    return [source] if count == 1 else [FilePage(source.path, page) for page in range(count)]
 
 
 class ImageArrays(StoredImages):
@@ -146,7 +193,7 @@ def silence_decoders() -> Iterator[None]:
 
 _FileStat = list[int]
 DigestIndex = dict[str, tuple[_FileStat, str]]
-"""Path -> the file's stat when it was read, and the digest of its content."""
+"""File, or page of a file -> the file's stat when it was read, and the digest of its content."""
 
 UNREADABLE = "unreadable: "  # prefix of the reason that replaces a digest
 _SETTLED = 2_000_000_000  # ns: a younger file may change again within the resolution of its times
@@ -170,33 +217,32 @@ def digests(images: StoredImages, index_before: DigestIndex) -> tuple[list[str],
         except OSError as error:
             return f"{UNREADABLE}{error.strerror or error}"
 
-    if not isinstance(images, ImageFiles):
+    files = [images.file(index) for index in range(len(images))]
+    if not any(files):
         return [digest_or_reason(index) for index in range(len(images))], {}
-    paths = images.paths
-    keys = [
-        str(path) if page is None else f"{path} page {page}" for path, page in zip(paths, images.pages, strict=True)
-    ]
-    results: list[str | None] = []
-    for path, key in zip(paths, keys, strict=True):
-        stat, result = index_before.get(key, (None, ""))
-        results.append(result if stat is not None and _file_stat(path) == stat else None)
+    results: dict[int, str] = {}
+    for index, file in enumerate(files):
+        stat, result = index_before.get(str(file), (None, ""))
+        if file is not None and stat is not None and _file_stat(file.path) == stat:
+            results[index] = result
+    unread = [index for index in range(len(images)) if index not in results]
 
-    def read(index: int) -> tuple[_FileStat | None, str]:
+    def read(number: int) -> tuple[_FileStat | None, str]:
         """Return the file's stat, or None if it may still change, and its digest."""
-        stat = _file_stat(paths[index])
-        result = digest_or_reason(index)
-        if stat is None or result.startswith(UNREADABLE):
+        file = files[unread[number]]
+        stat = None if file is None else _file_stat(file.path)
+        result = digest_or_reason(unread[number])
+        if file is None or stat is None or result.startswith(UNREADABLE):
             return None, result
-        is_settled = time.time_ns() - max(stat[1], stat[2]) > _SETTLED and _file_stat(paths[index]) == stat
+        is_settled = time.time_ns() - max(stat[1], stat[2]) > _SETTLED and _file_stat(file.path) == stat
         return stat if is_settled else None, result
 
-    unread = [index for index, result in enumerate(results) if result is None]
     new: DigestIndex = {}
-    for index, (stat, result) in zip(unread, in_order(lambda n: read(unread[n]), len(unread)), strict=True):
+    for index, (stat, result) in zip(unread, in_order(read, len(unread)), strict=True):
         results[index] = result
         if stat is not None:
-            new[keys[index]] = (stat, result)
-    return [result or "" for result in results], new
+            new[str(files[index])] = (stat, result)
+    return [results[index] for index in range(len(images))], new
 
 
 def _file_stat(path: Path) -> _FileStat | None:

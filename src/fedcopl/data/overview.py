@@ -137,7 +137,7 @@ def contact_sheet(dataset: Dataset, file: Path) -> None:
             for column, number in enumerate(indices):
                 try:
                     picture = images.images[number].convert("RGB")
-                except (BadImage, OSError):
+                except BadImage:
                     picture = Image.new("RGB", (_SIDE, _SIDE), "grey")
                 sheet.paste(ImageOps.fit(picture, (_SIDE, _SIDE)), (margin + column * step, row * step))
     _save(sheet, file)
