@@ -57,7 +57,7 @@ class Prediction(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ImageBatch:
+class _ImageBatch:
     """Some images, decoded and resized; those that cannot be read have a reason instead."""
 
     names: Sequence[str]
@@ -112,7 +112,7 @@ def every_page(pictures: Iterable[NamedImage], options: DecodeOptions) -> Iterat
         )
 
 
-def batches(pictures: Iterable[NamedImage], cut: Cut, options: DecodeOptions) -> Iterator[ImageBatch]:
+def batches(pictures: Iterable[NamedImage], cut: Cut, options: DecodeOptions) -> Iterator[_ImageBatch]:
     """Yield all images in batches of a fixed size.
 
     Args:
@@ -128,7 +128,7 @@ def batches(pictures: Iterable[NamedImage], cut: Cut, options: DecodeOptions) ->
         good = [pixels for pixels in opened if not isinstance(pixels, str)]
         problems = {index: reason for index, reason in enumerate(opened) if isinstance(reason, str)}
         pixels = np.stack(good) if good else np.zeros((0,), np.uint8)
-        yield ImageBatch([image.name for image in chunk], pixels, problems)
+        yield _ImageBatch([image.name for image in chunk], pixels, problems)
 
 
 def _open(images: ImageList, cut: Cut, index: int) -> NDArray[np.uint8] | str:
@@ -374,7 +374,11 @@ class Classifier:
         if isinstance(prior, Mapping):
             return self.with_class_prior(class_prior_of(prior, self.recipe.classes, "prior"))
         if prior == "none":
-            return self if self.prior is None else self._with(self.prior.pooled(), "of all sites together")
+            return (
+                self
+                if self.prior is None
+                else self._with(self.prior.with_class_prior(self.prior.model.class_prior), "of all sites together")
+            )
         if prior != "images":
             raise ConfigError(f'prior: must be "none", "images" or a share for each class, not {prior!r}')
         if images is None:
@@ -414,7 +418,7 @@ class Classifier:
         export(self, Path(folder), onnx=onnx, with_backbone=with_backbone)
         return Path(folder)
 
-    def batches(self, pictures: Iterable[NamedImage]) -> Iterator[ImageBatch]:
+    def batches(self, pictures: Iterable[NamedImage]) -> Iterator[_ImageBatch]:
         """Yield the images in preprocessed batches."""
         return batches(pictures, self.predictor.transform.cut, self.recipe.decode_options)
 

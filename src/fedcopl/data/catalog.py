@@ -22,7 +22,7 @@ from .dataset import TEMPLATE, Dataset, ImageSet
 from .decoding import DecodeOptions
 from .folder import read_folder
 from .images import ImageList, PillowImages, pages_of, silence_decoders
-from .official import read_cifar10, read_cifar100, read_cub200, read_dtd, read_resisc45, read_ucf101
+from .official import read_cifar, read_listed
 from .parallel import in_order
 from .tables import read_huggingface, read_manifest
 
@@ -67,12 +67,12 @@ SOURCES: Mapping[str, _Source] = {
     "digits": _Source(lambda data: load_digits(), "1,797 handwritten digits, embedded"),
     "folder": _Source(read_folder, "your images in train/<class>/*, or flat with classes.txt"),
     "manifest": _Source(read_manifest, "your images in a CSV or Parquet table"),
-    "cifar10": _Source(read_cifar10, "60,000 tiny photographs of 10 things"),
-    "cifar100": _Source(read_cifar100, "60,000 tiny photographs of 100 things"),
-    "dtd": _Source(read_dtd, "5,640 textures of 47 kinds (split 1)"),
-    "resisc45": _Source(read_resisc45, "31,500 satellite scenes of 45 kinds"),
-    "cub200": _Source(read_cub200, "11,788 birds of 200 species (CUB-200-2011)"),
-    "ucf101": _Source(read_ucf101, "11,422 middle frames of videos of 101 actions"),
+    "cifar10": _Source(read_cifar, "60,000 tiny photographs of 10 things"),
+    "cifar100": _Source(read_cifar, "60,000 tiny photographs of 100 things"),
+    "dtd": _Source(read_listed, "5,640 textures of 47 kinds (split 1)"),
+    "resisc45": _Source(read_listed, "31,500 satellite scenes of 45 kinds"),
+    "cub200": _Source(read_listed, "11,788 birds of 200 species (CUB-200-2011)"),
+    "ucf101": _Source(read_listed, "11,422 middle frames of videos of 101 actions"),
     "huggingface": _Source(read_huggingface, "a data set of Hugging Face, from the hub or a folder"),
 }
 
