@@ -41,7 +41,7 @@ def all_at_once(rows, names):
 
 
 def work(path, rows, names, stop_after=None):
-    """What `label_to_file` does, stopped after some batches."""
+    """What `label_images` does, stopped after some batches."""
     file = PredictionFile(path, rows, OPTIONS)
     pictures = iter([NamedImage(name, path) for name in names])
     with file.held():

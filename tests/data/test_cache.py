@@ -18,7 +18,7 @@ from fedcopl.data import images as images_module
 from fedcopl.data.cache import ENTRY, PIXELS, PixelCache, default_folder, prepare
 from fedcopl.data.catalog import load_digits
 from fedcopl.data.dataset import ImageSet
-from fedcopl.data.images import ImageArrays
+from fedcopl.data.images import FilePage, ImageArrays, ImageList
 from fedcopl.errors import DataError
 
 
@@ -118,6 +118,13 @@ def test_a_file_that_cannot_be_read(images, cache, monkeypatch):
     assert (len(pixels), list(bad.values())) == (11, ["unreadable: Permission denied"])
     monkeypatch.undo()
     assert len(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array) == 12
+
+
+def test_relative_and_absolute_paths_in_one_list(cache, tmp_path, monkeypatch):
+    paths = [put(tmp_path, f"{number}.png", encoded(noise(number))) for number in range(2)]
+    monkeypatch.chdir(tmp_path)
+    mixed = ImageSet(ImageList([FilePage(Path(paths[0].name)), FilePage(paths[1])]))
+    assert np.array_equal(cache.pixels(mixed, TRANSFORM.cut, TRANSFORM.key).array, directly(mixed))
 
 
 def settle(monkeypatch):

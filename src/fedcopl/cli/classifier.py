@@ -98,7 +98,7 @@ def predict(
     if out != "-":
         check_output_file(Path(out), overwrite=overwrite)
     from ..classifier.predict import pictures_at, refuse_missing
-    from ..classifier.prediction_file import choose_rows, label_to_file, label_to_stream
+    from ..classifier.prediction_file import choose_rows, label_images
 
     rows = choose_rows(out, form, top)
     refuse_missing(images)  # before the model is loaded
@@ -112,10 +112,7 @@ def predict(
             loaded = loaded.fitted_to(pictures_at(images, [], loaded.recipe.decode_options))
         loaded = _with_prior(loaded, prior, shares)
         with _progress() as progress:
-            if out == "-":
-                tally = label_to_stream(loaded, images, rows, threshold, sys.stdout, progress)
-            else:
-                tally = label_to_file(loaded, images, rows, threshold, Path(out), progress, overwrite=overwrite)
+            tally = label_images(loaded, images, rows, threshold, out, progress, overwrite=overwrite)
     except KeyboardInterrupt as error:
         hint = "" if out == "-" else "; the same command continues"
         raise Interrupted(f"stopped{hint}") from error

@@ -18,8 +18,8 @@ from ..errors import DataError
 from ..files import no_folder
 from .dataset import ClassList, Dataset, FileRecord, Skipped, Split, build, clean, find_classes
 from .formats import dicom
-from .images import SUFFIXES
 
+_SUFFIXES = frozenset(".bmp .dcm .dicom .gif .heic .heif .hif .ima .jpeg .jpg .pgm .png .ppm .tif .tiff .webp".split())
 _IGNORED_NAMES = frozenset({"thumbs.db", "desktop.ini", "dicomdir"})  # of file managers and scanners
 _IGNORED_SUFFIXES = frozenset(".csv .json .md .parquet .pdf .txt".split())
 
@@ -91,7 +91,7 @@ def _skip_reason(path: Path, root: Path, is_link: bool) -> str | None:
             return "a link to a file outside the folder"
     if not path.is_file():
         return "not a file"
-    if path.suffix.lower() in SUFFIXES:
+    if path.suffix.lower() in _SUFFIXES:
         return None
     with suppress(OSError), path.open("rb") as file:  # scanners name DICOM files by numbers
         if dicom.is_dicom(file.read(132)):

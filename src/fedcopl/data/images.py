@@ -6,24 +6,26 @@ An animation gives its first frame; EXIF orientation is applied; more than 8 bit
 
 import copy
 import io
+import json
 import time
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple, Self, overload
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from ..errors import RunFolderError
+from ..files import write_text
 from .decoding import BadImage, DecodeOptions, Picture
 from .formats import pages_in, read_picture
 from .parallel import in_order
-
-SUFFIXES = frozenset(".bmp .dcm .dicom .gif .heic .heif .hif .ima .jpeg .jpg .pgm .png .ppm .tif .tiff .webp".split())
 
 
 class StoredImages(Sequence[Image.Image]):
@@ -38,6 +40,13 @@ class StoredImages(Sequence[Image.Image]):
     def kind(self, index: int) -> str:
         """Return the kind of the bytes: file, page of a file, or raw pixels. Equal kind and bytes are equal images."""
         return "file"
+
+    def digest(self, index: int) -> str:
+        """Return the digest of an image's kind and bytes, or a reason that begins with `UNREADABLE`."""
+        try:
+            return digest(self.kind(index), self.content(index))
+        except OSError as error:
+            return f"{UNREADABLE}{error.strerror or error}"
 
     def picture(self, index: int, content: bytes) -> Picture:
         """Decode the bytes; raises BadImage."""
@@ -191,10 +200,6 @@ def silence_decoders() -> Iterator[None]:
         yield
 
 
-_FileStat = list[int]
-DigestIndex = dict[str, tuple[_FileStat, str]]
-"""File, or page of a file -> the file's stat when it was read, and the digest of its content."""
-
 UNREADABLE = "unreadable: "  # prefix of the reason that replaces a digest
 _SETTLED = 2_000_000_000  # ns: a younger file may change again within the resolution of its times
 
@@ -204,22 +209,19 @@ def digest(kind: str, content: bytes) -> str:
     return blake2b(content, digest_size=20, person=kind.encode()[:16]).hexdigest()
 
 
-def digests(images: StoredImages, index_before: DigestIndex) -> tuple[list[str], DigestIndex]:
-    """Digest all images; files that are unchanged since they were added to `index_before` are not read.
+_FileStat = list[int]
 
-    Returns:
-        The digests, or reasons that begin with `UNREADABLE`, and new entries for the index.
+
+def digests(images: StoredImages, index_file: Path | None = None) -> list[str]:
+    """Digest all images, or give reasons that begin with `UNREADABLE`.
+
+    The index remembers the digests of files; those that are unchanged since are not read again. It is optional: if it
+    is damaged or cannot be written, files are read again.
     """
-
-    def digest_or_reason(index: int) -> str:
-        try:
-            return digest(images.kind(index), images.content(index))
-        except OSError as error:
-            return f"{UNREADABLE}{error.strerror or error}"
-
     files = [images.file(index) for index in range(len(images))]
     if not any(files):
-        return [digest_or_reason(index) for index in range(len(images))], {}
+        return [images.digest(index) for index in range(len(images))]
+    index_before = {} if index_file is None else _read_index(index_file)
     results: dict[int, str] = {}
     for index, file in enumerate(files):
         stat, result = index_before.get(str(file), (None, ""))
@@ -231,18 +233,30 @@ def digests(images: StoredImages, index_before: DigestIndex) -> tuple[list[str],
         """Return the file's stat, or None if it may still change, and its digest."""
         file = files[unread[number]]
         stat = None if file is None else _file_stat(file.path)
-        result = digest_or_reason(unread[number])
+        result = images.digest(unread[number])
         if file is None or stat is None or result.startswith(UNREADABLE):
             return None, result
         is_settled = time.time_ns() - max(stat[1], stat[2]) > _SETTLED and _file_stat(file.path) == stat
         return stat if is_settled else None, result
 
-    new: DigestIndex = {}
+    new = {}
     for index, (stat, result) in zip(unread, in_order(read, len(unread)), strict=True):
         results[index] = result
         if stat is not None:
             new[str(files[index])] = (stat, result)
-    return [results[index] for index in range(len(images))], new
+    if index_file is not None and new:
+        with suppress(OSError, RunFolderError), FileLock(index_file.with_suffix(".lock")):
+            write_text(index_file, json.dumps(_read_index(index_file) | new))
+    return [results[index] for index in range(len(images))]
+
+
+def _read_index(file: Path) -> dict[str, tuple[_FileStat, str]]:
+    """Read the stat and the digest of each file; a missing or damaged index counts as empty."""
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8"))
+        return {str(name): (list(stat), str(result)) for name, (stat, result) in entries.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
 
 
 def _file_stat(path: Path) -> _FileStat | None:

@@ -257,7 +257,7 @@ def _check_counts(dataset: Dataset) -> Iterator[Finding]:
     if owners is None:
         return
     holders: dict[str, set[int]] = defaultdict(set)
-    for content, owner in zip(digests(stored, {})[0], owners.tolist(), strict=True):
+    for content, owner in zip(digests(stored), owners.tolist(), strict=True):
         if not content.startswith(UNREADABLE):
             holders[content].add(owner)
     shared = sum(len(sites) > 1 for sites in holders.values())

@@ -17,7 +17,7 @@ from ..blocks import Activation, TowerShape
 from ..preprocess import ImageTransform
 from ..text_towers import BertText, PaddedText, Sentences, TextTower
 from ..tokenizer import Tokenizer
-from ..vision_towers import ResNetTower, VisionTower
+from ..vision_towers import SHRINK, ResNetTower, VisionTower
 from .files import Weights
 
 _Tower = TypeVar("_Tower", bound=nn.Module)
@@ -66,7 +66,7 @@ def weight_names(table: str) -> dict[str, tuple[str, ...]]:
     return names
 
 
-HEAD_WIDTH = 64  # of all of OpenAI's models
+_HEAD_WIDTH = 64  # of all of OpenAI's models
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class BlockTraits:
     heads: int | None  # None: one for every `head_width` of the width
     activation: Activation
     epsilon: float = 1e-5
-    head_width: int = HEAD_WIDTH
+    head_width: int = _HEAD_WIDTH
 
 
 class _NoInitialisation(TorchFunctionMode):
@@ -96,7 +96,7 @@ def unfilled() -> Iterator[None]:
         yield
 
 
-def check_square(tokens: int, name: str, weights: Weights, extra: int = 1) -> int:
+def _check_square(tokens: int, name: str, weights: Weights, extra: int = 1) -> int:
     """Return the side of the square of patches in `tokens` tokens, of which `extra` are no patches."""
     side = math.isqrt(max(tokens - extra, 0))
     if side < 1 or side**2 != tokens - extra:
@@ -110,7 +110,7 @@ def build_vision(weights: Weights, names: TowerNames, traits: BlockTraits, image
     (*_, patch) = weights.shape(names.one("patches.weight"), 4)
     (tokens, _) = weights.table(names.one("positions"))
     has_class = "class_token" in names.outside
-    grid = check_square(tokens, names.one("positions"), weights, extra=int(has_class))
+    grid = _check_square(tokens, names.one("positions"), weights, extra=int(has_class))
     shape = _tower_shape(weights, names, traits)
     with unfilled():
         tower = VisionTower(
@@ -122,7 +122,7 @@ def build_vision(weights: Weights, names: TowerNames, traits: BlockTraits, image
             norm_first="norm_first.weight" in names.outside and names.one("norm_first.weight") in weights.tensors,
             pooling="class token" if has_class else "attention",
         )
-    return fill(tower, weights, names)
+    return _fill(tower, weights, names)
 
 
 def build_text(weights: Weights, names: TowerNames, traits: BlockTraits, kind: type[_Text]) -> _Text:
@@ -132,7 +132,7 @@ def build_text(weights: Weights, names: TowerNames, traits: BlockTraits, kind: t
     with unfilled():
         shape = _tower_shape(weights, names, traits)
         tower = kind(shape, vocabulary=vocabulary, positions=positions, output=_output(weights, names))
-    return fill(tower, weights, names)
+    return _fill(tower, weights, names)
 
 
 def build_bert(weights: Weights, names: TowerNames, traits: BlockTraits, length: int) -> BertText:
@@ -152,7 +152,20 @@ def build_bert(weights: Weights, names: TowerNames, traits: BlockTraits, length:
             hidden_output=hidden if is_double else None,
         )
     tower.context_length = min(length, positions)
-    return fill(tower, weights, names)
+    return _fill(tower, weights, names)
+
+
+def build_resnet(weights: Weights, names: TowerNames) -> ResNetTower:
+    """Build CLIP's ResNet from its weights."""
+    (stem, *_) = weights.shape(names.one("layer1.0.conv1.weight"), 4)
+    (tokens, _) = weights.shape(names.one("attnpool.positional_embedding"), 2)
+    (output, _) = weights.shape(names.one("attnpool.c_proj.weight"), 2)
+    stages = [re.compile(re.escape(names.one(f"layer{stage}")) + r"\.(\d+)\.") for stage in range(1, 5)]
+    depths = [len({match[1] for match in map(stage.match, weights.tensors) if match}) for stage in stages]
+    grid = _check_square(tokens, names.one("attnpool.positional_embedding"), weights)
+    with unfilled():
+        tower = ResNetTower(stem=stem, depths=depths, image=grid * SHRINK, output=output)
+    return _fill(tower, weights, names)
 
 
 def _tower_shape(weights: Weights, names: TowerNames, traits: BlockTraits) -> TowerShape:
@@ -171,7 +184,7 @@ def _output(weights: Weights, names: TowerNames) -> int:
     return weights.shape(names.one("project.weight"), 2)["project.weight" in names.transposed]
 
 
-def fill(tower: _Tower, weights: Weights, names: TowerNames) -> _Tower:
+def _fill(tower: _Tower, weights: Weights, names: TowerNames) -> _Tower:
     """Load weights into an unfilled tower, as fp32."""
     ours = {}
     for name, empty in tower.state_dict().items():
