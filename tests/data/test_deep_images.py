@@ -20,10 +20,10 @@ from data.pictures import TRANSFORM, encoded, load, noise, plant, put
 from fedcopl.classifier.predict import NamedImage, batches, every_page
 from fedcopl.classifier.recipe import Recipe, TrainedOn
 from fedcopl.config import Data, RunConfig
+from fedcopl.data import formats
 from fedcopl.data.cache import PixelCache
 from fedcopl.data.decoding import BadImage, DecodeOptions, Span, Window, eight_bits
-from fedcopl.data.formats import by_pillow, is_readable_now, pages_in, read_picture
-from fedcopl.data.formats.by_pillow import refuse_endless
+from fedcopl.data.formats import is_readable_now, pages_in, read_picture, refuse_endless
 from fedcopl.data.images import FilePage, silence_decoders
 from fedcopl.data.overview import survey
 from fedcopl.deployment.site.running_site import SiteHome
@@ -79,8 +79,8 @@ ENDLESS = {
 @pytest.mark.parametrize(("content", "words"), ENDLESS.values(), ids=ENDLESS)
 @pytest.mark.parametrize("reading", [USUAL, DecodeOptions(bands=(1,)), DecodeOptions(pages="all")])
 def test_a_tiff_without_end_is_refused_before_a_decoder_follows_it(tmp_path, monkeypatch, content, words, reading):
-    for decoder in ("read", "pages", "_read_by_tifffile", "_tifffile_pages"):
-        monkeypatch.setattr(by_pillow, decoder, lambda *_: pytest.fail("a decoder follows it"))
+    for decoder in ("_read_file", "_count_pages", "_read_by_tifffile", "_tifffile_pages"):
+        monkeypatch.setattr(formats, decoder, lambda *_: pytest.fail("a decoder follows it"))
     with pytest.raises(BadImage, match=words):
         read_picture(content, reading)
     assert pages_in(put(tmp_path, "x.tif", content), reading) == 1  # so it is opened, and named
@@ -275,12 +275,12 @@ def test_one_page_or_another():
     assert np.array_equal(dots(fractions, USUAL, 3), by_hand(STACK[3], STACK[3].min(), STACK[3].max()))
 
 
-def test_a_small_copy_of_a_page_is_no_page():
+def test_a_small_copy_of_a_page_is_no_page(tmp_path):
     file = io.BytesIO()
     with tifffile.TiffWriter(file) as writer:
         writer.write(STACK[0], photometric="minisblack")
         writer.write(STACK[0][::2, ::2], photometric="minisblack", subfiletype=1)
-    assert by_pillow.pages(file.getvalue()) == 1
+    assert pages_in(put(tmp_path, "x.tif", file.getvalue()), USUAL) == 1
     assert read_picture(file.getvalue(), DecodeOptions(pages="middle")).remarks == ()
 
 
@@ -353,7 +353,7 @@ def test_a_missing_package_is_named_and_the_file_is_tried_again_with_it(tmp_path
         raise ImportError(name)
 
     with monkeypatch.context() as without:
-        without.setattr("fedcopl.data.formats.by_pillow.import_module", missing)
+        without.setattr("fedcopl.data.formats.import_module", missing)
         without.setattr("fedcopl.data.cache.is_readable_now", lambda reason: False)
         bad = cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad
         [reason] = bad.values()

@@ -21,9 +21,10 @@ from pydicom.uid import (
 )
 
 from data.pictures import TRANSFORM, load, noise, put
+from fedcopl.data import dicom
 from fedcopl.data.cache import PixelCache
 from fedcopl.data.decoding import BadImage, DecodeOptions, Window
-from fedcopl.data.formats import dicom, read_picture
+from fedcopl.data.formats import read_picture
 from fedcopl.data.images import silence_decoders
 from fedcopl.data.overview import survey
 
@@ -249,12 +250,12 @@ def test_photographs_of_telephones(turned):
         read_picture(file.getvalue()[:200], USUAL)
 
 
-@pytest.mark.parametrize(("module", "extra"), [("dicom", "dicom"), ("by_pillow", "heic")])
+@pytest.mark.parametrize(("module", "extra"), [("dicom", "dicom"), ("formats", "heic")])
 def test_without_the_package_the_extra_is_named(module, extra, monkeypatch):
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(f"fedcopl.data.formats.{module}.import_module", missing)
+    monkeypatch.setattr(f"fedcopl.data.{module}.import_module", missing)
     content = scan() if module == "dicom" else b"\0\0\0\x18ftypheic"
     with pytest.raises(BadImage, match=rf"needs: pip install 'fedcopl\[{extra}\]'"):
         read_picture(content, USUAL)

@@ -126,11 +126,6 @@ def refuse_giants(size: tuple[int, int]) -> None:
         raise BadImage(f"{width} x {height} is more than {_THINNEST} times longer than wide")
 
 
-def one_line(error: Exception) -> str:
-    """Return the message of an error in one line."""
-    return " ".join(str(error).split()) or type(error).__name__
-
-
 _ROWS = 256  # scaled together: bounds the memory
 _PixelValues = NDArray[Any]
 _SCALED_BY = {

@@ -17,7 +17,7 @@ from ..config import Data
 from ..errors import DataError
 from ..files import no_folder
 from .dataset import ClassList, Dataset, FileRecord, Skipped, Split, build, clean, find_classes
-from .formats import dicom
+from .dicom import is_dicom
 
 _SUFFIXES = frozenset(".bmp .dcm .dicom .gif .heic .heif .hif .ima .jpeg .jpg .pgm .png .ppm .tif .tiff .webp".split())
 _IGNORED_NAMES = frozenset({"thumbs.db", "desktop.ini", "dicomdir"})  # of file managers and scanners
@@ -94,7 +94,7 @@ def _skip_reason(path: Path, root: Path, is_link: bool) -> str | None:
     if path.suffix.lower() in _SUFFIXES:
         return None
     with suppress(OSError), path.open("rb") as file:  # scanners name DICOM files by numbers
-        if dicom.is_dicom(file.read(132)):
+        if is_dicom(file.read(132)):
             return None
     return "its extension is not that of an image format"
 

@@ -194,7 +194,7 @@ class PillowImages(StoredImages):
 def silence_decoders() -> Iterator[None]:
     """Suppress warnings of decoders: refused images are listed anyway, and pydicom's may quote patient data."""
     with warnings.catch_warnings():
-        for package in ("PIL", "pydicom", "tifffile", "fedcopl.data.formats"):
+        for package in ("PIL", "pydicom", "tifffile", "fedcopl.data.formats", "fedcopl.data.dicom"):
             warnings.filterwarnings("ignore", module=package)
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         yield

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..decoding import (
+from .decoding import (
     MOST_BYTES,
     MOST_PAGES,
     BadImage,
