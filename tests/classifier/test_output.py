@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedcopl.classifier import prediction_file as output
 from fedcopl.classifier.predict import NamedImage, Prediction, pictures_at
-from fedcopl.classifier.prediction_file import FORMULA, PredictionFile, choose_rows
+from fedcopl.classifier.prediction_file import FORMULA, PredictionFile, choose_format
 from fedcopl.data.decoding import DecodeOptions
 from fedcopl.errors import ConfigError, DataError, RunFolderError
 
@@ -25,11 +25,11 @@ def small_batches(monkeypatch):
 
 
 def csv_rows(top):
-    return choose_rows("-", "csv", top)
+    return choose_format("-", "csv", top)
 
 
 def json_rows(top):
-    return choose_rows("-", "jsonl", top)
+    return choose_format("-", "jsonl", top)
 
 
 def prediction(name, label="cat"):
@@ -129,11 +129,11 @@ def test_one_process_at_a_time(tmp_path):
 
 
 def test_the_form_follows_the_ending():
-    assert choose_rows("x.CSV", None, 1).header == choose_rows("-", "csv", 1).header != ""
-    assert choose_rows("x.jsonl", None, 1).line(prediction("a")).startswith("{")
-    assert choose_rows("-", "jsonl", 1).line(prediction("a")).startswith("{")
+    assert choose_format("x.CSV", None, 1).header == choose_format("-", "csv", 1).header != ""
+    assert choose_format("x.jsonl", None, 1).line(prediction("a")).startswith("{")
+    assert choose_format("-", "jsonl", 1).line(prediction("a")).startswith("{")
     with pytest.raises(ConfigError, match=r"should end in \.csv or \.jsonl"):
-        choose_rows("x.txt", None, 1)
+        choose_format("x.txt", None, 1)
 
 
 def test_paths_without_any_image_are_an_error(tmp_path):

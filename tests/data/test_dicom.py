@@ -274,7 +274,7 @@ def test_more_frames_than_a_file_may_have_are_refused_and_not_listed(tmp_path):
 def test_a_deflated_file_is_unpacked_only_if_it_stays_small(monkeypatch):
     content = scan(syntax=DeflatedExplicitVRLittleEndian)
     assert (dots(content) == dots(scan())).all()
-    monkeypatch.setattr(dicom, "MOST_BYTES", 200)  # its pixels alone have 384
+    monkeypatch.setattr(dicom, "MAX_BYTES", 200)  # its pixels alone have 384
     with pytest.raises(BadImage, match=r"^a DICOM that unpacks to more than 200 bytes$"):
         read_picture(content, USUAL)
     assert read_picture(scan(), USUAL)  # this one is packed by nobody

@@ -65,7 +65,7 @@ class _ImageBatch:
     problems: Mapping[int, str]
 
 
-def refuse_missing(paths: Iterable[str]) -> None:
+def check_paths_exist(paths: Iterable[str]) -> None:
     """Raise DataError if a path does not exist."""
     for path in paths:
         if not Path(path).exists():
@@ -78,7 +78,7 @@ def pictures_at(paths: Sequence[str], skipped: list[Skipped], options: DecodeOpt
     Raises:
         DataError: A path does not exist, or there is no image.
     """
-    refuse_missing(paths)
+    check_paths_exist(paths)
 
     def named() -> Iterator[NamedImage]:
         for path in map(Path, paths):

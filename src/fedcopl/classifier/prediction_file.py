@@ -93,7 +93,7 @@ class _JsonRows:
 _PredictionRows = _CsvRows | _JsonRows
 
 
-def choose_rows(out: str, form: str | None, top: int) -> _PredictionRows:
+def choose_format(out: str, form: str | None, top: int) -> _PredictionRows:
     """Return the format given by name, else by the file's extension; CSV for standard output.
 
     Raises:

@@ -141,11 +141,11 @@ def locate(name_or_path: str | Path) -> Path:
         return BUILT_IN[name]
     if Path(name_or_path).exists():
         return Path(name_or_path)
-    refuse_unknown(name)
+    check_model_name(name)
     return find_cached(name) or _download(name)
 
 
-def refuse_unknown(name: str) -> None:
+def check_model_name(name: str) -> None:
     """Raise ModelError for a name that is neither a path nor a known model, with the nearest known name."""
     if name in BUILT_IN or name in RELEASES or Path(name).exists():
         return

@@ -144,10 +144,10 @@ class PixelCache:
         """Build the entry, unless another process does so while we wait for the lock."""
         home = self._home(contents, key)
         make_folders(self.folder)
-        with FileLock(_beside(home, _LOCK)):
+        with FileLock(_sibling(home, _LOCK)):
             if entry := self._find(contents, key):
                 return entry
-            for dead in (home, _beside(home, _PART)):  # damaged or incomplete: this process holds the lock
+            for dead in (home, _sibling(home, _PART)):  # damaged or incomplete: this process holds the lock
                 shutil.rmtree(dead, ignore_errors=True)
             self._sweep()
             shape, free = _shape(cut), shutil.disk_usage(self.folder).free
@@ -236,7 +236,7 @@ def _build(
 
     Plain writes raise an error on a full disk, where a mapped file would crash the process.
     """
-    part, bad = _beside(home, _PART), {}
+    part, bad = _sibling(home, _PART), {}
     part.mkdir(OWNER_ONLY_FOLDER)
     try:
         with open(part / PIXELS, "wb", opener=only_for_owner) as rows, silence_decoders():
@@ -265,7 +265,7 @@ def _build(
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _beside(home: Path, suffix: str) -> Path:
+def _sibling(home: Path, suffix: str) -> Path:
     return home.with_name(home.name + suffix)
 
 
@@ -307,10 +307,10 @@ def prepare(
         if not pixels.digests:  # not from files
             whole.update(np.ascontiguousarray(pixels.array).data)
     digest = f"{counted(total, 'image')}, {whole.hexdigest()}"
-    return Prepared(usable, train.array, test.array, tuple(repeats(train.digests, test.digests)), digest)
+    return Prepared(usable, train.array, test.array, tuple(describe_duplicates(train.digests, test.digests)), digest)
 
 
-def repeats(train: Sequence[str], test: Sequence[str]) -> list[str]:
+def describe_duplicates(train: Sequence[str], test: Sequence[str]) -> list[str]:
     """Describe duplicate images, one sentence each. Duplicates are kept: removing them is the owner's choice."""
     counts = Counter(content for content in train if not content.startswith(UNREADABLE))
     duplicates = sum(counts.values()) - len(counts)

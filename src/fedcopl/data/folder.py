@@ -108,10 +108,10 @@ SPLITS: tuple[Split, ...] = ("train", "test")
 _MISSPELT = {"train": ("trains", "training", "trainset"), "test": ("tests", "testing", "testset")}
 
 
-def looks_like_split(name: str) -> Split | None:
+def misspelt_split(name: str) -> Split | None:
     """Return the split that a folder name such as Tests probably means.
 
-    >>> looks_like_split("Tests"), looks_like_split("train"), looks_like_split("cat")
+    >>> misspelt_split("Tests"), misspelt_split("train"), misspelt_split("cat")
     ('test', None, None)
     """
     for split in SPLITS:
@@ -136,7 +136,7 @@ def read_folder(data: Data) -> Dataset:
         splits = [(split, home / split) for split in SPLITS if is_folder(home / split)]
         for stray in folders_in(home) if splits else ():
             if stray.name not in (*SPLITS, CLIENTS):
-                meant = looks_like_split(stray.name)
+                meant = misspelt_split(stray.name)
                 hint = f"; was it meant as {meant}/?" if meant else ""
                 reason = f"a folder next to train/ and test/, which is not read{hint}"
                 skipped.append((f"{_below(stray, root)}/", reason))

@@ -25,16 +25,16 @@ from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 from ..plurals import counted
 from . import dicom
 from .decoding import (
-    MOST_BYTES,
-    MOST_PAGES,
-    MOST_PIXELS,
+    MAX_BYTES,
+    MAX_PAGES,
+    MAX_PIXELS,
     BadImage,
     DecodeOptions,
     Picture,
     Span,
     Window,
+    check_image_size,
     eight_bits,
-    refuse_giants,
 )
 
 # Listed, because Pillow would run Ghostscript for an EPS file of any name.
@@ -89,7 +89,7 @@ def read_picture(content: bytes, options: DecodeOptions, page: int | None = None
         if dicom.is_dicom(content):
             return dicom.read(content, options, page)
         if content[:4] in _SIGNATURES:
-            refuse_endless(content)
+            check_tiff_pages(content)
         return _read_file(content, options, page)
 
 
@@ -106,7 +106,7 @@ def pages_in(path: Path, options: DecodeOptions) -> int:
             if first[:4] not in _SIGNATURES or options.bands:  # with bands, pages may be the bands
                 return 1
             content = first + file.read()
-            refuse_endless(content)
+            check_tiff_pages(content)
             return _count_pages(content)
     except Exception:  # a missing package or a damaged file
         return 1
@@ -147,7 +147,7 @@ def _read_file(content: bytes, options: DecodeOptions, page: int | None) -> Pict
             return _read_by_tifffile(content, options, page)
         raise BadImage(f"not an image of a known format ({', '.join(_FORMATS)}, DICOM, HEIC)") from None
     except Image.DecompressionBombError:
-        raise BadImage(f"more than {MOST_PIXELS:,} pixels") from None
+        raise BadImage(f"more than {MAX_PIXELS:,} pixels") from None
 
 
 @contextmanager
@@ -164,12 +164,12 @@ def _damage(reason: str, *others: type[Exception]) -> Iterator[None]:
 
 def _read(image: ImageFile.ImageFile, content: bytes, options: DecodeOptions, page: int | None) -> Picture:
     """Decode one page, all of its bits included."""
-    refuse_giants(image.size)
+    check_image_size(image.size)
     pages = _pages(image)
     chosen = pages[options.page_of(len(pages)) if page is None else page]
     if image.format == "TIFF":
         image.seek(chosen)
-        refuse_giants(image.size)
+        check_image_size(image.size)
     if _tag(image, _PLANES, 1) == _SEPARATE and int(_tag(image, _BITS, 8)) > 8:
         raise _BeyondPillow  # Pillow would mix up the channels
     arguments = image.tile[0][3] if image.tile else ""
@@ -268,7 +268,7 @@ def _read_heic(content: bytes) -> Picture:
     package = _import("pillow_heif", "HEIC, which needs: pip install 'fedcopl[heic]'")
     with _damage("damaged"):
         file = package.open_heif(io.BytesIO(content), convert_hdr_to_8bit=True)
-        refuse_giants(file.size)
+        check_image_size(file.size)
         return Picture(file.to_pillow(), ("HEIC",))
 
 
@@ -298,7 +298,7 @@ def _read_tiff_page(file: Any, options: DecodeOptions, page: int | None) -> Pict
     pages = _tifffile_pages(file)
     first = pages[0]
     if options.bands and first.samplesperpixel == 1 and len(pages) > 1:  # each band is a page of its own
-        _refuse_missing(options.bands, len(pages))
+        _check_bands(options.bands, len(pages))
         bands = np.stack([_tiff_values(pages[band - 1]) for band in options.bands], axis=-1)
         return _tiff_picture(bands, first, options, len(pages))
     chosen = pages[options.page_of(len(pages)) if page is None else page]
@@ -307,9 +307,9 @@ def _read_tiff_page(file: Any, options: DecodeOptions, page: int | None) -> Pict
 
 
 def _tiff_values(page: Any) -> NDArray[Any]:
-    refuse_giants((page.imagewidth, page.imagelength))
-    if page.nbytes > MOST_BYTES:
-        raise BadImage(f"{page.samplesperpixel:,} bands of {page.nbytes:,} bytes, more than {MOST_BYTES:,}")
+    check_image_size((page.imagewidth, page.imagelength))
+    if page.nbytes > MAX_BYTES:
+        raise BadImage(f"{page.samplesperpixel:,} bands of {page.nbytes:,} bytes, more than {MAX_BYTES:,}")
     numbers: NDArray[Any] = page.asarray()
     return numbers
 
@@ -318,7 +318,7 @@ def _bands(page: Any, bands: tuple[int, ...]) -> NDArray[Any]:
     """Return the chosen bands, (height, width, bands); by default grey or RGB."""
     samples = page.samplesperpixel
     selected = bands or _usual_bands(page)
-    _refuse_missing(selected, samples)
+    _check_bands(selected, samples)
     numbers = _tiff_values(page)
     if samples == 1:
         return np.reshape(numbers, (page.imagelength, page.imagewidth, 1))
@@ -339,7 +339,7 @@ def _usual_bands(page: Any) -> tuple[int, ...]:
     raise BadImage(f"the colour space {page.photometric.name.lower()} is not supported with this pixel type")
 
 
-def _refuse_missing(bands: tuple[int, ...], band_count: int) -> None:
+def _check_bands(bands: tuple[int, ...], band_count: int) -> None:
     if max(bands) > band_count:
         raise BadImage(f"has {counted(band_count, 'band')}, so no band {max(bands)}")
 
@@ -364,10 +364,10 @@ def _tiff_picture(numbers: NDArray[Any], page: Any, options: DecodeOptions, band
 
 
 _TYPE_SIZES = np.array([0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8, 8, 8, 0], np.float64)  # bytes; 0: unknown
-_MOST_TAGS = 1_000_000  # of all pages together: a decoder takes about a second for them
+_MAX_TAGS = 1_000_000  # of all pages together: a decoder takes about a second for them
 
 
-def refuse_endless(content: bytes) -> None:
+def check_tiff_pages(content: bytes) -> None:
     """Check that the pages of a TIFF can be read in bounded time and memory.
 
     Raises:
@@ -391,8 +391,8 @@ def refuse_endless(content: bytes) -> None:
         if end > len(content):
             return  # truncated: reported by the decoder, or the pages before are read
         tags += count
-        if len(pages) > MOST_PAGES or tags > _MOST_TAGS:
-            raise BadImage(f"more than {MOST_PAGES:,} pages, or {_MOST_TAGS:,} tags in all pages")
+        if len(pages) > MAX_PAGES or tags > _MAX_TAGS:
+            raise BadImage(f"more than {MAX_PAGES:,} pages, or {_MAX_TAGS:,} tags in all pages")
         entries = np.frombuffer(content, tag, count, start)
         sizes = _TYPE_SIZES[np.minimum(entries["type"], len(_TYPE_SIZES) - 1)] * entries["count"]
         if sizes.sum() > len(content):

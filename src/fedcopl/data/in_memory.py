@@ -64,7 +64,7 @@ def gather(images: Images, argument: str) -> _Pictures:
     if isinstance(images, Image.Image):
         return _Pictures([images], ["0"])
     if isinstance(images, np.ndarray):
-        _refuse_array(images, argument)
+        _check_array(images, argument)
         return _Pictures(list(images), [str(index) for index in range(len(images))])
     items = [_single(image, index, argument) for index, image in enumerate(images)]
     names = [printable(str(item)) if isinstance(item, FilePage) else str(index) for index, item in enumerate(items)]
@@ -82,7 +82,7 @@ def files_below(folder: Path, skipped: list[Skipped], root: Path | None = None) 
         yield from files_below(sub_folder, skipped, root)
 
 
-def _refuse_array(images: NDArray[Any], argument: str) -> None:
+def _check_array(images: NDArray[Any], argument: str) -> None:
     if images.dtype != np.uint8:
         raise DataError(f"{argument}: arrays of images must be uint8 from 0 to 255, not {images.dtype}")
     grey, colour = images.ndim == 3 and images.shape[-1] != 3, images.ndim == 4 and images.shape[-1] == 3
@@ -100,7 +100,7 @@ def _single(image: object, index: int, argument: str) -> ImageSource:
         case Image.Image():
             return image
         case np.ndarray():
-            _refuse_array(image[None], f"{argument}, image {index}")
+            _check_array(image[None], f"{argument}, image {index}")
             return image
     raise DataError(f"{argument}: image {index} is a {type(image).__name__}, not a path, a Pillow image or an array")
 

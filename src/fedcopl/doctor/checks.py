@@ -15,7 +15,7 @@ from ..config import Data, RunConfig, load
 from ..data.cache import Progress
 from ..data.catalog import load_dataset
 from ..data.dataset import Dataset, Skipped, clean, find_classes
-from ..data.folder import CLIENTS, SPLITS, folders_in, images_below, is_folder, looks_like_split
+from ..data.folder import CLIENTS, SPLITS, folders_in, images_below, is_folder, misspelt_split
 from ..data.images import UNREADABLE, digests
 from ..data.overview import survey
 from ..data.parallel import free_memory
@@ -156,7 +156,7 @@ def _homes(root: Path) -> list[Path]:
 
 def _misspelt(home: Path) -> list[tuple[Path, str]]:
     """Return folders that were probably meant as train/ or test/, and which split."""
-    folders = [(folder, looks_like_split(folder.name)) for folder in sorted(folders_in(home))]
+    folders = [(folder, misspelt_split(folder.name)) for folder in sorted(folders_in(home))]
     return [(folder, split) for folder, split in folders if split is not None]
 
 

@@ -233,12 +233,12 @@ def _sections(config: _OpenClipSettings, file: Path) -> tuple[_OpenClipSettings,
     vision, text = model["vision_cfg"], model["text_cfg"]
     is_timm = bool(vision.get("timm_model_name"))
     with_timm = _BERT_SETTINGS if text.get("hf_model_name") else _SIGLIP_SETTINGS
-    _refuse_others("vision_cfg", vision, _TIMM_VISION if is_timm else _PLAIN_VISION, file)
-    _refuse_others("text_cfg", text, with_timm if is_timm else _PLAIN_TEXT, file)
+    _check_settings("vision_cfg", vision, _TIMM_VISION if is_timm else _PLAIN_VISION, file)
+    _check_settings("text_cfg", text, with_timm if is_timm else _PLAIN_TEXT, file)
     return model, vision, text
 
 
-def _refuse_others(section: str, settings: _OpenClipSettings, supported: set[str], file: Path) -> None:
+def _check_settings(section: str, settings: _OpenClipSettings, supported: set[str], file: Path) -> None:
     for setting, value in settings.items():
         if value and setting not in supported | _TRAINING_ONLY:
             raise ModelError(f"{file}: {section}.{setting} is {value!r}: a kind of CLIP that is not supported")
@@ -265,7 +265,7 @@ def _load_with_timm(
     folder: Path, vision: _OpenClipSettings, text: _OpenClipSettings, preprocess: _OpenClipSettings, file: Path
 ) -> Parts:
     """Load a vision transformer of timm with SigLIP's text tower or a BERT."""
-    traits, is_pooled = _timm_traits(vision["timm_model_name"], file), _refuse_other_heads(vision, file)
+    traits, is_pooled = _timm_traits(vision["timm_model_name"], file), _is_pooled(vision, file)
     weights = read_weights(_find_open_clip_weights(folder))
     vision_names = _TIMM_POOLED_VISION if is_pooled else _TIMM_CLASS_VISION
     image = positive(int, vision.get("image_size", 224), "image_size", file)
@@ -285,7 +285,7 @@ def _load_with_timm(
     )
 
 
-def _refuse_other_heads(vision: _OpenClipSettings, file: Path) -> bool:
+def _is_pooled(vision: _OpenClipSettings, file: Path) -> bool:
     """Return whether the trunk is pooled by attention; otherwise its class token is projected."""
     pool, project = vision.get("timm_pool") or "", vision.get("timm_proj") or ""
     if (pool, project) not in (("map", "none"), ("", "linear"), ("token", "linear")):
