@@ -157,7 +157,6 @@ def build(
     records: Iterable[FileRecord],
     *,
     listed: ClassList | None = None,
-    template: str = TEMPLATE,
     skipped: Iterable[Skipped] = (),
 ) -> Dataset:
     """Build a data set of these images, sorted by name.
@@ -184,7 +183,7 @@ def build(
         for split in ("train", "test")
     )
     excluded = sorted((printable(image), reason) for image, reason in skipped)
-    return Dataset(name, classes, template, train, test, clients, excluded, listed.other_names if listed else "")
+    return Dataset(name, classes, TEMPLATE, train, test, clients, excluded, listed.other_names if listed else "")
 
 
 def _classes(records: Sequence[FileRecord], origin: Path, listed: ClassList | None) -> tuple[str, ...]:
