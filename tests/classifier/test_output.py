@@ -56,7 +56,7 @@ def work(path, rows, names, stop_after=None):
 
 
 @given(st.lists(texts, max_size=14), st.integers(0, 3), st.integers(0, 10_000), st.sampled_from([csv_rows, json_rows]))
-def test_a_stop_anywhere_changes_no_byte(tmp_path_factory, names, batches, cut, kind):
+def test_resuming_after_any_interruption_changes_no_byte(tmp_path_factory, names, batches, cut, kind):
     path, rows = tmp_path_factory.mktemp("out") / "out", kind(1)
     work(path, rows, names, stop_after=batches)
     part = path.with_name("out.part")
@@ -128,7 +128,7 @@ def test_one_process_at_a_time(tmp_path):
         pass
 
 
-def test_the_form_follows_the_ending():
+def test_the_format_follows_the_extension():
     assert choose_format("x.CSV", None, 1).header == choose_format("-", "csv", 1).header != ""
     assert choose_format("x.jsonl", None, 1).line(prediction("a")).startswith("{")
     assert choose_format("-", "jsonl", 1).line(prediction("a")).startswith("{")

@@ -192,7 +192,7 @@ SPOILERS = {
 
 
 @pytest.mark.parametrize("spoil", SPOILERS.values(), ids=SPOILERS)
-def test_a_damaged_entry_is_made_again(images, cache, spoil):
+def test_a_damaged_entry_is_rebuilt(images, cache, spoil):
     cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
     spoil(only_entry(cache))
     assert cache.entries() == []
@@ -201,7 +201,7 @@ def test_a_damaged_entry_is_made_again(images, cache, spoil):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"x": 3}', '{"x": [[1], 2, 3]}'])
-def test_a_damaged_index_is_begun_again(images, cache, monkeypatch, text):
+def test_a_damaged_index_is_rebuilt(images, cache, monkeypatch, text):
     settle(monkeypatch)
     cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
     (index,) = cache.folder.glob("*.index.json")
@@ -284,7 +284,7 @@ def test_clearing(images, cache, monkeypatch):
     PixelCache(cache.folder / "never made").clear()
 
 
-def test_where_the_cache_lies(monkeypatch, tmp_path):
+def test_the_default_cache_folder(monkeypatch, tmp_path):
     for name in ("FEDCOPL_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -18,7 +18,7 @@ def read(tmp_path, text):
     return read_corrections(file, DIGITS.train, DIGITS.classes)
 
 
-def test_places_and_classes(tmp_path):
+def test_corrections_are_rows_and_class_numbers(tmp_path):
     image = DIGITS.train.images[3]
     same = digest(image.mode, image.tobytes())
     lines = f"3,two,nine,x,{same}\n4,two,nine,x,abc\n5,two,(cannot tell),x,\n9,two,three,x,\nnowhere,two,three,x,\n"

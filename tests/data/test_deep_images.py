@@ -124,7 +124,7 @@ MODES = {
 
 
 @pytest.mark.parametrize(("form", "mode"), [(form, mode) for form, modes in MODES.items() for mode in modes.split()])
-def test_of_eight_bits_nothing_has_changed(form, mode):
+def test_images_of_eight_bits_are_not_scaled(form, mode):
     content = encoded(noise(1).convert(mode), form)
     plain = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
     for reading in (USUAL, DecodeOptions(Window("numbers", 0, 4095), (), "middle")):
@@ -159,7 +159,7 @@ def test_pixels_without_a_value_are_black_and_count_for_no_range():
     st.integers(0, 99),
     st.sampled_from([Window(), Window("type"), Window("numbers", -5, 900), Window("percentiles", 2, 98)]),
 )
-def test_more_is_never_darker(kind, seed, window):
+def test_scaling_is_monotonic(kind, seed, window):
     numbers = (np.random.default_rng(seed).standard_normal((300, 3)) * 1000).astype(kind)
     grey, _ = eight_bits(numbers, window)
     order = np.argsort(numbers, axis=None)

@@ -194,7 +194,7 @@ def recompressed(syntax) -> bytes:
         return packed.read_bytes()
 
 
-def test_who_the_patient_is_stays_in_the_file(tmp_path, capfd, caplog):
+def test_no_reason_quotes_patient_data(tmp_path, capfd, caplog):
     with silence_decoders():
         odd = scan(PatientAge="4711-Doe-years", WindowWidth="0")
     caplog.clear()
@@ -235,7 +235,7 @@ def test_a_damaged_file_is_a_reason_that_quotes_nothing(cut):
 
 
 @pytest.mark.parametrize("turned", [1, 6])
-def test_photographs_of_telephones(turned):
+def test_heic_photographs(turned):
     picture = noise(1, (64, 48))
     exif = picture.getexif()
     exif[0x0112] = turned
