@@ -64,7 +64,8 @@ def test_a_manifest_is_a_data_set_with_the_sample_as_test_images(tmp_path):
     assert dataset.classes == CLASSES
     assert dataset.train.labels is None
     assert (len(dataset.train), len(dataset.test)) == (11, 3)
-    labels = {path.name: CLASSES[n] for path, n in zip(dataset.test.images.paths, dataset.test.labels, strict=True)}
+    files = [dataset.test.images.file(number).path.name for number in range(3)]
+    labels = {name: CLASSES[label] for name, label in zip(files, dataset.test.labels, strict=True)}
     assert labels == {survey.gallery.names[number]: label for number, label in said.items() if label}
     assert dataset.skipped == []
 

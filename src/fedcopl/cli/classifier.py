@@ -102,11 +102,11 @@ def predict(
         raise ConfigError("--abstain-share, --abstain-below: both set the threshold; use one of them")
     if out != "-":
         check_output_file(Path(out), overwrite=overwrite)
-    from ..classifier.predict import pictures_at, refuse_missing
-    from ..classifier.prediction_file import choose_rows, label_to_file, label_to_stream
+    from ..classifier.predict import check_paths_exist, pictures_at
+    from ..classifier.prediction_file import choose_format, label_images
 
-    rows = choose_rows(out, form, top)
-    refuse_missing(images)  # before the model is loaded
+    rows = choose_format(out, form, top)
+    check_paths_exist(images)  # before the model is loaded
     shares = _read_shares(prior, ("site", "none", "images"))
     loaded = _load(classifier, classes, client, backbone, device)
     if share is not None:
@@ -117,10 +117,7 @@ def predict(
             loaded = loaded.fitted_to(pictures_at(images, [], loaded.recipe.decode_options))
         loaded = _with_prior(loaded, prior, shares)
         with _progress() as progress:
-            if out == "-":
-                tally = label_to_stream(loaded, images, rows, threshold, sys.stdout, progress)
-            else:
-                tally = label_to_file(loaded, images, rows, threshold, Path(out), progress, overwrite=overwrite)
+            tally = label_images(loaded, images, rows, threshold, out, progress, overwrite=overwrite)
     except KeyboardInterrupt as error:
         hint = "" if out == "-" else "; the same command continues"
         raise Interrupted(f"stopped{hint}") from error
@@ -310,9 +307,9 @@ def drift(
     """Test without labels whether recent images differ from earlier ones; exit code 1 if they do."""
     from ..classifier.drift import compare_streams
     from ..classifier.loading import load
-    from ..classifier.predict import pictures_at, refuse_missing
+    from ..classifier.predict import check_paths_exist, pictures_at
 
-    refuse_missing([*before, *recent])  # before the model is loaded
+    check_paths_exist([*before, *recent])  # before the model is loaded
     loaded = load(classifier, client=client, backbone=backbone, device=device)
     earlier, later = (pictures_at(paths, [], loaded.recipe.decode_options) for paths in (before, recent))
     report = compare_streams(loaded, earlier, later)

@@ -74,7 +74,7 @@ def _check(
 @app.command("fetch")
 def _fetch(name: _ModelName) -> None:
     """Download a model into the hub's cache, or print which files to put where."""
-    from ..clip.known_models import BUILT_IN, RELEASES, find_or_download, known_model
+    from ..clip.known_models import BUILT_IN, RELEASES, known_model, locate
 
     if name in BUILT_IN:
         print(BUILT_IN[name])
@@ -84,5 +84,5 @@ def _fetch(name: _ModelName) -> None:
         model = known_model(name)
         reason = "has no pinned release: download it yourself and use its path" if model.loads else "cannot be loaded"
         raise ConfigError(f"{name}: {reason}")
-    print(find_or_download(name))
+    print(locate(name))
     print_next(("fedcopl", "run", "STUDY.toml", f"model.backbone={name}", "method=priors"))

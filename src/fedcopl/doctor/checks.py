@@ -24,7 +24,7 @@ from ..config import Data, Model, RunConfig, load
 from ..data.cache import Progress, default_folder
 from ..data.catalog import load_dataset
 from ..data.dataset import Dataset, Skipped, clean, find_classes
-from ..data.folder import CLIENTS, SPLITS, folders_in, images_below, is_folder, looks_like_split
+from ..data.folder import CLIENTS, SPLITS, folders_in, images_below, is_folder, misspelt_split
 from ..data.images import UNREADABLE, digests
 from ..data.overview import survey
 from ..data.parallel import free_memory, workers
@@ -184,7 +184,7 @@ def _homes(root: Path) -> list[Path]:
 
 def _misspelt(home: Path) -> list[tuple[Path, str]]:
     """Return folders that were probably meant as train/ or test/, and which split."""
-    folders = [(folder, looks_like_split(folder.name)) for folder in sorted(folders_in(home))]
+    folders = [(folder, misspelt_split(folder.name)) for folder in sorted(folders_in(home))]
     return [(folder, split) for folder, split in folders if split is not None]
 
 
@@ -285,7 +285,7 @@ def _check_counts(dataset: Dataset) -> Iterator[Finding]:
     if owners is None:
         return
     holders: dict[str, set[int]] = defaultdict(set)
-    for content, owner in zip(digests(stored, {})[0], owners.tolist(), strict=True):
+    for content, owner in zip(digests(stored), owners.tolist(), strict=True):
         if not content.startswith(UNREADABLE):
             holders[content].add(owner)
     shared = sum(len(sites) > 1 for sites in holders.values())

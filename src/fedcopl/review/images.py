@@ -19,7 +19,7 @@ from ..data.cache import PixelCache, Progress
 from ..data.catalog import SOURCES, load_dataset
 from ..data.dataset import ImageSet
 from ..data.decoding import BadImage, DecodeOptions
-from ..data.images import ImageFiles, StoredImages, digest
+from ..data.images import FilePage, ImageList, StoredImages, digest
 from ..errors import DataError, RunFolderError, printable
 from ..files import no_folder
 from ..plurals import counted
@@ -92,10 +92,7 @@ class Gallery:
 
     def image(self, number: int) -> Image.Image:
         """Return an image; BadImage if it cannot be read."""
-        try:
-            return self.images[number]
-        except OSError as error:
-            raise BadImage(f"cannot be read: {error.strerror or error}") from error
+        return self.images[number]
 
     def digest(self, number: int) -> str:
         """Return a digest of its content, which identifies it when the file is moved; "" if unreadable."""
@@ -107,7 +104,8 @@ class Gallery:
 
     def file(self, number: int) -> Path | None:
         """Return where an image lies, if it is a file."""
-        return self.images.paths[number] if isinstance(self.images, ImageFiles) else None
+        file = self.images.file(number)
+        return None if file is None else file.path
 
 
 def open_gallery(folder: Path, client: str | None) -> Gallery:
@@ -155,7 +153,9 @@ def _trained_as(folder: Path, client: str, images: int) -> NDArray[np.int64] | N
 def _images(folder: Path, held: HeldImages) -> StoredImages:
     if held.files is not None:
         reading = DecodeOptions.of(RunConfig.from_mapping({"data": held.reading}, str(folder)).data)
-        return ImageFiles([Path(file) for file in held.files], held.pages).with_options(reading)
+        pages = held.pages or [None] * len(held.files)
+        files = [FilePage(Path(file), page) for file, page in zip(held.files, pages, strict=True)]
+        return ImageList(files).with_options(reading)
     data = load_settings(folder / "settings.toml").data
     if data.source not in SOURCES:
         raise DataError(f"{folder}: its images were passed in memory and cannot be opened again")

@@ -13,7 +13,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from ..data.dataset import ImageSet
-from ..data.images import ImageFiles
 from ..errors import RunFolderError
 from ..federation.client_state import Tensors
 from ..files import write_bytes, write_text
@@ -65,12 +64,12 @@ def write_images(folder: Path, classes: Sequence[str], images: ImageSet, parts: 
 def _held(images: ImageSet, part: NDArray[Any]) -> dict[str, Any]:
     """Return the fields of `HeldImages` that differ from the defaults."""
     stored, names = images.images, [images.names[index] for index in part]
-    if not isinstance(stored, ImageFiles):
+    files = [file for index in part if (file := stored.file(int(index)))]
+    if len(files) < len(names):
         return {"names": names, "files": None}
-    own = stored.take(part.tolist())
-    pages = {"pages": list(own.pages)} if any(page is not None for page in own.pages) else {}
+    pages = {"pages": [file.page for file in files]} if any(file.page is not None for file in files) else {}
     reading = {"reading": stored.options.plain()} if stored.options.plain() else {}
-    return {"names": names, "files": [str(path.absolute()) for path in own.paths], **pages, **reading}
+    return {"names": names, "files": [str(file.path.absolute()) for file in files], **pages, **reading}
 
 
 def write_labels(
