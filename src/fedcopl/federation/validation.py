@@ -160,8 +160,8 @@ def _invalid_keys(request: Request, reply: Reply) -> Iterator[str]:
             yield from _invalid_shares(sealed, set(recipients), SEALED)
             if len(sealed) != len(recipients):
                 yield "shares are missing"
-        case Unmask(survivors=survivors, dropped=dropped), Unmasked(shares=shares):
-            yield from _invalid_shares(shares, {*survivors, *dropped}, SHARE)
+        case Unmask(sealed=members), Unmasked(shares=shares):
+            yield from _invalid_shares(shares, set(members), SHARE)
 
 
 def _invalid_masked(masked: NDArray[Any] | None, size: int, was_requested: bool) -> Iterator[str]:

@@ -74,7 +74,7 @@ class NoisyQueries:
 
 @dataclass(frozen=True)
 class Secrets:
-    """A client's private state: keys, sent noisy replies and pinned totals. It is never sent."""
+    """A client's private state: keys, sent noisy replies, pinned members and totals. It is never sent."""
 
     session: Session | None = None  # the secure aggregation that is under way
     spent: tuple[bytes, ...] = ()  # digests of the keys of finished sums, which must not be used again
@@ -82,7 +82,9 @@ class Secrets:
     noisy_replies: Mapping[str, NoisyQueries] = field(
         default_factory=dict
     )  # by kind of request, if the client adds all of the noise
-    prior_members: tuple[str, ...] = ()  # of the first unmasked sum for the priors: the others have the same
+    members: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # by kind of request, of its first unmasked sum: all later ones have the same
     prior_totals: tuple[bytes, ...] = ()  # digests of the totals of the priors' steps: a restart must repeat them
 
 
@@ -148,13 +150,10 @@ class PrivateReplies:
         return Adapted(None, masked), secrets
 
     def _pin_totals(self, request: Adapt, secrets: Secrets) -> Secrets:
-        """Pin the members of a secure prior estimation and, without noise, the totals of its first run.
+        """Pin, without noise, the totals of the first prior estimation: a restarted server gets the same ones again.
 
-        The difference of two sums over different members, or of two estimations with other totals, would reveal what
-        one sum hides. With the same members the totals of a restarted server are the same.
+        Each estimation with other totals would reveal more sums.
         """
-        if secrets.prior_members and set(request.peers) != set(secrets.prior_members):
-            raise CannotReply("the members of the secure aggregation changed since the first sum for the priors")
         if self.config.privacy.noise_multiplier:
             return secrets
         first, pinned = request.step - len(request.totals), list(secrets.prior_totals)
@@ -228,13 +227,15 @@ class PrivateReplies:
 
         if secrets.session is None or not request.peers:
             raise CannotReply("request for a reply without masks, but privacy.secure_aggregation is on")
-        enough = self._enough(secrets.session)
-        masked, session = mask(secrets.session, words(len(request.peers)), request.peers, digest(request), enough)
-        return masked, replace(secrets, session=replace(session, for_priors=isinstance(request, Adapt)))
-
-    def _enough(self, session: Session) -> int:
-        privacy = self.config.privacy
-        return max(needed(len(session.roster), privacy.threshold), privacy.min_sites)
+        kind, privacy = type(request).__name__, self.config.privacy
+        if not set(request.peers) == set(secrets.members.get(kind, request.peers)):
+            raise CannotReply(
+                f"the members of the secure aggregation changed since the first {kind} request of this run"
+            )
+        enough = max(needed(len(secrets.session.roster), privacy.threshold), privacy.min_sites)
+        numbers = words(len(request.peers))
+        masked, session = mask(secrets.session, numbers, request.peers, digest(request), enough, kind)
+        return masked, replace(secrets, session=session)
 
     def keys(self, request: KeyRequest, secrets: Secrets) -> tuple[Reply, Secrets]:
         """Reply to the key requests of secure aggregation: new keys, secret shares, shares for unmasking."""
@@ -271,11 +272,8 @@ class PrivateReplies:
         spent = spending(session)
         if spent in secrets.spent:
             raise CannotReply("second Unmask request for the same secure aggregation")
-        if session.for_priors and request.dropped:
-            raise CannotReply("Unmask request for a sum of the priors that lacks a member")
-        shares = unmask(session, request.survivors, request.dropped, request.sealed, self._enough(session))
-        members = session.peers if session.for_priors else secrets.prior_members
-        return Unmasked(shares), replace(secrets, session=None, spent=(*secrets.spent, spent), prior_members=members)
+        shares, members = unmask(session, request.sealed), {**secrets.members, session.kind: session.peers}
+        return Unmasked(shares), replace(secrets, session=None, spent=(*secrets.spent, spent), members=members)
 
     def _session(self, request: ShareKeys | Unmask, secrets: Secrets) -> Session:
         if secrets.session is None or secrets.session.name != request.session:

@@ -172,7 +172,7 @@ def vouched(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
 def members_pinned(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
     """Pin the members of the first class feature sums, before their masks are removed."""
     session = before.secrets.session
-    is_of_priors = isinstance(request.request, Unmask) and session is not None and session.for_priors
+    is_of_priors = isinstance(request.request, Unmask) and session is not None and session.kind == Adapt.__name__
     if session is not None and is_of_priors and sends_features(request.client.config):
         request.peers.pin_members(session.peers)
     return reply
