@@ -63,6 +63,14 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
     assert back.outcome == checkpoint_of().outcome
 
 
+def test_a_checkpoint_with_the_arrays_of_an_unknown_client_is_damaged(tmp_path):
+    save_checkpoint(tmp_path, checkpoint_of())
+    file = tmp_path / "checkpoint.safetensors"
+    file.write_bytes(file.read_bytes().replace(b"upload/1/", b"upload/7/"))  # found by fuzzing
+    with pytest.raises(RunFolderError, match=r"checkpoint\.safetensors: is damaged, so the run cannot be resumed"):
+        load_checkpoint(tmp_path)
+
+
 def test_arrays_shared_by_clients_are_stored_once(tmp_path):
     model = PosteriorModel(np.full(1000, 0.001), np.arange(1000.0))
     state = ClientState(prior=PriorState(totals=(np.arange(5000.0),), model=model))

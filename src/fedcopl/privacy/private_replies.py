@@ -228,7 +228,7 @@ class PrivateReplies:
         if secrets.session is None or not request.peers:
             raise CannotReply("request for a reply without masks, but privacy.secure_aggregation is on")
         kind, privacy = type(request).__name__, self.config.privacy
-        if not set(request.peers) == set(secrets.members.get(kind, request.peers)):
+        if set(request.peers) != set(secrets.members.get(kind, request.peers)):
             raise CannotReply(
                 f"the members of the secure aggregation changed since the first {kind} request of this run"
             )

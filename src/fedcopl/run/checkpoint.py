@@ -92,7 +92,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
         with safe_open(path, framework="numpy") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             return _checkpoint(tensors, json.loads(file.metadata()["about"]))
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+    except (SafetensorError, OSError, LookupError, ValueError, TypeError) as error:
         raise RunFolderError(f"{path}: is damaged, so the run cannot be resumed: {error}") from error
 
 
