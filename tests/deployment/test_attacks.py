@@ -1,10 +1,11 @@
-"""The attacks of a cheating server and of lying sites, played on the code of sites and clients.
+"""Attacks of a malicious server and of Byzantine clients on the code of sites and clients.
 
 Each test says how much an attacker gets: the share recovered, or the points that honest sites lose. Where that is
 cheap, it also plays the attack without the defence, so that a weak attack is not taken for a strong defence.
 """
 
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from byzantine_clients import PRIORS, prior_attack_costs
 from deployment.toolbox import digit_sites
 from fakes import SkewedLearner, start, unit_rows
 from fedcopl.algorithm.select import Selection
@@ -54,7 +56,6 @@ from fedcopl.privacy.masked_layout import (
 )
 from fedcopl.privacy.unmasking import MaskedSum
 from fedcopl.rng import stream
-from lying_sites import PRIORS, lies_in_priors
 
 NO_PRIORS = {"logit_bias": False, "label_shift": False, "prototypes": False}
 
@@ -297,21 +298,21 @@ def test_no_class_histogram_of_the_test_set_by_evaluate(digits):
     assert exact == {"unchecked": 3, "first request": 0, "after a round": 0}
 
 
-# Sites that lie about their sums for the priors.
+# Byzantine clients in the estimation of the priors.
 
 
-@pytest.mark.parametrize(("clients", "liars"), [(5, ("client-3",)), (10, ("client-3", "client-7"))])
-def test_liars_in_the_priors_cost_at_most_five_points_and_are_named(clients, liars):
+@pytest.mark.parametrize(("clients", "byzantine"), [(5, ("client-3",)), (10, ("client-3", "client-7"))])
+def test_byzantine_clients_in_the_priors_cost_at_most_five_points_and_are_named(clients, byzantine):
     """Seed 21, which set no threshold. Before: 1 of 5 cost 4.4, 16.8 and 10.6 points, 2 of 10 cost 3.2, 8.4 and 12.4.
 
     A dropped client costs what its absence costs: the others' images have another class prior then.
     """
-    costs = lies_in_priors(21, clients, liars, list(PRIORS)[:3])
+    costs = prior_attack_costs(21, clients, byzantine, list(PRIORS)[:3])
     absent, _ = costs.pop("absent")
-    for lie, (points, named) in costs.items():
-        assert points >= -5, lie
-        assert points >= absent - 1, lie
-        assert set(liars) <= named, lie
+    for attack, (points, named) in costs.items():
+        assert points >= -5, attack
+        assert points >= absent - 1, attack
+        assert set(byzantine) <= named, attack
 
 
 # Features of single images.
@@ -546,9 +547,26 @@ def test_no_update_is_that_of_one_image(digits):
     assert 0 < examples[0] < 5 and examples[1] == 0
 
 
+def test_every_attack_of_the_threat_model_has_a_test_and_a_mutant():
+    """A row names test functions, and at least one of their files detects a mutant of one of the row's mechanisms."""
+    root = Path(__file__).parents[2]
+    page = (root / "docs/threat-model.md").read_text()
+    mutants = tomllib.loads((root / "tools/mutants.toml").read_text())["mutant"]
+    rows = [row for row in page.splitlines() if row.startswith("| ") and row.count(" | ") == 3 and "`" in row]
+    assert len(rows) == 32
+    for row in rows:
+        mechanism, tests = row.removesuffix(" |").split(" | ")[2:]
+        files = set(re.findall(r"`([\w/]*test_\w+\.py)::\w+`", tests))
+        files = {file if "/" in file else f"tests/deployment/{file}" for file in files}
+        modules = {f"src/fedcopl/{file}" for file in re.findall(r"`([\w/]+\.py)`", mechanism)}
+        assert files and modules, row
+        detected = [one for one in mutants if files & {test.split("::")[0] for test in one["tests"]}]
+        assert modules & {one["file"] for one in detected}, row
+
+
 def test_every_test_that_the_threat_model_names_exists():
     root = Path(__file__).parents[2]
     named = re.findall(r"`([\w/]*test_\w+\.py)::(\w+)`", (root / "docs/threat-model.md").read_text())
-    assert len(named) > 30
+    assert len(named) > 50
     for file, test in named:
         assert f"def {test}(" in (root / (file if "/" in file else f"tests/deployment/{file}")).read_text(), test
