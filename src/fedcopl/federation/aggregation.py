@@ -215,7 +215,7 @@ def _clip_updates(server: RoundExchange, trained: Mapping[str, Trained], sent: S
     return {**trained, **clipped}
 
 
-NAME = 16  # bytes of a session's name
+_NAME = 16  # bytes of a session's name
 _RequestFactory = Callable[[tuple[str, ...]], Adapt | Estimate | Train]
 """Makes the request for masked replies, given the clients in the sum."""
 
@@ -333,7 +333,7 @@ class _Session:
 
     def __init__(self, server: RoundExchange, config: RunConfig):
         self.server, self.privacy = server, config.privacy
-        self.round, self.name = server.report.round, os.urandom(NAME)
+        self.round, self.name = server.report.round, os.urandom(_NAME)
         self.vouchers: Mapping[str, bytes] = {}
 
     def sum(self, clients: tuple[str, ...], make_request: _RequestFactory, has_members: bool) -> _Sum:

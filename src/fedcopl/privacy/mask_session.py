@@ -40,8 +40,8 @@ def combine(shares: Mapping[int, bytes], at: int = 0) -> int:
 
 KEY = 32  # bytes of a private key, of a public one, and of everything derived
 KEYS = 3 * KEY
-NONCE, TAG = 12, 16
-SEALED = NONCE + SHARE + TAG
+NONCE, _TAG = 12, 16
+SEALED = NONCE + SHARE + _TAG
 
 
 @dataclass(frozen=True)

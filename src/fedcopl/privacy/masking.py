@@ -136,7 +136,7 @@ def mask(
     masked = numbers + own_mask(thirds(session.private)[2], len(numbers), label)
     for other in peers:
         if other != this_client:
-            masked += pair_mask(session.private, session.roster[other], this_client < other, len(numbers), label)
+            masked += _pair_mask(session.private, session.roster[other], this_client < other, len(numbers), label)
     return masked, replace(session, peers=tuple(peers), kind=kind)
 
 
@@ -144,7 +144,7 @@ def own_mask(private: bytes, count: int, label: tuple[str, str]) -> Words:
     return WordStream(derived(private, "own mask", *label))(count)
 
 
-def pair_mask(private: bytes, public: bytes, adds: bool, count: int, label: tuple[str, str]) -> Words:
+def _pair_mask(private: bytes, public: bytes, adds: bool, count: int, label: tuple[str, str]) -> Words:
     """Return the pairwise mask that the owner of the private keys adds for the owner of the public keys."""
     words = WordStream(agreed(thirds(private)[1], thirds(public)[1], "pair mask", *label))(count)
     return words if adds else -words

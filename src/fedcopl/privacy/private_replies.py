@@ -47,10 +47,10 @@ from .masked_layout import (
 )
 from .noise import noised
 
-SummedRequest = Adapt | Estimate | Train
+_SummedRequest = Adapt | Estimate | Train
 """A request whose replies are summed over the clients."""
-SHORTEST_SECRET = 16  # bytes
-FEWEST_STEPS = 8  # of the grid in a standard deviation: from about 2 on, parts of the noise add up as one would
+_SHORTEST_SECRET = 16  # bytes
+_FEWEST_STEPS = 8  # of the grid in a standard deviation: from about 2 on, parts of the noise add up as one would
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class PrivateReplies:
         before = secrets.history or sha256(self.config.to_toml().encode()).hexdigest()
         return replace(secrets, history=sha256(f"{before} {digest(request)}".encode()).hexdigest())
 
-    def _refuse_more(self, request: SummedRequest, secrets: Secrets) -> None:
+    def _refuse_more(self, request: _SummedRequest, secrets: Secrets) -> None:
         """Raise CannotReply where one more reply would reveal more than the accountant of the run counts."""
         config, kind, number = self.config, kind_of(request), request.round + 1
         if request.round >= config.rounds:
@@ -124,7 +124,7 @@ class PrivateReplies:
     def counts(self, counts: NDArray[np.int64], request: Estimate, secrets: Secrets) -> tuple[Estimated, Secrets]:
         """Return the class counts u_k with noise or masks."""
         privacy, values = self.config.privacy, counts.astype(np.float64)
-        repeated = repeated_reply(request, secrets)
+        repeated = _repeated_reply(request, secrets)
         if repeated is not None:
             return Estimated(np.frombuffer(repeated, np.int64)), secrets
         if privacy.noise_multiplier:
@@ -137,7 +137,7 @@ class PrivateReplies:
 
     def adaptation(self, sums: Values, request: Adapt, secrets: Secrets) -> tuple[Adapted, Secrets]:
         """Return the sums for the priors with noise or masks; with noise, only the logit bias is estimated."""
-        privacy, repeated = self.config.privacy, repeated_reply(request, secrets)
+        privacy, repeated = self.config.privacy, _repeated_reply(request, secrets)
         if repeated is not None:
             return Adapted(np.frombuffer(repeated, np.float64)), secrets
         values = (
@@ -166,7 +166,7 @@ class PrivateReplies:
 
     def training(self, training: Training, request: Train, secrets: Secrets) -> tuple[Trained, Secrets]:
         """Return the trained prompts with noise or masks."""
-        repeated = repeated_reply(request, secrets)
+        repeated = _repeated_reply(request, secrets)
         if repeated is not None:
             values = np.frombuffer(repeated, np.float32).astype(np.float64)
             return Trained(shaped(values, request.shared), 1, math.nan), secrets
@@ -184,7 +184,7 @@ class PrivateReplies:
         masked, secrets = self._masked(request, secrets, lambda clients: training_words(disclosed, batch, clients))
         return Trained({}, 0, math.nan, masked), secrets
 
-    def _keep_noisy(self, request: SummedRequest, values: bytes, secrets: Secrets) -> Secrets:
+    def _keep_noisy(self, request: _SummedRequest, values: bytes, secrets: Secrets) -> Secrets:
         """Keep a reply with noise, to be repeated; under secure aggregation it has other masks each time."""
         if not self.config.privacy.noise_multiplier:
             return secrets
@@ -204,14 +204,14 @@ class PrivateReplies:
         }  # float32 would round the noise
         return Training(shaped(on_grid + moved, wide), 1, math.nan)
 
-    def _noised(self, values: Values, clip: float, bits: int, request: SummedRequest, secrets: Secrets) -> Values:
+    def _noised(self, values: Values, clip: float, bits: int, request: _SummedRequest, secrets: Secrets) -> Values:
         """Clip values and add noise; in a secure aggregation each client adds its part of the noise."""
         from .masking import WordStream, derived  # brings cryptography, which is an extra
 
-        if len(self.secret) < SHORTEST_SECRET:
+        if len(self.secret) < _SHORTEST_SECRET:
             raise CannotReply("noise is on, but this client has no secret to draw it from")
         sigma = self.config.privacy.noise_multiplier * clip / math.sqrt(max(len(request.peers), 1))
-        if math.ldexp(sigma, bits) < FEWEST_STEPS:
+        if math.ldexp(sigma, bits) < _FEWEST_STEPS:
             raise CannotReply(
                 "the noise is too small to be split over the clients: set a larger privacy.noise_multiplier or clip"
             )
@@ -222,7 +222,9 @@ class PrivateReplies:
         """Label of the noise stream; equal noise in two sums would reveal in their difference who dropped out."""
         return "" if self.repeatable or secrets.session is None else secrets.session.name.hex()
 
-    def _masked(self, request: SummedRequest, secrets: Secrets, words: Callable[[int], Words]) -> tuple[Words, Secrets]:
+    def _masked(
+        self, request: _SummedRequest, secrets: Secrets, words: Callable[[int], Words]
+    ) -> tuple[Words, Secrets]:
         from .masking import mask
 
         if secrets.session is None or not request.peers:
@@ -281,12 +283,12 @@ class PrivateReplies:
         return secrets.session
 
 
-def kind_of(request: SummedRequest) -> str:
+def kind_of(request: _SummedRequest) -> str:
     """Return the kind of a request, of which there is one reply a round with noise: each step of the priors is one."""
     return f"Adapt {request.step}" if isinstance(request, Adapt) else type(request).__name__
 
 
-def repeated_reply(request: SummedRequest, secrets: Secrets) -> bytes | None:
+def _repeated_reply(request: _SummedRequest, secrets: Secrets) -> bytes | None:
     """Return the reply with noise that was sent to an equal request, or None."""
     before = secrets.noisy_replies.get(kind_of(request))
     return before.values if before and before.request_digest == digest(request) else None

@@ -11,7 +11,7 @@ from .mask_session import SECRET, combine, transcript
 from .masked_layout import Words
 from .masking import own_mask, public_of, thirds
 
-TRIES = 1000  # of sets of shares, where some are wrong
+_TRIES = 1000  # of sets of shares, where some are wrong
 Shares = Mapping[str, Mapping[str, bytes]]
 """The replies of the members: a share of each member's key."""
 
@@ -78,7 +78,7 @@ def _sets(points: list[int], size: int) -> Iterator[tuple[int, ...]]:
     """Yield sets of `size` points, consecutive ones first, so that a single wrong share is soon left out."""
     around = [*points, *points[: size - 1]] if len(points) > size else points
     windows = (tuple(around[start : start + size]) for start in range(len(around) - size + 1))
-    return chain(windows, islice(combinations(points, size), TRIES))
+    return chain(windows, islice(combinations(points, size), _TRIES))
 
 
 def _is_private(number: int, public: bytes) -> bool:
