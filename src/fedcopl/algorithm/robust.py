@@ -20,7 +20,7 @@ from . import FloatArray, IntArray
 from .aggregate import NamedArrays, flattened, weighted_mean
 
 _RobustRule = Literal["mean", "trimmed", "median", "krum"]
-FEWEST = 3  # among fewer nobody can be outvoted
+FEWEST = 3  # clients; of fewer, none can be identified as the outlier
 _TRIMMED = 0.2  # share of the sites on each side
 FURTHEST = 10.0  # times the median of the others, of a move or a weight
 _MIN_COMPARED = 5  # clients, to compare their class means, responses and evidence
@@ -29,7 +29,7 @@ _MIN_FIT, MAX_EXCESS = 0.1, 2.0  # on the demo swapped clients have fits up to 0
 _RESPONSE_SLACK = 1e-6  # of a client's images, for rounding
 _MIN_RESPONSE = 0.02  # of the median of the others: a smaller response to the logit bias is none
 _RANGES = 2.0  # of the others' evidence: with 1.0 a third of the honest clients of the demo are clipped
-_LENGTHS = 3.0  # of the array that was sent, which anybody may move: where priors know most, most sites hardly move
+_LENGTHS = 3.0  # norms of the sent array, always allowed: with good priors most updates are tiny
 
 
 def robust_mean(rule: _RobustRule, parts: Sequence[NamedArrays], weights: Sequence[int]) -> dict[str, NDArray[Any]]:

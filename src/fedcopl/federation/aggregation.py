@@ -62,14 +62,14 @@ Totals = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PlainAggregator:
-    """The server sees every client's numbers, and uses no more than the sums."""
+    """The server sees every client's numbers, but uses only robust sums and averages of them."""
 
     config: RunConfig
 
     def counts(
         self, server: RoundExchange, clients: Iterable[str], request: Estimate
     ) -> tuple[tuple[str, ...], Totals | None]:
-        """Who answered, and T: the sum of their counts; None if counts are not sent."""
+        """Return the clients in the sum, and T, the sum of their counts; None if counts are not sent."""
         estimated = server.request(clients, lambda _: request, Estimated)
         sent = {client: reply.counts for client, reply in estimated.items() if reply.counts is not None}
         if not sent or not choose_labeler(self.config).cooperative:
@@ -81,7 +81,7 @@ class PlainAggregator:
     def adaptation(
         self, server: RoundExchange, clients: Iterable[str], request: Adapt
     ) -> tuple[tuple[str, ...], Values]:
-        """Who replied to a step of the priors, and the sum over them."""
+        """Return the clients that replied to a step of the priors, and the sum over them."""
         adapted = server.request(clients, lambda client: server.weighted(request, client), Adapted)
         server.account("sums", adapted)
         sums = {client: reply.sums for client, reply in adapted.items() if reply.sums is not None}
@@ -96,7 +96,7 @@ class PlainAggregator:
         return tuple(sums), functools.reduce(np.add, rows)  # one after another: stacked they would be there twice
 
     def training(self, server: RoundExchange, clients: Iterable[str], request: Callable[[str], Train]) -> TrainingSum:
-        """The average of what the clients share, weighted with the images they trained on (Eq. 4)."""
+        """Return the average of the shared prompts, weighted by the images trained on (Eq. 4)."""
         chosen = tuple(clients)
         trained = server.request(chosen, request, Trained)
         if any(reply.shared for reply in trained.values()):
@@ -131,7 +131,7 @@ def _clip_counts(server: RoundExchange, sent: Mapping[str, Totals]) -> list[Tota
 
 
 def _parts(server: RoundExchange, step: int) -> Iterator[tuple[Statistic, slice, tuple[int, ...]]]:
-    """Each statistic of a step of the priors, where it is in the sums, and its shape."""
+    """Yield each statistic of a step of the priors, its slice of the sums, and its shape."""
     estimation, start = server.estimation, 0
     for statistic in () if estimation is None else estimation.steps[step]:
         shape = statistic.shape(server.classes, 0 if estimation is None else estimation.settings.width)
