@@ -76,7 +76,7 @@ def first_of_each_class(part, each):
     return part.without(set(range(len(part))) - set(kept.tolist()))
 
 
-def test_zero_shot_is_what_it_should_be():
+def test_zero_shot_agrees_with_the_paper():
     wanted = list(expected())
     known = ", ".join([*TABLES, "photo-clip"])
     assert wanted, f"nothing to try: FEDCOPL_REAL_MODELS holds none of {known}, or FEDCOPL_REAL_DATA none of their data"
@@ -85,7 +85,7 @@ def test_zero_shot_is_what_it_should_be():
     assert wrong == {}, "measured and expected; trained numbers must not be compared with the paper's"
 
 
-def test_the_number_is_that_of_these_weights():
+def test_recorded_number_is_of_these_weights():
     models = folder_of("FEDCOPL_REAL_MODELS", "a folder for each model")
     weights = models / "photo-clip" / "model.safetensors"
     if weights.exists():
