@@ -1,4 +1,4 @@
-"""Each table and figure is made of the runs it should be made of."""
+"""Each table and figure has the right runs."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ TEN = ("dtd", "resisc45", "cifar10", "cifar100")
 
 
 def configs(name, setup, **where):
-    """The settings of an experiment's cells, by row."""
+    """Return the settings of an experiment's cells, by row."""
     cells = [cell for cell in EXPERIMENTS[name].cells(setup) if all(getattr(cell, k) == v for k, v in where.items())]
     return {cell.row: cell.configs[0] for cell in cells}
 
@@ -306,7 +306,7 @@ def test_only_the_given_methods_and_labelers():
 
 
 def documented_runs(text):
-    """`186`, or where it grows with the methods `18 for each method, and 6`."""
+    """Parse `186`, or `18 for each method, and 6`."""
     each, more = re.fullmatch(r"(?:(\d+) for each method, and )?(\d+)", text).groups()
     return int(each or 0) * len(grid_methods()) + int(more)
 
@@ -317,14 +317,14 @@ def count_of(name, setup):
 
 @pytest.fixture(scope="module")
 def counts():
-    """How many runs each experiment has, as a demonstration and as in the paper."""
+    """Number of runs of each experiment at the scales demo and paper."""
     return {name: tuple(count_of(name, setup) for setup in (DEMO, PAPER)) for name in (*EXPERIMENTS, *ALIASES)}
 
 
 def test_the_document_counts_the_runs(counts):
     page = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w-]+)` \|[^|]*\| (\d[^|]*) \| (\d[^|]*) \|", page, re.M)
-    assert {name: tuple(map(documented_runs, told)) for name, *told in rows} == counts
+    assert {name: tuple(map(documented_runs, documented)) for name, *documented in rows} == counts
 
 
 def test_runs_of_one_more_method_are_as_documented(counts, monkeypatch):

@@ -1,4 +1,4 @@
-"""What TensorBoard, MLflow and Weights & Biases read back."""
+"""Exports are read back by TensorBoard, MLflow and Weights & Biases."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def test_tensorboard_needs_no_torch(tmp_path):
 
 @pytest.fixture(scope="module")
 def mlflow_folder(tmp_path_factory):
-    """Written twice, the second time with one more run."""
+    """A database that was written twice, the second time with one more run."""
     folder = tmp_path_factory.mktemp("mlflow") / "it's here"
     assert write_mlflow(RUNS[:1], folder) == 1
     assert write_mlflow(RUNS, folder) == 1
@@ -140,7 +140,7 @@ def test_file_that_is_no_mlflow_database(tmp_path):
 
 
 def offline_records(file):
-    """What is in a .wandb file: a log as LevelDB's, in blocks of 32 kB, after a header of 7 bytes."""
+    """Read a .wandb file: a log in LevelDB's format, in blocks of 32 kB, after a header of 7 bytes."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     content, at, message = file.read_bytes(), 7, b""

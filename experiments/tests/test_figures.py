@@ -1,4 +1,4 @@
-"""Figures: the numbers they show are worked by hand, and the same numbers give the same files."""
+"""Figures: numbers computed by hand, and reproducible files."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Grids: nothing twice, nothing lost, nobody stopped by somebody else's failure."""
+"""Grids: no run twice, no run lost, and failures do not affect other runs."""
 
 import os
 import stat
@@ -23,7 +23,7 @@ from grid_tools import RecordingWatcher, config_of, executions, store_of
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch):
-    """No torch in the workers, and a program that does not change while it is being tested."""
+    """Use workers without torch, and a fixed version of the code."""
     monkeypatch.setattr(grid_workers, "START", fake_simulation.START)
     for module in (keys, grid_runner):
         monkeypatch.setattr(module, "code_version", lambda: fake_simulation.CODE)
@@ -114,10 +114,10 @@ def test_unexpected_error_ends_the_process(tmp_path):
 
 
 def test_failed_run_is_retried_the_next_time(tmp_path):
-    mended = tmp_path / "mended"
-    config = config_of(options={"act": "crash", "until": str(mended)})
+    fixed = tmp_path / "fixed"
+    config = config_of(options={"act": "crash", "until": str(fixed)})
     assert execute(tmp_path, config)[0].done == ()
-    mended.touch()
+    fixed.touch()
     outcome, watcher = execute(tmp_path, config)
     assert outcome.done == (run_key(config),)
     assert watcher.plan == (1, 0)
@@ -136,7 +136,7 @@ def test_finished_unrecorded_run_is_recorded(tmp_path):
 
 
 def test_finished_run_without_report_gets_one(tmp_path):
-    config = config_of(options={"act": "be killed at the end", "until": str(tmp_path / "mended")})
+    config = config_of(options={"act": "be killed at the end", "until": str(tmp_path / "fixed")})
     assert "its process was killed" in execute(tmp_path, config)[0].failed[run_key(config)]
     report = tmp_path / "runs" / run_key(config) / "report.html"
     assert not report.exists()
@@ -204,11 +204,11 @@ def test_default_threads_and_workers(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCOPL_WORKERS", "auto")
     execute(tmp_path / "one", config_of())
     execute(tmp_path / "two", config_of(), config_of(2, model={"threads": 3}), jobs=2)
-    alone, shared, asked = (
+    alone, shared, given = (
         settings_of(tmp_path / folder, config_of(seed))["model"]["threads"]
         for folder, seed in (("one", 1), ("two", 1), ("two", 2))
     )
-    assert (alone, shared, asked) == (0, 1, 3)
+    assert (alone, shared, given) == (0, 1, 3)
     assert [workers for *_, workers in executions(tmp_path / "one")] == ["auto"]
     assert [workers for *_, workers in executions(tmp_path / "two")] == ["1", "1"]
 

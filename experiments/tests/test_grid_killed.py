@@ -1,4 +1,4 @@
-"""Grids that are stopped rudely: real processes, real signals."""
+"""Killed grids: real processes, real signals."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ except FedCoPLError as error:
 
 
 def is_running(process):
-    """Whether it exists and is no zombie waiting for its parent."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
@@ -47,7 +47,7 @@ def is_running(process):
 
 @pytest.fixture
 def busy_grid(tmp_path):
-    """A grid in a process group of its own, with one run done and two workers that would compute for ever."""
+    """Start a grid in its own process group, with one run finished and two workers that compute forever."""
     command = [sys.executable, "-c", SCRIPT, str(tmp_path), *TESTS]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     while len(executions(tmp_path)) < 3:
@@ -105,7 +105,7 @@ def real_config():
 
 
 def accuracies(folder):
-    """Everything measured, of every round: all but the clock."""
+    """Return all measurements of every round except times."""
     outcome = read_finished(folder)
     kinds = ("macro", "weighted", "everywhere", "clients", "loss", "recall")
     return [outcome.zero_shot, *([getattr(record, kind) for kind in kinds] for record in outcome.rounds)]
@@ -116,7 +116,7 @@ def start(folder):
 
 
 def wait_for_round(process, number):
-    """Until so many rounds are done: while this is read, the next one has begun."""
+    """Wait until this number of rounds is finished; the next one has then begun."""
     for line in process.stdout:
         if line == f"round {number}\n":
             return
@@ -148,7 +148,7 @@ def test_kill_9_at_any_moment_changes_no_result(tmp_path):
 
     third = start(folder)
     said = third.communicate()[0]
-    assert "round 0\n" not in said  # it went on, and did not begin anew
+    assert "round 0\n" not in said  # resumed, not started again
     assert "failed={}" in said
 
     simulate(real_config(), tmp_path / "undisturbed")

@@ -1,4 +1,4 @@
-"""What is said before anything is run."""
+"""Plans of grids, printed before any run."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from stored_runs import failed, stored
 
 @pytest.fixture(autouse=True)
 def steady_machine(monkeypatch):
-    """Without a GPU, and of one speed: 0.01 s for an encoded image, 0.5 s for a training step."""
+    """Use a machine without a GPU and of fixed speed: 0.01 s per encoded image, 0.5 s per training step."""
     monkeypatch.setattr(grid_plan, "devices", list)
     monkeypatch.setattr(grid_plan, "_measure", lambda config: (0.01, 0.5))
 

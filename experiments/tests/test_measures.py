@@ -1,4 +1,4 @@
-"""Which number of a run a table or a figure reads: all of a run's numbers differ here, so a mix-up shows."""
+"""Measures read the right number of a run; all numbers of the test's run differ."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A name means one thing, in this package and in `fedcopl`."""
+"""Names are unique in this package and in `fedcopl`."""
 
 import ast
 from collections import Counter

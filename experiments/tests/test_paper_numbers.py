@@ -1,4 +1,4 @@
-"""The paper's tables agree with themselves and each other, except where we say that they do not."""
+"""The paper's tables are consistent, except for listed numbers."""
 
 from collections import defaultdict
 from decimal import Decimal
@@ -15,7 +15,7 @@ CENT = Decimal("0.01")
 
 
 def value(name, row, column, block=""):
-    """As printed: two decimals, exactly."""
+    """Return a number as printed, with exactly two decimals."""
     number = paper_tables()[name].find(row, column, block)
     assert number is not None, (name, row, column)
     return Decimal(str(number.value)).quantize(CENT)
@@ -138,7 +138,7 @@ def test_the_rn50_table_repeats_digits_of_vit_b_16():
 
 
 def shares(images):
-    """All accuracies that so many test images can have, as they are printed."""
+    """Return all accuracies that are possible with this number of test images, as printed."""
     return {(Decimal(100 * right) / images).quantize(CENT) for right in range(images + 1)}
 
 

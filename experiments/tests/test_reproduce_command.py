@@ -1,4 +1,4 @@
-"""`fedcopl reproduce` as a person types it."""
+"""The command `fedcopl reproduce` from its arguments to its output."""
 
 import csv
 import os
@@ -23,7 +23,7 @@ COMMAND = [sys.executable, "-m", "fedcopl", "reproduce"]
 
 @pytest.fixture
 def typed(monkeypatch, capsys, tmp_path):
-    """Type a command here, in an empty folder; its exit code, and what it said."""
+    """Run a command in an empty folder; return its exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words):

@@ -1,4 +1,4 @@
-"""Tables: every number worked by hand from made-up runs."""
+"""Tables: every number computed by hand from fake runs."""
 
 import csv
 import io
@@ -207,7 +207,7 @@ def test_markdown_marks_and_compares():
 
 
 def columns_of(line):
-    """How many columns a line of a LaTeX table fills."""
+    """Return the number of columns of a line of a LaTeX table."""
     wide = [int(number) for number in re.findall(r"\\multicolumn\{(\d+)\}", line)]
     return len(re.findall(r"(?<!\\)&", line)) + 1 + sum(wide) - len(wide)
 
@@ -262,7 +262,7 @@ def test_outcomes_of_this_version_or_of_any(tmp_path):
 
 
 def test_run_with_fewer_rounds_than_configured_is_found(tmp_path):
-    config = DEMO.config("digits", "transclip")  # trains nothing: it has one round, whatever is asked for
+    config = DEMO.config("digits", "transclip")  # trains nothing, so it has one round
     store = ResultStore(tmp_path / "results.sqlite")
     store.record(stored("an older program's key", 0.625, **{**config.model_dump(), "rounds": 1}))
     assert StoredOutcomes(store, any_code=True).outcome(config).final.macro == 0.625

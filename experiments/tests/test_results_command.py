@@ -1,4 +1,4 @@
-"""`fedcopl results` as a person types it."""
+"""The command `fedcopl results` from its arguments to its output."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def test_the_table(folder):
     assert said.exit_code == 0
     [first] = [line for line in said.stdout.splitlines() if line.startswith("k1")]
     assert re.split(" {2,}", first) == ["k1", "PromptFL + CoPL + priors", "1", "50.0", "75.0", "3"]
-    assert "fedcopl, copl" in said.stdout  # of a run that failed nobody knows more than its settings
+    assert "fedcopl, copl" in said.stdout  # of a failed run only the settings are known
     assert "k2 failed: photos: there is no such folder\n" in said.stdout
     assert "long story" not in said.stdout
     assert "1 done, 1 failed, 4 s in all" in said.stdout
@@ -78,8 +78,7 @@ def test_the_exports(folder, tmp_path):
 def test_the_export_for_mlflow(folder, tmp_path):
     said = results("--place", folder, "--mlflow", tmp_path / "m")
     assert said.stdout == (
-        f"{tmp_path / 'm'}: 1 new run; view: "
-        f"mlflow ui --backend-store-uri sqlite:///{tmp_path / 'm' / 'mlflow.db'}\n"
+        f"{tmp_path / 'm'}: 1 new run; view: mlflow ui --backend-store-uri sqlite:///{tmp_path / 'm' / 'mlflow.db'}\n"
     )
     assert (tmp_path / "m" / "mlflow.db").exists()
 

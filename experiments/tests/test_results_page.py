@@ -1,4 +1,4 @@
-"""The page of our own grid: only what stands between markers is ours to change."""
+"""The page of the grid: only the text between markers is replaced."""
 
 import pytest
 from hypothesis import given

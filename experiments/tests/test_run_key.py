@@ -1,4 +1,4 @@
-"""What makes two runs the same."""
+"""The keys of runs."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ CANDIDATES = (
 
 
 def changed(setting):
-    """The settings with this one changed to something else that is allowed."""
+    """Return the settings with one changed to another valid value."""
     for value in (*literals(setting), *CANDIDATES):
         settings = {setting[0]: {setting[1]: value}} if len(setting) == 2 else {setting[0]: value}
         with suppress(ConfigError):

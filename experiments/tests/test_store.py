@@ -1,4 +1,4 @@
-"""The results store: whole or not at all, readable by plain SQL, refused with one line when it cannot be."""
+"""The results store: atomic, readable by plain SQL, and refused in one line if damaged."""
 
 import csv
 import os
@@ -221,7 +221,7 @@ def test_kill_9_leaves_complete_runs_only(store):
 
 @pytest.fixture
 def mixed(store):
-    """Three runs, one failed, one whose setting is a word where the others have a number."""
+    """Three runs, one failed, one with a text setting where the others have a number."""
     store.record(stored("k1", data={"path": 'a,"b"\nc'}))
     store.record(stored("k2", final=0.5, labels={"cpl_alpha": 0.25}, options={"mu": 1.0}))
     store.record(failed("k3"))
@@ -291,7 +291,7 @@ def examples():
 
 @pytest.fixture
 def grid_of_four(store):
-    """Two methods, two seeds each."""
+    """Two methods with two seeds each."""
     for method, finals in {"fedcopl": (0.75, 0.5), "promptfl": (0.5, 0.25)}.items():
         for seed, final in enumerate(finals, 1):
             run = stored(f"{method}-{seed}", final=final, method=method, seed=seed)

@@ -1,4 +1,4 @@
-"""What a grid and its workers say to each other comes over as it was."""
+"""Messages between a grid and its workers are read back unchanged."""
 
 import pytest
 

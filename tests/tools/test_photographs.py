@@ -8,7 +8,7 @@ from fedcopl.config import RunConfig, override
 from fedcopl.methods import choose_method
 from fedcopl_experiments.run_key import code_version
 from photographs import COMMON, READINGS, Finished, finished, other_rows, own_rows
-from photographs_page import Claim, Runs, with_the_other_rule, drift_of, final, gain, page, verdict
+from photographs_page import Claim, Runs, drift_of, final, gain, page, verdict, with_the_other_rule
 
 
 def run_of(row, seed, zero_shot=0.5, final=0.6, labels=(0.7, 0.8), drift=()):

@@ -94,8 +94,6 @@ def find_experiments(names: Iterable[str]) -> list[Experiment]:
 
 def runs_of(experiments: Iterable[Experiment], setup: ExperimentSetup, seeds: Sequence[int]) -> list[RunConfig]:
     """Return all runs, each once, seed by seed, so that an interrupted grid has every row."""
-    wanted = [
-        cell for experiment in experiments for cell in experiment.cells(setup) if cell.measure not in NEEDS_NO_RUN
-    ]
-    configs = [config for cell in wanted for config in (*cell.configs, *([cell.baseline] if cell.baseline else []))]
+    cells = [cell for experiment in experiments for cell in experiment.cells(setup) if cell.measure not in NEEDS_NO_RUN]
+    configs = [config for cell in cells for config in (*cell.configs, *([cell.baseline] if cell.baseline else []))]
     return list({run.to_toml(): run for seed in seeds for run in (seeded(config, seed) for config in configs)}.values())

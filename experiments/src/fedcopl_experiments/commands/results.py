@@ -28,7 +28,7 @@ def results(
     ] = Path("results"),
     export: Annotated[
         Path | None,
-        typer.Option(help="Write FILE.csv or FILE.parquet, and FILE-rounds beside it.", show_default=False),
+        typer.Option(help="Write FILE.csv or FILE.parquet, and FILE-rounds in the same folder.", show_default=False),
     ] = None,
     tensorboard: Annotated[
         Path | None, typer.Option(help="Write a log folder for TensorBoard.", show_default=False)
