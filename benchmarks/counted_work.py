@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedcopl.clip.formats.layouts import unfilled
+from fedcopl.clip.formats.layouts import without_weights
 from fedcopl.clip.text_towers import split_sentences
 
 from .measure import Line, counted
@@ -31,7 +31,7 @@ def counted_work() -> Iterator[Line]:
 
 def step_flop(classes: int, batch: int = BATCH) -> tuple[int, int]:
     """FLOP of a training step of ViT-B/32 with gradients, in the fast and in the plain way; needs no weights."""
-    with unfilled():
+    with without_weights():
         vision, text = towers()
     rows = class_rows(classes)
     with torch.device("meta"):

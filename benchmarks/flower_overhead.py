@@ -14,8 +14,7 @@ import numpy as np
 from PIL import Image
 
 from fedcopl.config import RunConfig, override
-from fedcopl.deployment.certificates import server_certificates
-from fedcopl.deployment.site_keys import site_key
+from fedcopl.deployment.keys import server_certificates, site_key
 from fedcopl.run.record import Outcome, read_outcome
 from fedcopl.simulation.simulate import simulate
 

@@ -13,7 +13,7 @@ ONLY = {  # packages from outside that only these parts may use
     "flwr": {"deployment", "flower_app", "simulation"},
     "tokenizers": {"clip"},
     "sklearn": {"data", "classifier"},
-    "jinja2": {"report", "local_page"},
+    "jinja2": {"report", "local_page", "classifier"},
     "starlette": {"local_page", "review", "watch", "deployment"},  # the last: what a SuperLink of Flower's is made of
     "uvicorn": {"local_page"},
     "sqlite3": {"review"},

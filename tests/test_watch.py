@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from fedcopl.algorithm.accuracy_from_sample import AccuracyEstimate
 from fedcopl.local_page.access import Keys
 from fedcopl.report.label_free import write_review
-from fedcopl.watch import LONGER, PATIENCE, LivePage, runs_folder
+from fedcopl.watch import SILENT_ROUNDS, SILENT_SECONDS, LivePage, runs_folder
 from report.sample_results import sample_results, so_far, write_run
 
 KEYS = Keys("secret-token", 8000)
@@ -115,7 +115,7 @@ def test_a_server_that_stopped_says_why(folder):
     assert "Stopped early: round 3, step Unmask: &lt;b&gt;clinic&lt;/b&gt; refused." in text_of(browser_of(folder))
 
 
-@pytest.mark.parametrize(("each", "longest"), [(1.0, PATIENCE), (100.0, LONGER * 100.0)])
+@pytest.mark.parametrize(("each", "longest"), [(1.0, SILENT_SECONDS), (100.0, SILENT_ROUNDS * 100.0)])
 def test_silence_is_measured_against_the_usual_round(folder, monkeypatch, each, longest):
     rounds = so_far(sample_results(rounds=4), 2)["rounds"]
     go_on(folder, 2, rounds=[record | {"seconds": each * (n + 1)} for n, record in enumerate(rounds)])

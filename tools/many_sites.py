@@ -83,8 +83,8 @@ class MadeUp:
 def serve_made_up(name: str, root: Path, address: str) -> None:
     """Until killed: the loop of `fedcopl join` around made-up answers."""
     from fedcopl.deployment.flower_internals.site_connection import site_connection
+    from fedcopl.deployment.keys import private_key
     from fedcopl.deployment.site.site_process import ServerAddress, SiteReporter, _handle_requests
-    from fedcopl.deployment.site_keys import private_key
     from fedcopl.run.progress_reporter import SilentReporter
 
     ca, site = root / "federation/ca.pem", MadeUp(name, root / name)
@@ -133,8 +133,7 @@ def federation(count: int, real: bool, wait_for: int, priors: bool) -> Iterator[
 
 def prepare(root: Path, names: Sequence[str], real: bool) -> str:
     from fedcopl.data.catalog import load_digits
-    from fedcopl.deployment.certificates import server_certificates
-    from fedcopl.deployment.site_keys import site_key
+    from fedcopl.deployment.keys import server_certificates, site_key
 
     digits = load_digits()
     (root / "classes.txt").write_text("\n".join(digits.classes) + "\n")

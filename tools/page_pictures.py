@@ -17,7 +17,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from fedcopl.report.comparison import ComparedRun, write_comparison
+from fedcopl.report.comparison import ComparedRun, render_comparison
 from fedcopl.run.folder import read_so_far
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -56,7 +56,8 @@ def main(run: Path, client: str, *others: Path) -> None:
         page.screenshot(path=IMAGES / "report.png")
         if others:
             comparison = Path(scratch) / "comparison.html"
-            write_comparison(comparison, [ComparedRun(one, read_so_far(one)) for one in (run, *others)])
+            runs = [ComparedRun(one, read_so_far(one)) for one in (run, *others)]
+            comparison.write_text(render_comparison(runs), encoding="utf-8")
             page.goto(comparison.as_uri())
             page.screenshot(path=IMAGES / "comparison.png")
         chromium.close()

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
-from .config_errors import explained, in_words
+from .config_errors import explained
 from .errors import ConfigError, has_control_characters
 from .files import MAX_SETTINGS, parse_toml, read_limited
 
@@ -290,7 +290,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     try:
         return parse_toml(read_limited(path, MAX_SETTINGS).decode("utf-8"))
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: there is no such settings file") from error
+        raise ConfigError(f"{path}: there is no such settings file; fedcopl new STUDY writes one") from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read as TOML: {error}") from error
 
@@ -342,25 +342,17 @@ class NoOptions(Section):
     """A method or labeler without settings of its own."""
 
 
-_OwnerKind = Literal["method", "labeler"]
-
-
-def read_options(config: RunConfig, options: type[_Options], owner: _OwnerKind = "method") -> _Options:
+def read_options(
+    config: RunConfig, options: type[_Options], owner: Literal["method", "labeler"] = "method"
+) -> _Options:
     """Validate the own settings of the method or of the labeler."""
     section = "options" if owner == "method" else "labeler_options"
     try:
         return options.model_validate(getattr(config, section))
     except ValidationError as error:
-        name = getattr(config, owner)
-        errors = (_explain_option(section, dict(one), options, name) for one in error.errors())
-        raise ConfigError("; ".join(errors)) from error
-
-
-def _explain_option(section: str, error: dict[str, Any], options: type[Section], owner: str) -> str:
-    name = str(error["loc"][0])
-    if error["type"] != "extra_forbidden":
-        return f"{section}.{name}: {next(iter(in_words([error]).values()))}"
-    return f"{section}.{name}: {owner} has no such option (it has: {', '.join(options.model_fields) or 'none'})"
+        unknown = f"{getattr(config, owner)} has no such option (it has: {', '.join(options.model_fields) or 'none'})"
+        wrong = explained(({**one, "loc": (section, *one["loc"])} for one in error.errors()), lambda name: unknown)
+        raise ConfigError("; ".join(f"{name}: {reason}" for name, reason in wrong.items())) from error
 
 
 def by_full_name(settings: Mapping[str, Any]) -> dict[str, Any]:

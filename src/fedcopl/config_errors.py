@@ -32,11 +32,11 @@ def explained(errors: Iterable[Mapping[str, Any]], unknown: Callable[[str], str]
     listed = list(islice(errors, _MAX_ERRORS))
     foreign = {_name(error): unknown(_name(error)) for error in listed if error["type"] == "extra_forbidden"}
     missing = {_name(error): "is missing" for error in listed if error["type"] == "missing"}
-    others = in_words(error for error in listed if error["type"] not in ("extra_forbidden", "missing"))
+    others = _in_words(error for error in listed if error["type"] not in ("extra_forbidden", "missing"))
     return foreign | missing | others
 
 
-def in_words(errors: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def _in_words(errors: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return what each invalid setting should be, by full name; a setting of a union type has one error per type."""
     expected: dict[str, list[str]] = {}
     given: dict[str, str] = {}

@@ -116,6 +116,16 @@ def write_bytes(path: Path, data: bytes) -> None:
     _write(path, data, _OWNER_ONLY)
 
 
+@contextmanager
+def reading(file: Path, more: type[Exception] = OSError) -> Iterator[None]:
+    """Raise `RunFolderError`, which names the file, for errors of reading and parsing it; `more` is a further kind."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, more) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise RunFolderError(f"{file}: is damaged: {reason}") from error
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text; invalid bytes of file names in it are escaped."""
     write_bytes(path, text.encode("utf-8", "backslashreplace"))

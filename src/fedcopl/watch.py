@@ -5,7 +5,6 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
-from itertools import pairwise
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -17,17 +16,18 @@ from starlette.types import ASGIApp
 from .deployment.processes import process_of
 from .errors import FederationError, RunFolderError, printable
 from .local_page.access import AccessControl, Keys
-from .local_page.serving import file_routes
+from .local_page.serving import file_route
 from .plurals import counted
 from .report.comparison import ComparedRun, render_comparison
+from .report.curves import seconds_by_round
 from .report.numbers import duration
-from .report.run_page import LiveStatus, render_folder, render_waiting
+from .report.run_page import LiveStatus, render_folder, template
 from .run.folder import ENDED, EXAMPLES, PROGRESS, RESULTS, ROUNDS, SETTINGS, NothingYet, find_runs, read_so_far
 from .run.record import Outcome
 
 _FILES = (SETTINGS, PROGRESS, RESULTS, EXAMPLES, ENDED, "review")
-PATIENCE = 60.0  # seconds without a new round before the page reports silence,
-LONGER = 4  # or this many times the median round
+SILENT_SECONDS = 60.0  # seconds without a new round before the page reports silence,
+SILENT_ROUNDS = 4  # or this many times the median round
 _MISSING = 5  # missing clients that the status names
 _POLICY = (
     "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
@@ -44,11 +44,11 @@ class LivePage:
         self._shown: list[ComparedRun] = []
 
     def app(self) -> ASGIApp:
-        routes = [Route("/", self.show), *file_routes("icon.svg", "live.js")]
+        routes = [Route("/", self.show), *map(file_route, ("icon.svg", "live.js"))]
         return AccessControl(Starlette(routes=routes), self._keys, writes=False, policy=_POLICY)
 
     def show(self, request: Request) -> Response:
-        """The whole page; 204 without content for a page that already shows this version."""
+        """Return the whole page; 204 without content for a page that already shows this version."""
         self._refresh()
         if request.query_params.get("seen") == self._version:
             return Response(status_code=204)
@@ -72,7 +72,8 @@ class LivePage:
 
     def _render(self, live: LiveStatus) -> str:
         if not self._shown:
-            return render_waiting(printable(self._folder.resolve().name), live)
+            title = printable(self._folder.resolve().name)
+            return template("base.html.jinja").render(title=title, live=live, sections=[])
         if len(self._shown) == 1:
             run = self._shown[0]
             done = len(run.outcome.rounds)
@@ -84,7 +85,7 @@ class LivePage:
 
 
 def runs_folder(folder: Path) -> Path:
-    """The folder itself, or where the runs are if it belongs to the process of a server or of a site."""
+    """Return the folder itself, or that of the runs if a server or a site works in it."""
     with suppress(FederationError):
         about = process_of(folder).about
         return Path(about["out"]).parent if "out" in about else folder / "runs"
@@ -112,10 +113,9 @@ def _status(run: ComparedRun) -> tuple[str, str]:
     if stopped:
         return stopped
     changed = _changed(run.folder)
-    ends = [0.0, *(record.seconds for record in run.outcome.rounds)]
-    usual = statistics.median(max(0.0, after - before) for before, after in pairwise(ends))
+    usual = statistics.median(seconds_by_round(run.outcome).values())
     at = time.strftime("%H:%M:%S", time.localtime(changed))
-    if time.time() - changed > max(PATIENCE, LONGER * usual):
+    if time.time() - changed > max(SILENT_SECONDS, SILENT_ROUNDS * usual):
         return (
             "silent",
             f"Round {done} of {planned} ended at {at}; no news since then. Check that the run is still alive.",

@@ -107,7 +107,7 @@ def test_most_confident_images_of_each_class_are_remembered():
     assert values.tolist() == [[1, 0, 0], [1, 0, 0], [0, 0, 1], [0, 0, 1]]
 
 
-def test_sixteen_of_a_class_unless_told():
+def test_sixteen_images_of_a_class_by_default():
     selection = Selection(np.arange(20), np.zeros(20, np.int64))
     assert build_memory(np.ones((20, 2)), selection, 3).images.tolist() == list(range(16))
 

@@ -35,7 +35,7 @@ def north(run):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_scores_as_in_its_exam(tmp_path, method):
+def test_every_method_scores_as_in_its_run(tmp_path, method):
     folder = small_run(tmp_path / "run", method=method)
     opened = FinishedRun(folder, device="cpu")
     measured = {client.name: client.final for client in opened.outcome.clients}
@@ -55,7 +55,7 @@ def test_a_folder_without_a_run_is_named(tmp_path, monkeypatch, name, reason):
         FinishedRun(Path(name))
 
 
-def test_scikit_learns_words(north):
+def test_the_interface_of_scikit_learn(north):
     images, truth = digits("test", 0, 5)
     assert north.classes_.tolist() == list(CLASSES)
     shares, logs = north.predict_proba(images), north.predict_log_proba(images)
@@ -192,7 +192,7 @@ def test_the_threshold_is_that_quantile_of_its_own_images(run, north):
     )  # the eighth of forty is the threshold: seven lie below it
 
 
-def test_labels_that_are_no_classes(north):
+def test_unknown_labels_are_refused(north):
     images, _ = digits("test", 0, 2)
     with pytest.raises(DataError, match="'ten' is not among the classes"):
         north.score(images, ["one", "ten"])
@@ -210,12 +210,12 @@ def test_a_run_needs_a_client(run):
     assert Classifier.load(run, client=SITES[1], device="cpu").recipe.about["client"] == SITES[1]
 
 
-def test_a_device_that_is_none(run):
+def test_an_unknown_device_is_refused(run):
     with pytest.raises(ConfigError, match=r"model\.device"):
         Classifier.load(run, client="north", device="toaster")
 
 
-def test_folders_that_are_none(tmp_path, run):
+def test_folders_without_a_classifier_are_refused(tmp_path, run):
     with pytest.raises(ModelError, match="there is no such folder"):
         Classifier.load(tmp_path / "nowhere")
     with pytest.raises(ModelError, match="neither an exported classifier"):
@@ -225,7 +225,7 @@ def test_folders_that_are_none(tmp_path, run):
         Classifier.load(tmp_path, client="north")
 
 
-def test_how_it_shows_itself(north):
+def test_repr_and_html(north):
     assert repr(north) == "<Classifier of north: 10 classes, fedcopl on glyph-clip>"
     assert "<th>classes</th><td>zero, one" in north._repr_html_()
     odd = Classifier(north.predictor, north.recipe.__class__(**{**vars(north.recipe), "classes": ("<b>", "x")}))

@@ -43,13 +43,13 @@ def changed(report):
     return {one.what for one in report.changes if one.is_change}
 
 
-def test_the_same_stream_is_as_before(north):
+def test_images_of_the_same_source_have_not_changed(north):
     report = compare_streams(north, pictures(rows_of(ALL, 100, 300)), pictures(rows_of(ALL, 100, 600)))
     assert changed(report) == set()
     assert "no new run is needed" in report.advice
 
 
-def test_another_mix_is_named_and_needs_no_new_run(north):
+def test_another_class_prior_is_named_and_needs_no_new_run(north):
     report = compare_streams(north, pictures(rows_of(ALL, 100, 300)), pictures(rows_of({1, 2}, 60, 600)))
     assert "mix" in changed(report)
     names = [name for name, share in report.moved if share > 0]
@@ -80,5 +80,5 @@ def test_the_command_prints_the_changes_and_exits_with_1(run, tmp_path):
     assert json.loads(plain.output)["advice"].startswith("the images have changed")
 
 
-def test_a_mix_alone_needs_no_new_run():
+def test_a_changed_class_prior_alone_needs_no_new_run():
     assert "--prior images" in DriftReport(50, 50, [StreamChange("mix", 0.4, 0.001)], []).advice

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedcopl.classifier import prediction_file as output
 from fedcopl.classifier.predict import NamedImage, Prediction, pictures_at
-from fedcopl.classifier.prediction_file import FORMULA, PredictionFile, choose_rows
+from fedcopl.classifier.prediction_file import FORMULA, PredictionFile, choose_format
 from fedcopl.data.decoding import DecodeOptions
 from fedcopl.errors import ConfigError, DataError, RunFolderError
 
@@ -25,11 +25,11 @@ def small_batches(monkeypatch):
 
 
 def csv_rows(top):
-    return choose_rows("-", "csv", top)
+    return choose_format("-", "csv", top)
 
 
 def json_rows(top):
-    return choose_rows("-", "jsonl", top)
+    return choose_format("-", "jsonl", top)
 
 
 def prediction(name, label="cat"):
@@ -41,7 +41,7 @@ def all_at_once(rows, names):
 
 
 def work(path, rows, names, stop_after=None):
-    """What `label_to_file` does, stopped after some batches."""
+    """What `label_images` does, stopped after some batches."""
     file = PredictionFile(path, rows, OPTIONS)
     pictures = iter([NamedImage(name, path) for name in names])
     with file.held():
@@ -56,7 +56,7 @@ def work(path, rows, names, stop_after=None):
 
 
 @given(st.lists(texts, max_size=14), st.integers(0, 3), st.integers(0, 10_000), st.sampled_from([csv_rows, json_rows]))
-def test_a_stop_anywhere_changes_no_byte(tmp_path_factory, names, batches, cut, kind):
+def test_resuming_after_any_interruption_changes_no_byte(tmp_path_factory, names, batches, cut, kind):
     path, rows = tmp_path_factory.mktemp("out") / "out", kind(1)
     work(path, rows, names, stop_after=batches)
     part = path.with_name("out.part")
@@ -128,12 +128,12 @@ def test_one_process_at_a_time(tmp_path):
         pass
 
 
-def test_the_form_follows_the_ending():
-    assert choose_rows("x.CSV", None, 1).header == choose_rows("-", "csv", 1).header != ""
-    assert choose_rows("x.jsonl", None, 1).line(prediction("a")).startswith("{")
-    assert choose_rows("-", "jsonl", 1).line(prediction("a")).startswith("{")
+def test_the_format_follows_the_extension():
+    assert choose_format("x.CSV", None, 1).header == choose_format("-", "csv", 1).header != ""
+    assert choose_format("x.jsonl", None, 1).line(prediction("a")).startswith("{")
+    assert choose_format("-", "jsonl", 1).line(prediction("a")).startswith("{")
     with pytest.raises(ConfigError, match=r"should end in \.csv or \.jsonl"):
-        choose_rows("x.txt", None, 1)
+        choose_format("x.txt", None, 1)
 
 
 def test_paths_without_any_image_are_an_error(tmp_path):

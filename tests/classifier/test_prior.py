@@ -80,7 +80,8 @@ def plain(tmp_path_factory):
 def test_an_uninformative_image_gets_the_class_prior():
     prior = Prior(PosteriorModel(EVEN, np.zeros(2)), SKEWED)
     assert np.exp(prior.log_posteriors(np.log([[0.5, 0.5]]), np.zeros((1, 2))))[0] == pytest.approx([0.75, 0.25])
-    assert np.exp(prior.pooled().log_posteriors(np.log([[0.5, 0.5]]), np.zeros((1, 2))))[0] == pytest.approx([0.5, 0.5])
+    pooled = prior.with_class_prior(prior.model.class_prior)
+    assert np.exp(pooled.log_posteriors(np.log([[0.5, 0.5]]), np.zeros((1, 2))))[0] == pytest.approx([0.5, 0.5])
 
 
 # By hand: f = (1, 0) lies at the first mean. D^2 = (0 + 2 log 4/3, 2 * 5/6 + 2 log 6/5), with the determinants of the
@@ -117,13 +118,13 @@ WRONG_ARRAYS = {
 
 
 @pytest.mark.parametrize(("changes", "message"), WRONG_ARRAYS.values(), ids=WRONG_ARRAYS)
-def test_arrays_that_are_no_prior(changes, message):
+def test_invalid_arrays_are_refused(changes, message):
     arrays = {name: array for name, array in (Prior(FULL, SKEWED).to_arrays() | changes).items() if array is not None}
     with pytest.raises(ModelError, match=message):
         Prior.from_arrays(arrays, 2, 2)
 
 
-def test_a_folder_keeps_what_all_know_once_and_each_mix(tmp_path):
+def test_a_run_stores_the_common_priors_once_and_each_class_prior(tmp_path):
     knows = ClientState(prior=PriorState(model=FULL, class_prior=SKEWED))
     late = ClientState(prior=PriorState(model=BALANCED, class_prior=EVEN))
     server = ServerState(1, {"visual": np.zeros(1, np.float32)}, 2, prior_model=FULL)
@@ -139,7 +140,7 @@ def test_a_folder_keeps_what_all_know_once_and_each_mix(tmp_path):
     assert not class_prior_path(tmp_path, "c").exists()
 
 
-def test_a_run_answers_through_its_priors(run, north):
+def test_classifiers_of_a_run_use_its_priors(run, north):
     images, _ = digits("test", 0, 20)
     pixels = np.stack([north.predictor.transform.cut(image.convert("RGB")) for image in images])
     known = load_file(run / PRIORS)
@@ -153,14 +154,14 @@ def test_a_run_answers_through_its_priors(run, north):
     assert other.fingerprint != north.fingerprint
 
 
-def test_sites_that_differ_score_as_in_their_exams(run):
+def test_sites_that_differ_score_as_in_their_run(run):
     opened = FinishedRun(run, device="cpu")
     measured = {client.name: client.final for client in opened.outcome.clients}
     for site in HOLDINGS:
         assert opened.classifier(site.name).score(site.test.items, site.truth) == measured[site.name]
 
 
-def test_the_results_say_what_each_site_believes(run):
+def test_the_results_have_the_class_prior_of_each_site(run):
     """After the only round of this run that is what its classifiers go by."""
     [refresh] = FinishedRun(run, device="cpu").outcome.refreshes
     assert [list(row) for row in refresh.class_prior] == [
@@ -177,7 +178,7 @@ def test_review_shows_the_labels_of_the_adapted_model(run):
     assert by_prior > 0.9
 
 
-def test_a_run_without_priors_answers_as_its_model(plain):
+def test_without_priors_a_classifier_predicts_as_its_model(plain):
     images, _ = digits("test", 0, 5)
     assert plain.prior is None and plain.with_prior("none") is plain
     evenly = plain.with_prior(dict.fromkeys(CLASSES, 7))
@@ -239,7 +240,7 @@ def test_damaged_numbers(north, tmp_path, numbers, message):
     assert "\n" not in str(caught.value) and str(file) in str(caught.value)
 
 
-def test_the_card_states_the_mix_by_name(north):
+def test_the_card_states_the_class_prior_by_name(north):
     shares = dict.fromkeys(CLASSES, 0.0) | {"seven": 3, "two": 1}
     classifier = north.with_prior(shares)
     card = write_card(classifier.recipe, ["prior/site_class_prior"], None, classifier.prior)
@@ -247,7 +248,7 @@ def test_the_card_states_the_mix_by_name(north):
     assert "So are the class prior above" in card.replace("\n", " ")
 
 
-def test_another_mix_changes_answers_by_the_ratio_of_the_shares(north):
+def test_another_class_prior_changes_predictions_by_the_ratio_of_the_shares(north):
     """p~ is proportional to the mix: what the mix multiplies can be read off two answers."""
     images, _ = digits("test", 0, 20)
     doubled = north.prior.named_class_prior(CLASSES) | {"three": 2 * north.prior.class_prior[3]}
@@ -257,11 +258,11 @@ def test_another_mix_changes_answers_by_the_ratio_of_the_shares(north):
     assert gained == pytest.approx(np.tile(expected, (20, 1)), abs=1e-9)
 
 
-def test_everybodys_mix_is_the_one_learned_of_all(north):
+def test_prior_none_is_the_class_prior_of_all_sites(north):
     assert north.with_prior("none").prior.class_prior.tolist() == north.prior.model.class_prior.tolist()
 
 
-def test_the_mix_of_the_images_themselves(north, plain, tmp_path):
+def test_prior_images_estimates_the_class_prior_of_the_images(north, plain, tmp_path):
     images, truth = digits("test", 0, 300)
     ones = [image for image, label in zip(images, truth, strict=True) if label in (1, 4)]
     for classifier in (north, plain):
@@ -275,7 +276,7 @@ def test_the_mix_of_the_images_themselves(north, plain, tmp_path):
         north.with_prior("images", [broken])
 
 
-def test_words_that_are_no_prior(north):
+def test_unknown_priors_are_refused(north):
     with pytest.raises(ConfigError, match='must be "none", "images" or a share for each class'):
         north.with_prior("sight")
     with pytest.raises(ConfigError, match="needs the images"):
@@ -283,7 +284,7 @@ def test_words_that_are_no_prior(north):
 
 
 @given(st.lists(st.floats(0, 1e300), min_size=2, max_size=5).filter(any))
-def test_shares_of_any_size_are_a_mix(shares):
+def test_shares_of_any_scale_are_normalised(shares):
     classes = [str(number) for number in range(len(shares))]
     class_prior = class_prior_of(dict(zip(classes, shares, strict=True)), classes, "test")
     assert (class_prior > 0).all() and class_prior.sum() == pytest.approx(1)

@@ -21,7 +21,7 @@ def fedcopl(*words):
 
 
 def test_info_of_an_empty_cache(cache):
-    assert fedcopl("cache", "info") == f"{cache.folder}: 0 entries, 0 B\n"
+    assert fedcopl("cache", "info") == f"{cache.folder}: 0 entries, 0 bytes\n"
 
 
 def test_info_and_clear(cache, tmp_path):
@@ -32,4 +32,4 @@ def test_info_and_clear(cache, tmp_path):
     assert f"{cache.folder}: 1 entry, 1.5 kB" in seen  # 2 x 3 x 16 x 16 bytes
     assert fedcopl("cache", "clear") == f"{cache.folder}: 1.5 kB freed\n"
     assert cache.entries() == []
-    assert fedcopl("cache", "clear") == f"{cache.folder}: 0 B freed\n"
+    assert fedcopl("cache", "clear") == f"{cache.folder}: 0 bytes freed\n"

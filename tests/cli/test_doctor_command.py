@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from classifier.small import digits
 from fedcopl.cli import app
 from fedcopl.data.catalog import CLASSES
-from fedcopl.deployment.certificates import issue_certificates
-from fedcopl.doctor import machine
+from fedcopl.deployment.keys import issue_certificates
+from fedcopl.doctor import checks
 from fedcopl.doctor.new_study import start_study
 from fedcopl.errors import ConfigError
 from free_ports import closed_port
@@ -133,15 +133,15 @@ def test_the_address_of_a_server(address, host, port, monkeypatch):
         assert arguments[:2] == (host, port)
         raise OSError("stopped here")
 
-    monkeypatch.setattr(machine, "connect", connect)
-    [finding] = machine.check_server(address, None)
+    monkeypatch.setattr(checks, "connect", connect)
+    [finding] = checks.check_server(address, None)
     assert finding.detail == f"{address} cannot be reached: stopped here"
 
 
 @pytest.mark.parametrize("address", ["example.org", ":80", "x:0", "x:70000", "x:y"])
 def test_an_invalid_address_of_a_server(address):
     with pytest.raises(ConfigError, match="HOST:PORT"):
-        list(machine.check_server(address, None))
+        list(checks.check_server(address, None))
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,9 @@
 import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
@@ -11,6 +14,8 @@ import fedcopl
 from fedcopl.cli import app, main
 from fedcopl.cli.command import missing_extra
 from fedcopl.data.cache import PixelCache
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 @pytest.fixture
@@ -99,7 +104,24 @@ def test_the_version(typed):
     assert code == 0
     names = [line.split()[0] for line in said.out.splitlines()]
     assert names[:3] == ["fedcopl", "python", "torch"]
-    assert {"[dicom]", "[web]", "cache"} <= set(names)
+    extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
+    alone = {
+        f"[{extra}]" for extra, needed in extras.items() if not any(name.startswith("fedcopl[") for name in needed)
+    }
+    assert {name for name in names if name.startswith("[")} == alone and "[dicom]" in alone
+    assert names[-1] == "cache"
+
+
+def test_an_extra_is_complete_only_with_all_of_its_packages(typed, monkeypatch):
+    def version(package):
+        if package == "onnxscript":
+            raise PackageNotFoundError
+        return "1.0"
+
+    monkeypatch.setattr("fedcopl.cli.version_of", version)
+    lines = typed("--version", "--verbose")[1].out.splitlines()
+    assert f"{'[onnx]':<14}no: pip install 'fedcopl[onnx]'" in lines
+    assert f"{'[parquet]':<14}pyarrow 1.0" in lines
 
 
 @pytest.mark.parametrize("group", [[], ["data"], ["models"], ["cache"]])
@@ -126,10 +148,11 @@ Arguments
   [key=value ...]    Additional settings and options.
 
 Options
-  --home PATH       The only folder in which it may write. [default:
-                    /var/lib/fedcopl]
-  --images PATH     Images of a site; read-only.
-  --user TEXT       Account that runs it. [default: fedcopl]
+  --home PATH       Folder of the service, the only one that it may
+                    write to. [default: /var/lib/fedcopl]
+  --images PATH     Images of a site, which the service only reads.
+  --user TEXT       User account that runs the service. [default:
+                    fedcopl]
   --out, -o PATH    Folder for the two files. [default: .]
   --help            Show this message and exit.
 """

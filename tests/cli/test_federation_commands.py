@@ -17,7 +17,7 @@ from fedcopl.cli import main
 from fedcopl.cli.server import _without_prototypes
 from fedcopl.cli.show import print_outcome, print_status
 from fedcopl.config import RunConfig
-from fedcopl.deployment.certificates import issue_certificates
+from fedcopl.deployment.keys import issue_certificates
 from fedcopl.deployment.monitoring import status_of
 from fedcopl.errors import FederationError
 from fedcopl.privacy.accountant import Release, epsilon_of, statement

@@ -27,6 +27,13 @@ def test_show_prints_the_revision():
     assert "fetch       yes" in seen
 
 
+def test_show_takes_openai_names_as_settings_do():
+    seen = fedcopl("models", "show", "ViT-B/32")
+    assert "name        openai/clip-vit-base-patch32\n" in seen
+    [files] = [line.split(maxsplit=1)[1] for line in seen.splitlines() if line.startswith("files ")]
+    assert {"config.json", "tokenizer.json"} < set(files.split(", "))  # docs/install.md: to copy them without a network
+
+
 def test_check_prints_the_format_of_a_checkpoint():
     seen = fedcopl("models", "check", "glyph-clip")
     assert "format      a Hugging Face folder of a CLIP\nloads       yes\n" in seen

@@ -14,6 +14,7 @@ WORK = {  # command: the first work that it would do
     "review run --client a --manifest {}": "fedcopl.review.images.open_gallery",
     "audit run --out {}": "fedcopl.deployment.audit_log.read_audit",
     "data show digits --out {}": "fedcopl.cli.data.load_dataset",
+    "data get cifar10 {}": "fedcopl.cli.data.download_dataset",
     "provision study.toml --out {}": "fedcopl.deployment.provision.prepare_study",
     "run --out {}": "fedcopl.simulation.simulate.assemble",
     "server --classes classes.txt --out {}": "fedcopl.deployment.server.rounds.build_clip",

@@ -45,10 +45,10 @@ def run(tmp_path):
 
 def answer_some(folder, wrong=1, right=4):
     survey = SampleSurvey(open_gallery(folder, None), Answers(folder, "site"))
-    for place, number in enumerate(survey.views.numbers(SAMPLE)[: wrong + right]):
+    for place, number in enumerate(survey.numbers(SAMPLE)[: wrong + right]):
         label = int(survey.gallery.predictions.label[number])
         said = survey.gallery.classes[(label + (place < wrong)) % len(survey.gallery.classes)]
-        survey.answers.add(Given(survey.gallery.names[number], "", "", "class", said, survey.views.plan_round))
+        survey.answers.add(Given(survey.gallery.names[number], "", "", "class", said, survey.plan_round))
 
 
 def test_the_score_in_words(typed, run):
@@ -92,7 +92,7 @@ def test_the_score_before_any_answer(typed, run):
 
 def test_export_and_manifest(typed, run, tmp_path):
     answer_some(run)
-    code, out, _ = typed("review", run, "--export", tmp_path / "a.csv", "--manifest", tmp_path / "m.csv")
+    code, _, err = typed("review", run, "--export", tmp_path / "a.csv", "--manifest", tmp_path / "m.csv")
     again = typed("review", run, "--export", tmp_path / "a.csv")
     assert (again[0], again[2]) == (
         7,
@@ -101,8 +101,8 @@ def test_export_and_manifest(typed, run, tmp_path):
     assert typed("review", run, "--export", tmp_path / "a.csv", "--overwrite")[0] == 0
     assert code == 0
     assert (tmp_path / "a.csv").read_text().count("\n") == 6
-    settings = dict(pair.split("=") for pair in shlex.split(out.splitlines()[-1]) if "=" in pair)
-    assert f"fedcopl run {shlex.quote(str(run / 'settings.toml'))} " in out  # the same model, sentence and so on
+    settings = dict(pair.split("=") for pair in shlex.split(err.splitlines()[-1]) if "=" in pair)
+    assert f"next: fedcopl run {shlex.quote(str(run / 'settings.toml'))} " in err  # the same model, sentence and so on
     assert settings["data.clients"] == "1"
     path, classes = settings["data.path"], settings["data.classes_file"]
     dataset = load_dataset(Data(source=settings["data.source"], path=path, classes_file=classes))
@@ -127,7 +127,7 @@ def test_a_mistake_is_one_line_and_a_code(typed, run, monkeypatch, words, code, 
     assert "Traceback" not in err
 
 
-WEB = [f"fedcopl.local_page.{name}" for name in ("serving", "guard", "pages", "review", "watch")]
+WEB = [f"fedcopl.local_page.{name}" for name in ("serving", "access")]
 
 
 @pytest.mark.parametrize("package", ["starlette", "uvicorn"])

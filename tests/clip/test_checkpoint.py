@@ -96,12 +96,12 @@ def test_positions_that_make_no_square_are_named(folder):
     assert f"{name} has 19 rows" in refused(folder)
 
 
-def test_a_weight_without_a_place_is_named(folder):
+def test_an_unused_weight_is_named(folder):
     change_weights(folder, lambda weights: weights.update({"logit_bias": torch.zeros(())}))
     assert "has the weight logit_bias, which this kind of CLIP does not have" in refused(folder)
 
 
-def test_tables_that_older_versions_stored_are_no_harm(folder):
+def test_tables_that_older_versions_stored_are_ignored(folder):
     ids = {"text_model.embeddings.position_ids": torch.arange(24)[None]}
     change_weights(folder, lambda weights: weights.update(ids))
     assert load_clip(folder).context_length == 24
@@ -131,7 +131,7 @@ def test_a_config_that_does_not_fit_is_refused(section, name, value, message, fo
     assert message in refused(folder)
 
 
-def test_the_section_that_old_configs_repeat_is_heeded(folder):
+def test_the_section_that_old_configs_repeat_takes_precedence(folder):
     change_config(folder, lambda config: config.update(vision_config_dict={"hidden_act": "gelu"}))
     assert load_clip(folder).vision.shape.activation == "gelu"
 

@@ -265,9 +265,6 @@ def test_a_sentence_too_long_is_named(clip):
     long = "a " * 22 + "zebra"
     with pytest.raises(ModelError, match=r"reads 24 tokens; this takes 25: 'a a .* zebra'"):
         clip.tokenize(["a cat", long])
-    cut = clip.tokenize([long], truncate=True)
-    expected = clip_bpe()([long], truncation=True, max_length=24, return_tensors="pt").input_ids
-    assert torch.equal(cut, expected)
     with pytest.raises(ModelError, match="zebra"):
         clip.sentences([long])
 

@@ -9,7 +9,6 @@ from fedcopl.clip.neutral_init import blank_image, most_neutral, repeated_words,
 from fedcopl.clip.vision_towers import ResNetTower
 from fedcopl.config import RunConfig
 from fedcopl.methods import METHODS, choose_method
-from fedcopl.methods.movement import movement
 from fedcopl.methods.prompted_model import ImageSide, PromptedModel
 from fedcopl.methods.prompts import initial_prompts, neutral_visual
 from fedcopl.rng import stream
@@ -139,33 +138,31 @@ def test_the_start_does_not_depend_on_the_threads(tiny):
 
 
 def test_the_quiet_start_answers_nearly_as_zero_shot_does():
-    quiet, random = (
-        movement(ImageSide(PromptedModel(method, encoder()), images()), method.start(encoder().clip, encoder().classes))
+    (compared, cosine, unchanged), (_, _, unchanged_by_random) = (
+        ImageSide(PromptedModel(method, encoder()), images()).effect_of(method.start(encoder().clip, encoder().classes))
         for method in (choose_method(config_of("fedcopl")), choose_method(config_of("fedcopl", RANDOM)))
     )
-    assert quiet.images == 60
-    assert quiet.cosine > 0.98
-    assert quiet.unchanged >= 0.9 > random.unchanged
+    assert compared == 60
+    assert cosine > 0.98
+    assert unchanged >= 0.9 > unchanged_by_random
 
 
 def test_no_prompts_move_nothing():
     method = choose_method(config_of("promptfl", "model.text_prompts=4"))
     model = PromptedModel(method, encoder())
-    moved = movement(
-        ImageSide(model, images()), method.start(encoder().clip, encoder().classes)
-    )  # "a photo of a" is the template itself
-    assert moved.cosine == pytest.approx(1)
-    assert moved.unchanged >= 0.98  # the template has no full stop
-    assert movement(ImageSide(model, type(images())(images().store, np.arange(0))), {}) is None
+    start = method.start(encoder().clip, encoder().classes)  # "a photo of a" is the template itself
+    _, cosine, unchanged = ImageSide(model, images()).effect_of(start)
+    assert cosine == pytest.approx(1)
+    assert unchanged >= 0.98  # the template has no full stop
+    assert ImageSide(model, type(images())(images().store, np.arange(0))).effect_of({})[0] == 0
 
 
 def test_features_of_another_kind_have_no_cosine():
     method = choose_method(config_of("fedotp"))
-    moved = movement(
-        ImageSide(PromptedModel(method, encoder()), images()), method.start(encoder().clip, encoder().classes)
-    )
-    assert moved.cosine is None
-    assert 0 <= moved.unchanged <= 1
+    side = ImageSide(PromptedModel(method, encoder()), images())
+    _, cosine, unchanged = side.effect_of(method.start(encoder().clip, encoder().classes))
+    assert cosine is None
+    assert 0 <= unchanged <= 1
 
 
 def test_the_setting_takes_two_words():

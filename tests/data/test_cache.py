@@ -18,7 +18,7 @@ from fedcopl.data import images as images_module
 from fedcopl.data.cache import ENTRY, PIXELS, PixelCache, default_folder, prepare
 from fedcopl.data.catalog import load_digits
 from fedcopl.data.dataset import ImageSet
-from fedcopl.data.images import ImageArrays
+from fedcopl.data.images import FilePage, ImageArrays, ImageList
 from fedcopl.errors import DataError
 
 
@@ -109,7 +109,7 @@ def test_a_file_that_cannot_be_read(images, cache, monkeypatch):
     content = type(images.images).content
 
     def refuse(self, place):
-        if self.paths[place].name == "3.png":
+        if self.file(place).path.name == "3.png":
             raise PermissionError(errno.EACCES, "Permission denied")
         return content(self, place)
 
@@ -118,6 +118,13 @@ def test_a_file_that_cannot_be_read(images, cache, monkeypatch):
     assert (len(pixels), list(bad.values())) == (11, ["unreadable: Permission denied"])
     monkeypatch.undo()
     assert len(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array) == 12
+
+
+def test_relative_and_absolute_paths_in_one_list(cache, tmp_path, monkeypatch):
+    paths = [put(tmp_path, f"{number}.png", encoded(noise(number))) for number in range(2)]
+    monkeypatch.chdir(tmp_path)
+    mixed = ImageSet(ImageList([FilePage(Path(paths[0].name)), FilePage(paths[1])]))
+    assert np.array_equal(cache.pixels(mixed, TRANSFORM.cut, TRANSFORM.key).array, directly(mixed))
 
 
 def settle(monkeypatch):
@@ -141,7 +148,7 @@ def test_a_changed_file_is_noticed_and_only_it_is_decoded(images, cache, monkeyp
     settle(monkeypatch)
     cut = CountingCut()
     cache.pixels(images, cut, TRANSFORM.key)
-    path = images.images.paths[5]
+    path = images.images.file(5).path
     before = path.stat()
     path.write_bytes(encoded(noise(77)).ljust(before.st_size, b"\0")[: before.st_size])
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # even if somebody sets the time back
@@ -152,7 +159,7 @@ def test_a_changed_file_is_noticed_and_only_it_is_decoded(images, cache, monkeyp
 def test_a_file_that_is_replaced_by_another(images, cache, monkeypatch):
     settle(monkeypatch)
     cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
-    first, second = images.images.paths[:2]
+    first, second = (images.images.file(place).path for place in (0, 1))
     first.rename(first.with_suffix(".x"))
     second.rename(first)
     first.with_suffix(".x").rename(second)
@@ -161,7 +168,7 @@ def test_a_file_that_is_replaced_by_another(images, cache, monkeypatch):
 
 def test_a_file_that_changes_while_it_is_read(images, cache):
     def cut(image):
-        images.images.paths[11].write_bytes(encoded(noise(99)))
+        images.images.file(11).path.write_bytes(encoded(noise(99)))
         return TRANSFORM.cut(image)
 
     with pytest.raises(DataError, match=r"cat/9.png: was changed while it was read"):
@@ -185,7 +192,7 @@ SPOILERS = {
 
 
 @pytest.mark.parametrize("spoil", SPOILERS.values(), ids=SPOILERS)
-def test_a_damaged_entry_is_made_again(images, cache, spoil):
+def test_a_damaged_entry_is_rebuilt(images, cache, spoil):
     cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
     spoil(only_entry(cache))
     assert cache.entries() == []
@@ -194,7 +201,7 @@ def test_a_damaged_entry_is_made_again(images, cache, spoil):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"x": 3}', '{"x": [[1], 2, 3]}'])
-def test_a_damaged_index_is_begun_again(images, cache, monkeypatch, text):
+def test_a_damaged_index_is_rebuilt(images, cache, monkeypatch, text):
     settle(monkeypatch)
     cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
     (index,) = cache.folder.glob("*.index.json")
@@ -277,7 +284,7 @@ def test_clearing(images, cache, monkeypatch):
     PixelCache(cache.folder / "never made").clear()
 
 
-def test_where_the_cache_lies(monkeypatch, tmp_path):
+def test_the_default_cache_folder(monkeypatch, tmp_path):
     for name in ("FEDCOPL_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -64,7 +64,7 @@ def build_up_to(row, root, folder):
 
 
 @pytest.mark.parametrize("rows", [0, 50, 150])
-def test_kill_9_leaves_nothing_that_is_believed(root, tmp_path, rows):
+def test_a_killed_process_leaves_no_valid_entry(root, tmp_path, rows):
     folder = tmp_path / "cache"
     process = build_up_to(rows, root, folder)
     os.kill(process.pid, signal.SIGKILL)
@@ -77,7 +77,7 @@ def test_kill_9_leaves_nothing_that_is_believed(root, tmp_path, rows):
     assert not list(folder.glob("pixels/*.part"))
 
 
-def test_what_a_killed_process_left_is_swept_by_the_next(root, tmp_path):
+def test_incomplete_entries_of_killed_processes_are_removed(root, tmp_path):
     folder = tmp_path / "cache"
     process = build_up_to(100, root, folder)
     os.kill(process.pid, signal.SIGKILL)
@@ -87,7 +87,7 @@ def test_what_a_killed_process_left_is_swept_by_the_next(root, tmp_path):
     assert not list(folder.glob("pixels/*.part"))
 
 
-def test_two_at_once_do_the_work_once(root, tmp_path):
+def test_two_processes_build_an_entry_once(root, tmp_path):
     folder = tmp_path / "cache"
     first = build_up_to(100, root, folder)
     second = build(root, folder)
@@ -99,7 +99,7 @@ def test_two_at_once_do_the_work_once(root, tmp_path):
     assert np.array_equal(entry.array(), directly(images))
 
 
-def test_clearing_spares_what_is_being_built(root, tmp_path):
+def test_clearing_keeps_entries_that_are_being_built(root, tmp_path):
     folder = tmp_path / "cache"
     process = build_up_to(100, root, folder)
     PixelCache(folder).clear()

@@ -10,12 +10,11 @@ import pytest
 
 from data.pictures import load, put
 from fedcopl.config import Data
-from fedcopl.data.official import CIFAR10_FORMS as TEN
-from fedcopl.data.official import CIFAR100_FORMS as HUNDRED
-from fedcopl.data.official import read_cifar10, read_cifar100
+from fedcopl.data.official import CIFAR_FORMS, read_cifar
 from fedcopl.errors import DataError
 
 SIZES = (4, 3)  # images in each file, instead of 10,000
+TEN, HUNDRED = CIFAR_FORMS["cifar10"], CIFAR_FORMS["cifar100"]
 TINY_TEN = [replace(form, sizes=SIZES) for form in TEN]
 TINY_HUNDRED = [replace(form, sizes=SIZES) for form in HUNDRED]
 
@@ -87,11 +86,11 @@ def write_binary(root, form, classes):
 
 
 def ten(path):
-    return read_cifar10(Data(source="cifar10", path=str(path)), TINY_TEN)
+    return read_cifar(Data(source="cifar10", path=str(path)), TINY_TEN)
 
 
 def hundred(path):
-    return read_cifar100(Data(source="cifar100", path=str(path)), TINY_HUNDRED)
+    return read_cifar(Data(source="cifar100", path=str(path)), TINY_HUNDRED)
 
 
 @pytest.fixture(params=["python 2", "python 3", "binary"])

@@ -3,7 +3,8 @@
 import pytest
 
 from fedcopl.data.catalog import load_digits
-from fedcopl.data.images import digest
+from fedcopl.data.dataset import ImageSet
+from fedcopl.data.images import FilePage, ImageList, digest
 from fedcopl.data.label_files import corrections_of, read_corrections
 from fedcopl.errors import DataError
 
@@ -17,11 +18,18 @@ def read(tmp_path, text):
     return read_corrections(file, DIGITS.train, DIGITS.classes)
 
 
-def test_places_and_classes(tmp_path):
+def test_corrections_are_rows_and_class_numbers(tmp_path):
     image = DIGITS.train.images[3]
     same = digest(image.mode, image.tobytes())
     lines = f"3,two,nine,x,{same}\n4,two,nine,x,abc\n5,two,(cannot tell),x,\n9,two,three,x,\nnowhere,two,three,x,\n"
     assert read(tmp_path, HEAD + lines) == {3: 9, 9: 3}  # 4 changed since, 5 has no class, "nowhere" is not there
+
+
+def test_an_image_that_cannot_be_read_any_more_is_ignored(tmp_path):
+    images = ImageSet(ImageList([FilePage(tmp_path / "gone.png")]), names=["gone.png"])
+    file = tmp_path / "answers.csv"
+    file.write_text(HEAD + "gone.png,two,nine,x,abc\n")
+    assert read_corrections(file, images, ("two", "nine")) == {}
 
 
 def test_each_client_gets_its_own():

@@ -20,11 +20,11 @@ from data.pictures import TRANSFORM, encoded, load, noise, plant, put
 from fedcopl.classifier.predict import NamedImage, batches, every_page
 from fedcopl.classifier.recipe import Recipe, TrainedOn
 from fedcopl.config import Data, RunConfig
+from fedcopl.data import formats
 from fedcopl.data.cache import PixelCache
 from fedcopl.data.decoding import BadImage, DecodeOptions, Span, Window, eight_bits
-from fedcopl.data.formats import by_pillow, is_readable_now, pages_in, read_picture
-from fedcopl.data.formats.by_pillow import refuse_endless
-from fedcopl.data.images import silence_decoders
+from fedcopl.data.formats import check_tiff_pages, is_readable_now, pages_in, read_picture
+from fedcopl.data.images import FilePage, silence_decoders
 from fedcopl.data.overview import survey
 from fedcopl.deployment.site.running_site import SiteHome
 from fedcopl.errors import ConfigError
@@ -79,8 +79,8 @@ ENDLESS = {
 @pytest.mark.parametrize(("content", "words"), ENDLESS.values(), ids=ENDLESS)
 @pytest.mark.parametrize("reading", [USUAL, DecodeOptions(bands=(1,)), DecodeOptions(pages="all")])
 def test_a_tiff_without_end_is_refused_before_a_decoder_follows_it(tmp_path, monkeypatch, content, words, reading):
-    for decoder in ("read", "pages", "_read_by_tifffile", "_tifffile_pages"):
-        monkeypatch.setattr(by_pillow, decoder, lambda *_: pytest.fail("a decoder follows it"))
+    for decoder in ("_read_file", "_count_pages", "_read_by_tifffile", "_tifffile_pages"):
+        monkeypatch.setattr(formats, decoder, lambda *_: pytest.fail("a decoder follows it"))
     with pytest.raises(BadImage, match=words):
         read_picture(content, reading)
     assert pages_in(put(tmp_path, "x.tif", content), reading) == 1  # so it is opened, and named
@@ -102,8 +102,8 @@ def test_honest_tiffs_of_every_layout_are_read(big, order):
     content = tiff(stack, photometric="minisblack", bigtiff=big, byteorder=order)
     with silence_decoders():
         assert (dots(content, page=3) == stack[3]).all()
-    refuse_endless(content)
-    refuse_endless(content[: len(content) // 2])  # cut off, which a decoder says
+    check_tiff_pages(content)
+    check_tiff_pages(content[: len(content) // 2])  # cut off, which a decoder says
 
 
 def test_bands_of_more_bytes_than_a_machine_should_hold_are_refused():
@@ -124,7 +124,7 @@ MODES = {
 
 
 @pytest.mark.parametrize(("form", "mode"), [(form, mode) for form, modes in MODES.items() for mode in modes.split()])
-def test_of_eight_bits_nothing_has_changed(form, mode):
+def test_images_of_eight_bits_are_not_scaled(form, mode):
     content = encoded(noise(1).convert(mode), form)
     plain = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
     for reading in (USUAL, DecodeOptions(Window("numbers", 0, 4095), (), "middle")):
@@ -159,7 +159,7 @@ def test_pixels_without_a_value_are_black_and_count_for_no_range():
     st.integers(0, 99),
     st.sampled_from([Window(), Window("type"), Window("numbers", -5, 900), Window("percentiles", 2, 98)]),
 )
-def test_more_is_never_darker(kind, seed, window):
+def test_scaling_is_monotonic(kind, seed, window):
     numbers = (np.random.default_rng(seed).standard_normal((300, 3)) * 1000).astype(kind)
     grey, _ = eight_bits(numbers, window)
     order = np.argsort(numbers, axis=None)
@@ -275,12 +275,12 @@ def test_one_page_or_another():
     assert np.array_equal(dots(fractions, USUAL, 3), by_hand(STACK[3], STACK[3].min(), STACK[3].max()))
 
 
-def test_a_small_copy_of_a_page_is_no_page():
+def test_a_small_copy_of_a_page_is_no_page(tmp_path):
     file = io.BytesIO()
     with tifffile.TiffWriter(file) as writer:
         writer.write(STACK[0], photometric="minisblack")
         writer.write(STACK[0][::2, ::2], photometric="minisblack", subfiletype=1)
-    assert by_pillow.pages(file.getvalue()) == 1
+    assert pages_in(put(tmp_path, "x.tif", file.getvalue()), USUAL) == 1
     assert read_picture(file.getvalue(), DecodeOptions(pages="middle")).remarks == ()
 
 
@@ -353,7 +353,7 @@ def test_a_missing_package_is_named_and_the_file_is_tried_again_with_it(tmp_path
         raise ImportError(name)
 
     with monkeypatch.context() as without:
-        without.setattr("fedcopl.data.formats.by_pillow.import_module", missing)
+        without.setattr("fedcopl.data.formats.import_module", missing)
         without.setattr("fedcopl.data.cache.is_readable_now", lambda reason: False)
         bad = cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad
         [reason] = bad.values()
@@ -402,7 +402,7 @@ def test_a_written_classifier_reads_files_so(tmp_path):
     reading = Recipe.read(tmp_path / "config.json").decode_options
     assert reading == DecodeOptions(Window("percentiles", 1, 99), (), "all")
     stack = put(tmp_path, "stack.tif", tiff(STACK, photometric="minisblack"))
-    named = [NamedImage("stack.tif", stack), NamedImage("0", noise(1))]
+    named = [NamedImage("stack.tif", FilePage(stack)), NamedImage("0", noise(1))]
     pages = list(every_page(named, reading))
     assert [page.name for page in pages] == [*(f"stack.tif#{number}" for number in range(1, 6)), "0"]
     [batch] = batches(pages, TRANSFORM.cut, reading)

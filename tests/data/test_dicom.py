@@ -21,9 +21,10 @@ from pydicom.uid import (
 )
 
 from data.pictures import TRANSFORM, load, noise, put
+from fedcopl.data import dicom
 from fedcopl.data.cache import PixelCache
 from fedcopl.data.decoding import BadImage, DecodeOptions, Window
-from fedcopl.data.formats import dicom, read_picture
+from fedcopl.data.formats import read_picture
 from fedcopl.data.images import silence_decoders
 from fedcopl.data.overview import survey
 
@@ -193,7 +194,7 @@ def recompressed(syntax) -> bytes:
         return packed.read_bytes()
 
 
-def test_who_the_patient_is_stays_in_the_file(tmp_path, capfd, caplog):
+def test_no_reason_quotes_patient_data(tmp_path, capfd, caplog):
     with silence_decoders():
         odd = scan(PatientAge="4711-Doe-years", WindowWidth="0")
     caplog.clear()
@@ -234,7 +235,7 @@ def test_a_damaged_file_is_a_reason_that_quotes_nothing(cut):
 
 
 @pytest.mark.parametrize("turned", [1, 6])
-def test_photographs_of_telephones(turned):
+def test_heic_photographs(turned):
     picture = noise(1, (64, 48))
     exif = picture.getexif()
     exif[0x0112] = turned
@@ -249,12 +250,12 @@ def test_photographs_of_telephones(turned):
         read_picture(file.getvalue()[:200], USUAL)
 
 
-@pytest.mark.parametrize(("module", "extra"), [("dicom", "dicom"), ("by_pillow", "heic")])
+@pytest.mark.parametrize(("module", "extra"), [("dicom", "dicom"), ("formats", "heic")])
 def test_without_the_package_the_extra_is_named(module, extra, monkeypatch):
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(f"fedcopl.data.formats.{module}.import_module", missing)
+    monkeypatch.setattr(f"fedcopl.data.{module}.import_module", missing)
     content = scan() if module == "dicom" else b"\0\0\0\x18ftypheic"
     with pytest.raises(BadImage, match=rf"needs: pip install 'fedcopl\[{extra}\]'"):
         read_picture(content, USUAL)
@@ -273,7 +274,7 @@ def test_more_frames_than_a_file_may_have_are_refused_and_not_listed(tmp_path):
 def test_a_deflated_file_is_unpacked_only_if_it_stays_small(monkeypatch):
     content = scan(syntax=DeflatedExplicitVRLittleEndian)
     assert (dots(content) == dots(scan())).all()
-    monkeypatch.setattr(dicom, "MOST_BYTES", 200)  # its pixels alone have 384
+    monkeypatch.setattr(dicom, "MAX_BYTES", 200)  # its pixels alone have 384
     with pytest.raises(BadImage, match=r"^a DICOM that unpacks to more than 200 bytes$"):
         read_picture(content, USUAL)
     assert read_picture(scan(), USUAL)  # this one is packed by nobody

@@ -137,7 +137,7 @@ def test_a_wrong_checksum_is_removed(server, tmp_path):
         {"others/a": b"a"},
     ],
 )
-def test_an_archive_that_reaches_out_is_refused(server, tmp_path, files):
+def test_an_archive_with_paths_outside_its_folder_is_refused(server, tmp_path, files):
     server.content = archive(files)
     folder = tmp_path / "in"
     with pytest.raises(DataError, match="cannot be unpacked"):
@@ -152,7 +152,7 @@ def test_an_absolute_name_in_an_archive_stays_below_the_folder(server, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-def test_an_archive_that_is_none(server, tmp_path):
+def test_a_file_that_is_no_archive_is_refused(server, tmp_path):
     server.content = b"not an archive"
     with pytest.raises(DataError, match="cannot be unpacked"):
         fetch(server.download(), tmp_path)

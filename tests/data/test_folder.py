@@ -115,7 +115,7 @@ def test_the_root_itself_may_be_a_link(tmp_path):
     assert load("folder", tmp_path / "link").train.names == ["cat/a.png"]
 
 
-def test_any_name_will_do(tmp_path):
+def test_any_file_name_is_read(tmp_path):
     long = "x" * 251 + ".png"
     names = ["cat/日本 語'\"\n.PNG", f"cat/{'d' * 200}/{long}", "cat/ e\u0301.png"]
     plant(tmp_path, *names)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from data.pictures import TRANSFORM, encoded, noise
 from fedcopl.clip.preprocess import ImageTransform
-from fedcopl.data.decoding import MOST_PIXELS, BadImage, DecodeOptions, Window
+from fedcopl.data.decoding import MAX_PIXELS, BadImage, DecodeOptions, Window
 from fedcopl.data.formats import read_picture
 from fedcopl.data.images import silence_decoders
 
@@ -113,10 +113,10 @@ def png_of_size(width: int, height: int) -> bytes:
 
 @pytest.mark.parametrize("side", [9460, 60_000])
 def test_a_decompression_bomb_is_refused_in_silence(side):
-    assert side * side > MOST_PIXELS
+    assert side * side > MAX_PIXELS
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with silence_decoders(), pytest.raises(BadImage, match=f"more than {MOST_PIXELS:,} pixels"):
+        with silence_decoders(), pytest.raises(BadImage, match=f"more than {MAX_PIXELS:,} pixels"):
             decode(png_of_size(side, side))
 
 

@@ -72,7 +72,7 @@ def test_paths_alone_with_a_list_of_classes(folder):
     assert (dataset.classes, dataset.train.labels, dataset.clients) == (("cat", "dog"), None, ())
 
 
-def test_paths_elsewhere_are_meant(folder, tmp_path_factory):
+def test_paths_may_lead_out_of_the_folder_of_the_table(folder, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     table = f"path,label\n{folder}/a.png,cat\n../{folder.name}/b.png,cat\n"
     assert len(load("manifest", put(elsewhere, "table.csv", table)).train) >= 1

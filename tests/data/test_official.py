@@ -6,12 +6,12 @@ import pytest
 
 from data.pictures import load, plant, put
 from fedcopl.config import Data
-from fedcopl.data import official
+from fedcopl.data.official import read_listed
 from fedcopl.errors import DataError
 
 
-def read(reader, path, *sizes):
-    return reader(Data(path=str(path)), sizes)
+def read(source, path, *sizes):
+    return read_listed(Data(source=source, path=str(path)), sizes)
 
 
 def make_dtd(root):
@@ -30,7 +30,7 @@ def make_dtd(root):
 def test_dtd_takes_train_and_val_of_split_1(tmp_path):
     make_dtd(tmp_path)
     for path in (tmp_path, tmp_path / "dtd"):
-        dataset = read(official.read_dtd, path, 2, 4, 2)
+        dataset = read("dtd", path, 2, 4, 2)
         assert dataset.classes == ("banded", "zigzagged")
         assert dataset.template == "a photo of a {}"
         assert dataset.train.names[:2] == ["banded/banded_0002.jpg", "banded/banded_0005.jpg"]
@@ -51,13 +51,13 @@ def test_missing_images_are_counted_and_the_first_is_named(tmp_path):
     for name in ("banded/banded_0005.jpg", "banded/banded_0004.jpg"):
         (tmp_path / "dtd" / "images" / name).unlink()
     with pytest.raises(DataError, match=r"2 of 6 images are missing, the first: .*banded_0005\.jpg"):
-        read(official.read_dtd, tmp_path, 2, 4, 2)
+        read("dtd", tmp_path, 2, 4, 2)
 
 
 def test_a_missing_list(tmp_path):
     (make_dtd(tmp_path) / "dtd" / "labels" / "val1.txt").unlink()
     with pytest.raises(DataError, match=r"val1\.txt: cannot be read"):
-        read(official.read_dtd, tmp_path, 2, 4, 2)
+        read("dtd", tmp_path, 2, 4, 2)
 
 
 @pytest.mark.parametrize("source", ["dtd", "resisc45", "cub200", "ucf101"])
@@ -74,10 +74,10 @@ def make_resisc45(root, per_class=10):
 
 
 def test_resisc45_without_lists_gives_a_fifth_of_each_class(tmp_path):
-    dataset = read(official.read_resisc45, make_resisc45(tmp_path), 2, 4, 16)
+    dataset = read("resisc45", make_resisc45(tmp_path), 2, 4, 16)
     assert dataset.classes == ("airplane", "tennis court")
     assert dataset.train.labels.tolist() == [0, 0, 1, 1]
-    again = read(official.read_resisc45, make_resisc45(tmp_path / "NWPU-RESISC45"), 2, 4, 16)
+    again = read("resisc45", make_resisc45(tmp_path / "NWPU-RESISC45"), 2, 4, 16)
     assert again.train.names == dataset.train.names
     # the smallest of: printf airplane/airplane_001.jpg | b2sum -l 64, and so on
     assert dataset.train.names == [
@@ -93,7 +93,7 @@ def test_resisc45_with_the_lists_of_elevater(tmp_path):
     for number, split in enumerate(("train", "val", "test"), start=1):
         images = [{"id": number, "file_name": f"{split}.zip@{name}/{name}_{number:03}.jpg"} for name in CLASSES]
         put(tmp_path, f"{split}.json", json.dumps({"images": images, "categories": [], "annotations": []}))
-    dataset = read(official.read_resisc45, tmp_path, 2, 4, 2)
+    dataset = read("resisc45", tmp_path, 2, 4, 2)
     assert dataset.test.names == ["airplane/airplane_003.jpg", "tennis_court/tennis_court_003.jpg"]
 
 
@@ -101,7 +101,7 @@ def test_resisc45_with_plain_lists(tmp_path):
     make_resisc45(tmp_path, 2)
     put(tmp_path, "train.txt", "airplane_001.jpg\ntennis_court/tennis_court_001.jpg 1\n")
     put(tmp_path, "test.txt", "airplane_002.jpg\ntennis_court_002.jpg\n")
-    dataset = read(official.read_resisc45, tmp_path, 2, 2, 2)
+    dataset = read("resisc45", tmp_path, 2, 2, 2)
     assert dataset.train.names == ["airplane/airplane_001.jpg", "tennis_court/tennis_court_001.jpg"]
     assert dataset.train.labels.tolist() == [0, 1]
 
@@ -109,7 +109,7 @@ def test_resisc45_with_plain_lists(tmp_path):
 def test_resisc45_with_a_wrong_list(tmp_path):
     put(make_resisc45(tmp_path, 2), "train.json", "[1]")
     with pytest.raises(DataError, match=r"train\.json: is not a list of images"):
-        read(official.read_resisc45, tmp_path, 2, 2, 2)
+        read("resisc45", tmp_path, 2, 2, 2)
 
 
 def make_cub200(root):
@@ -127,7 +127,7 @@ def make_cub200(root):
 
 
 def test_cub200(tmp_path):
-    dataset = read(official.read_cub200, make_cub200(tmp_path), 2, 2, 1)
+    dataset = read("cub200", make_cub200(tmp_path), 2, 2, 1)
     assert dataset.classes == ("Black footed Albatross", "Laysan Albatross")
     assert dataset.train.labels.tolist() == [0, 1]
     assert dataset.test.names == ["001.Black_footed_Albatross/Black_Footed_Albatross_0002.jpg"]
@@ -136,7 +136,7 @@ def test_cub200(tmp_path):
 def test_cub200_with_lists_that_do_not_fit(tmp_path):
     put(make_cub200(tmp_path), "CUB_200_2011/train_test_split.txt", "1 1\n2 0\n")
     with pytest.raises(DataError, match=r"image 3 of images\.txt is not in the other lists"):
-        read(official.read_cub200, tmp_path, 2, 2, 1)
+        read("cub200", tmp_path, 2, 2, 1)
 
 
 def make_ucf101(root):
@@ -150,7 +150,7 @@ def make_ucf101(root):
 
 
 def test_ucf101_takes_train_and_test_of_coop(tmp_path):
-    dataset = read(official.read_ucf101, make_ucf101(tmp_path), 2, 1, 1)
+    dataset = read("ucf101", make_ucf101(tmp_path), 2, 1, 1)
     assert dataset.classes == ("Apply Eye Makeup", "Yo Yo")
     assert dataset.train.labels.tolist() == [0]
     assert dataset.test.labels.tolist() == [1]
@@ -163,11 +163,11 @@ def test_ucf101_takes_train_and_test_of_coop(tmp_path):
 def test_ucf101_names_are_split_as_coop_does(tmp_path, action, name):
     put(tmp_path, "split_zhou_UCF101.json", json.dumps({"train": [["a/b.jpg", 0, action]], "test": []}))
     plant(tmp_path, "UCF-101-midframes/a/b.jpg")
-    assert read(official.read_ucf101, tmp_path, 1, 1, 0).classes == (name.replace("_", " "),)
+    assert read("ucf101", tmp_path, 1, 1, 0).classes == (name.replace("_", " "),)
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"train": [[1]], "test": []}', "no json"])
 def test_ucf101_with_a_wrong_split(tmp_path, text):
     put(make_ucf101(tmp_path), "split_zhou_UCF101.json", text)
     with pytest.raises(DataError, match=r"split_zhou_UCF101\.json: "):
-        read(official.read_ucf101, tmp_path, 2, 1, 1)
+        read("ucf101", tmp_path, 2, 1, 1)

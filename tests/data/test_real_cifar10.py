@@ -32,7 +32,7 @@ def test_every_class_is_equally_frequent(cifar10):
     assert (found.dataset.skipped, found.notes) == ([], ())
 
 
-def test_the_colours_are_those_everybody_normalises_with(cifar10):
+def test_mean_and_deviation_are_the_published_ones(cifar10):
     # mean and deviation of the training images as published in countless scripts: 0.4914, 0.4822, 0.4465
     pixels = cifar10.train.images.pixels
     assert np.allclose(pixels.mean(axis=(0, 1, 2)) / 255, [0.4914, 0.4822, 0.4465], atol=5e-5)
@@ -47,7 +47,7 @@ def test_the_cache_gives_what_direct_work_gives(cifar10, tmp_path):
         assert np.array_equal(pixels[place], transform.cut(some.images[place]))
 
 
-def test_it_can_be_shared_out(cifar10):
+def test_it_can_be_partitioned(cifar10):
     train, test = cifar10.train.labels, cifar10.test.labels
     parts = dirichlet(train, test, 10, 10, np.random.default_rng(1), beta=0.1)
     counts = counts_by_client(train, parts.train, 10)

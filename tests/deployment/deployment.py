@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from deployment.toolbox import digit_sites
-from fedcopl.deployment.certificates import server_certificates
-from fedcopl.deployment.site_keys import site_key
+from fedcopl.deployment.keys import server_certificates, site_key
 from free_ports import free_port
 from ready_processes import ReadyProcess
 from waiting import PATIENCE, until

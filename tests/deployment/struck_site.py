@@ -1,4 +1,4 @@
-"""A site that sends itself a signal at certain requests: STRUCK is `SIGSTOP 3 train, 4 train`."""
+"""A site that sends itself a signal at certain requests: STRUCK is `SIGSTOP 3 train, 4 train`, signal and requests."""
 
 import os
 import signal

@@ -5,9 +5,9 @@ from ipaddress import ip_address
 import pytest
 from cryptography import x509
 
-from fedcopl.deployment.certificates import given_certificates, server_certificates
+from fedcopl.deployment.addresses import is_this_machine, own_address, own_numbers, with_port
 from fedcopl.deployment.flower_internals.superlink import _LocalOnly
-from fedcopl.deployment.wire.addresses import is_this_machine, own_address, own_numbers, with_port
+from fedcopl.deployment.keys import given_certificates, server_certificates
 from fedcopl.errors import ConfigError, FederationError
 
 

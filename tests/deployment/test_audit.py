@@ -13,10 +13,9 @@ from fakes import NO_PRIORS, clients, run, start
 from fedcopl.cli import app
 from fedcopl.config import RunConfig
 from fedcopl.deployment.audit_log import AUDIT, HEAD, AuditLog, AuditMessage, read_audit
-from fedcopl.deployment.server.grid_transport import GridTransport, Timeouts
-from fedcopl.deployment.server.site_registry import KnownSites
+from fedcopl.deployment.message_format import _content_bytes
+from fedcopl.deployment.server.grid_transport import GridTransport, KnownSites, Timeouts
 from fedcopl.deployment.site.pipeline import reply_to
-from fedcopl.deployment.wire.message_format import _content_bytes
 from fedcopl.errors import RunFolderError
 from fedcopl.messages import Evaluate
 
@@ -62,14 +61,14 @@ def played(tmp_path):
 def test_every_message_is_in_the_audit_log(played):
     wire, folder = played
     for name, crossed in wire.crossed.items():
-        lines = [line.message for line in read_audit(folder / name)]
+        lines = read_audit(folder / name)
         there = [(one.way, one.bytes, one.digest) for one in lines]
         assert there == [(way, len(content), sha256(content).hexdigest()) for way, content in crossed]
         assert {one.kind for one in lines} >= {"setupkeys", "estimate", "train", "evaluate"}
         assert {(one.run, one.peer) for one in lines} == {("run", "server:9092")}
         # and the server's record has the same digests, from the other side
         other_way = {"in": "out", "out": "in"}
-        at_server = [line.message for line in read_audit(folder / "server") if line.message.peer == name]
+        at_server = [line for line in read_audit(folder / "server") if line.peer == name]
         assert sorted((other_way[one.way], one.digest) for one in at_server) == sorted(
             (one.way, one.digest) for one in lines
         )

@@ -9,12 +9,19 @@ from datetime import timedelta
 
 import pytest
 
-from deployment.toolbox import turned_away
-from fedcopl.deployment import certificates
-from fedcopl.deployment.certificates import check_not_expired, given_certificates, server_certificates
+from deployment.toolbox import join_refusal
+from fedcopl.deployment import keys
 from fedcopl.deployment.flower_internals import superlink as link
+from fedcopl.deployment.keys import (
+    check_not_expired,
+    given_certificates,
+    public_half,
+    read_site_keys,
+    server_certificates,
+    site_key,
+    site_secret,
+)
 from fedcopl.deployment.site.site_process import ServerAddress, check_server
-from fedcopl.deployment.site_keys import public_half, read_site_keys, site_key, site_secret
 from fedcopl.errors import FederationError, RunFolderError
 
 
@@ -58,7 +65,7 @@ def test_a_certificate_of_another_server_is_an_error_that_names_both(made, liste
 
 def test_a_running_site_reports_a_wrong_certificate(made, listening, tmp_path):
     other = server_certificates(tmp_path, [])
-    said = turned_away(ServerAddress(f"127.0.0.1:{listening}", other.ca), site_key(tmp_path, "a")[0])
+    said = join_refusal(ServerAddress(f"127.0.0.1:{listening}", other.ca), site_key(tmp_path, "a")[0])
     assert said.startswith(f"127.0.0.1:{listening}: its certificate is not signed by {other.ca} (")
     assert said.endswith("(--address); trying again") and "_ssl" not in said
 
@@ -66,8 +73,9 @@ def test_a_running_site_reports_a_wrong_certificate(made, listening, tmp_path):
 def test_a_server_with_an_expired_certificate_does_not_start(tmp_path, monkeypatch):
     files = server_certificates(tmp_path, [])
     check_not_expired(files, "renew it")
-    monkeypatch.setattr(certificates, "_VALID", timedelta(minutes=-30))
-    certificates._write_server_certificate(files, tmp_path / "ca.key", {"a.example"})
+    monkeypatch.setattr(keys, "_VALID", timedelta(minutes=-30))
+    files.certificate.unlink()
+    server_certificates(tmp_path, [])
     with pytest.raises(FederationError, match=r"server\.pem: expired on \d+-\d\d-\d\d, no site accepts it; renew it"):
         check_not_expired(files, "renew it")
 
@@ -77,7 +85,7 @@ def test_a_site_waits_for_a_server_that_is_not_running_yet(made, tmp_path):
         port = door.getsockname()[1]
     server = ServerAddress(f"127.0.0.1:{port}", made.ca)
     check_server(server)
-    assert turned_away(server, site_key(tmp_path, "a")[0]).startswith(f"no server at 127.0.0.1:{port}")
+    assert join_refusal(server, site_key(tmp_path, "a")[0]).startswith(f"no server at 127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize("address", ["server", "server:", "server:x", ":9092"])
@@ -101,15 +109,16 @@ def test_certificates_are_renewed_only_for_a_new_address_or_expiry(tmp_path, mon
     other = server_certificates(tmp_path, ["b.example", "192.0.2.7"])
     assert other.certificate.read_bytes() != before[0]
     assert other.ca.read_bytes() == before[1]  # what sites were given stays right
-    monkeypatch.setattr(certificates, "_VALID", timedelta(days=3))
-    certificates._write_server_certificate(other, tmp_path / "ca.key", {"b.example"})
+    monkeypatch.setattr(keys, "_VALID", timedelta(days=3))
+    other.certificate.unlink()
+    server_certificates(tmp_path, ["b.example"])
     near = other.certificate.read_bytes()
     assert server_certificates(tmp_path, ["b.example"]).certificate.read_bytes() != near
 
 
 def test_own_certificates_are_taken_if_the_server_can_use_them(made, tmp_path, monkeypatch):
     assert given_certificates(made.ca, made.certificate, made.key) == made
-    monkeypatch.setattr(certificates, "_LOOPBACK", set())
+    monkeypatch.setattr(keys, "_LOOPBACK", set())
     elsewhere = server_certificates(tmp_path, ["server.example"])
     with pytest.raises(FederationError, match=r"and include 127\.0\.0\.1"):
         given_certificates(elsewhere.ca, elsewhere.certificate, elsewhere.key)

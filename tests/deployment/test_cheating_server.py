@@ -12,7 +12,6 @@ import pytest
 from deployment.toolbox import digit_sites
 from fedcopl.config import RunConfig
 from fedcopl.deployment.server.rounds import PreparedServer
-from fedcopl.deployment.site.ledger import SiteLedger, release_of
 from fedcopl.deployment.site.policies import (
     Consent,
     FileAgreement,
@@ -22,8 +21,8 @@ from fedcopl.deployment.site.policies import (
     describe_run,
 )
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
-from fedcopl.deployment.site.site_state import SiteState
-from fedcopl.deployment.wire.terms import Refused, terms_of
+from fedcopl.deployment.site.site_state import SiteLedger, SiteState, release_of
+from fedcopl.deployment.terms import Refused, terms_of
 from fedcopl.errors import CannotReply, ConfigError, RunFolderError
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import prior_settings

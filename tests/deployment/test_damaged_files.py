@@ -7,11 +7,11 @@ import pytest
 
 from fakes import START, NoisyLearner
 from fedcopl.config import RunConfig
+from fedcopl.deployment.keys import site_key
 from fedcopl.deployment.monitoring import status_of
 from fedcopl.deployment.processes import process_of
-from fedcopl.deployment.server.rounds import _ServerFile
+from fedcopl.deployment.server.grid_transport import KnownSites
 from fedcopl.deployment.site.site_state import SiteState
-from fedcopl.deployment.site_keys import site_key
 from fedcopl.errors import FederationError, RunFolderError
 from fedcopl.federation.client import Client
 from fedcopl.messages import Estimate
@@ -41,11 +41,11 @@ def states(tmp_path):
 def test_a_restarted_server_keeps_its_run_and_sites(tmp_path):
     path = tmp_path / "server.json"
     path.write_text(json.dumps(SERVER))
-    file = _ServerFile.begin(path, "another")
-    assert (file.run, file.attempt) == ("fedcopl-5f1c0ffee123", 3)
-    file.known.add(["site-c"])
-    assert file.known.is_same_folder("site-a", "0123456789abcdef", "fedcba9876543210")
-    assert not file.known.is_same_folder("site-a", "0123456789abcdef", "another")
+    known = KnownSites.begin(path, "another")
+    assert (known.run, known.starts) == ("fedcopl-5f1c0ffee123", 3)
+    known.add(["site-c"])
+    assert known.is_same_folder("site-a", "0123456789abcdef", "fedcba9876543210")
+    assert not known.is_same_folder("site-a", "0123456789abcdef", "another")
     kept = json.loads(path.read_text())
     assert kept["starts"] == 3 and kept["sites"] == {"site-a": 0, "site-b": 1, "site-c": 2}
 
@@ -63,7 +63,7 @@ def test_a_restarted_server_keeps_its_run_and_sites(tmp_path):
 def test_a_damaged_server_file_is_refused_in_one_line(tmp_path, text):
     (tmp_path / "server.json").write_text(text)
     with pytest.raises(RunFolderError, match=r"server\.json: is damaged: ") as refusal:
-        _ServerFile.begin(tmp_path / "server.json", "x")
+        KnownSites.begin(tmp_path / "server.json", "x")
     assert "\n" not in str(refusal.value)
 
 

@@ -199,7 +199,7 @@ def test_a_site_stops_in_the_middle_of_a_million_epochs(deployment):
     assert request_stop(deployment.home("site-a"), PATIENCE)
     assert deployment.wait_for_end("site-a") == 0
     assert "stopped by `fedcopl stop`" in deployment.log("site-a")
-    kinds = [line.message.kind for line in read_audit(deployment.home("site-a"))]
+    kinds = [line.kind for line in read_audit(deployment.home("site-a"))]
     assert kinds.count("select") == 2 and kinds.count("train") <= 1  # asked, and never answered
 
 

@@ -26,7 +26,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from starlette.testclient import TestClient
 
 import fedcopl.deployment
-from fedcopl.deployment import OFFLINE, flower_internals
+from fedcopl.deployment import OFFLINE, flower_internals, message_format
 from fedcopl.deployment.flower_internals import (
     CONTROL_HEADER,
     connections,
@@ -34,7 +34,6 @@ from fedcopl.deployment.flower_internals import (
     superlink,
 )
 from fedcopl.deployment.server import server_process
-from fedcopl.deployment.wire import message_format
 
 ROOT = Path(__file__).parents[2]
 INTERNALS = Path(flower_internals.__file__).parent

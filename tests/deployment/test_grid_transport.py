@@ -1,6 +1,7 @@
 """The protocol over a grid: order, timeouts, invalid replies, connected sites."""
 
 import io
+import json
 import math
 
 import numpy as np
@@ -11,11 +12,10 @@ from numpy.lib import format as npy
 from deployment.toolbox import FakeSite, LoopGrid, NotingWatcher, failed, terms
 from fakes import NO_PRIORS, START, EntwinedLearner, FlakyFederation, NoisyLearner, clients, run, start
 from fedcopl.config import RunConfig
-from fedcopl.deployment.server.grid_transport import GridTransport, Timeouts
-from fedcopl.deployment.server.site_registry import KnownSites
+from fedcopl.deployment.message_format import read_reply, reply_records
+from fedcopl.deployment.server.grid_transport import GridTransport, KnownSites, Timeouts
 from fedcopl.deployment.site.pipeline import public_reason
-from fedcopl.deployment.wire.message_format import read_reply, reply_records
-from fedcopl.deployment.wire.terms import Refused
+from fedcopl.deployment.terms import Refused
 from fedcopl.errors import DataError, Interrupted, NoClientReplied
 from fedcopl.federation.server import evaluate_zero_shot
 from fedcopl.messages import (
@@ -60,8 +60,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     clock = Clock()
-    for module in ("grid_transport", "site_registry"):
-        monkeypatch.setattr(f"fedcopl.deployment.server.{module}.time", clock)
+    monkeypatch.setattr("fedcopl.deployment.server.grid_transport.time", clock)
     return clock
 
 
@@ -124,18 +123,14 @@ def test_two_nodes_of_one_name_are_never_one_site(tmp_path):
 
 
 def test_numbers_are_given_once_in_the_order_of_names_and_kept(tmp_path):
-    kept = []
-    grid = LoopGrid(sites(tmp_path))
+    grid, file = LoopGrid(sites(tmp_path)), tmp_path / "server.json"
     grid.offline = {"client-0"}
-    known = KnownSites({"gone": 0}, keep=lambda known: kept.append(dict(known.numbers)))
-    federation = GridTransport(grid, terms(CONFIG), known, A_MINUTE)
+    federation = GridTransport(grid, terms(CONFIG), KnownSites({"gone": 0}, file=file), A_MINUTE)
     assert federation.clients() == ("client-1", "client-2")
+    assert json.loads(file.read_text())["sites"] == {"gone": 0, "client-1": 1, "client-2": 2}
     grid.offline = set()
     assert federation.clients() == ("client-1", "client-2", "client-0")  # the late one comes last
-    assert kept == [
-        {"gone": 0, "client-1": 1, "client-2": 2},
-        {"gone": 0, "client-1": 1, "client-2": 2, "client-0": 3},
-    ]
+    assert json.loads(file.read_text())["sites"] == {"gone": 0, "client-1": 1, "client-2": 2, "client-0": 3}
 
 
 def lost(client, *where):

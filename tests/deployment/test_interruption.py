@@ -6,7 +6,7 @@ import pytest
 
 from fedcopl.deployment.site import site_process
 from fedcopl.deployment.site.site_process import _time_limit
-from fedcopl.deployment.wire.terms import Refused
+from fedcopl.deployment.terms import Refused
 
 
 class Endless:

@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as numbers
 
 from deployment.toolbox import terms
 from fedcopl.config import RunConfig
-from fedcopl.deployment.wire.message_format import (
+from fedcopl.deployment.message_format import (
     KINDS,
     Packed,
     Unreadable,
@@ -33,7 +33,7 @@ from fedcopl.deployment.wire.message_format import (
     request_records,
     unpack,
 )
-from fedcopl.deployment.wire.terms import config_from, differences, flat_settings
+from fedcopl.deployment.terms import config_from, differences, flat_settings
 from fedcopl.errors import ConfigError
 from fedcopl.messages import REPLY_TO, Estimated, Evaluated, Select, Selected, Train, Trained, digest
 

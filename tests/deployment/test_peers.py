@@ -7,11 +7,11 @@ import pytest
 
 from fakes import NO_PRIORS, START, FakeLearner, run, start
 from fedcopl.config import RunConfig
+from fedcopl.deployment.keys import site_key
 from fedcopl.deployment.site.peers import Identity, Peers, check_peers, vouched_by
 from fedcopl.deployment.site.pipeline import known_peers, refuse, vouched
 from fedcopl.deployment.site.site_state import SiteStep
-from fedcopl.deployment.site_keys import site_key
-from fedcopl.deployment.wire.terms import Refused
+from fedcopl.deployment.terms import Refused
 from fedcopl.errors import ConfigError
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState

@@ -3,11 +3,13 @@
 import io
 import stat
 import zipfile
+from dataclasses import replace
 from datetime import date, timedelta
 
 import pytest
 from cryptography import x509
 
+from fedcopl.deployment.keys import read_site_key, read_site_keys, site_key
 from fedcopl.deployment.packages import (
     _NOTES,
     Expiry,
@@ -15,8 +17,7 @@ from fedcopl.deployment.packages import (
     admitted_keys,
     expiries,
     folder_notes,
-    install_server_package,
-    install_site_package,
+    install,
     key_ends,
     read_package,
 )
@@ -25,15 +26,10 @@ from fedcopl.deployment.provision import (
     Register,
     StudyFolder,
     _read_plan,
-    admit_key,
     prepare_study,
-    provision,
-    renew,
-    revoke,
 )
 from fedcopl.deployment.site.policies import FileAgreement
-from fedcopl.deployment.site_keys import key_digest, read_site_key, read_site_keys, site_key
-from fedcopl.doctor.machine import check_expiry
+from fedcopl.doctor.checks import check_expiry
 from fedcopl.errors import ConfigError, FederationError, RunFolderError
 
 DAY = date(2027, 1, 1)
@@ -59,13 +55,13 @@ def written(tmp_path_factory):
 
 
 @pytest.fixture
-def folder(tmp_path):
-    return StudyFolder(tmp_path / "provisioned")
+def folder(tmp_path, written):
+    return StudyFolder(tmp_path / "provisioned", written, DAY)
 
 
 @pytest.fixture
-def made(written, folder):
-    return {one.name: one for one in provision(written, folder, DAY)}
+def made(folder):
+    return {one.name: one for one in folder.provision()}
 
 
 def site_package(folder, name="hospital"):
@@ -85,7 +81,7 @@ def test_a_site_gets_all_it_needs_and_no_more(made, folder):
 
 
 def test_a_site_can_agree_to_the_settings_of_its_package(made, written, folder, tmp_path):
-    install_site_package(folder.package("hospital"), tmp_path / "home")
+    install(folder.package("hospital"), tmp_path / "home", "site")
     agreed = FileAgreement(tmp_path / "home" / "settings.toml")
     assert agreed.objection("run", written.config) is None
     other = written.config.model_copy(update={"rounds": 8})
@@ -108,98 +104,98 @@ def test_the_servers_certificate_is_for_the_addresses_of_the_study(made, folder)
     certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(files["ca.pem"]))
 
 
-def test_provisioning_again_gives_the_same_packages(made, written, folder):
-    again = {one.name: one for one in provision(written, folder, DAY + timedelta(days=9))}
+def test_provisioning_again_gives_the_same_packages(made, folder):
+    again = {one.name: one for one in replace(folder, today=DAY + timedelta(days=9)).provision()}
     assert again == made
 
 
-def test_a_deleted_package_is_made_again_without_its_key(made, written, folder, tmp_path):
+def test_a_deleted_package_is_made_again_without_its_key(made, folder, tmp_path):
     home = tmp_path / "home"
-    install_site_package(folder.package("hospital"), home)
+    install(folder.package("hospital"), home, "site")
     kept = (home / "site.key").read_bytes()
     folder.package("hospital").unlink()
-    provision(written, folder, DAY)
-    install_site_package(folder.package("hospital"), home)
+    folder.provision()
+    install(folder.package("hospital"), home, "site")
     assert (home / "site.key").read_bytes() == kept
     with pytest.raises(FederationError, match=r"has no key of hospital.*--renew hospital"):
-        install_site_package(folder.package("hospital"), tmp_path / "elsewhere")
+        install(folder.package("hospital"), tmp_path / "elsewhere", "site")
 
 
 def test_a_site_joins_with_the_key_of_its_package(made, folder, tmp_path):
-    install_site_package(folder.package("hospital"), tmp_path / "home")
-    install_server_package(folder.package("server"), tmp_path / "federation")
+    install(folder.package("hospital"), tmp_path / "home", "site")
+    install(folder.package("server"), tmp_path / "federation", "server")
     _, public = site_key(tmp_path / "home", "hospital")
     assert read_site_keys(tmp_path / "federation" / "sites") == {"hospital": read_site_key(public)}
 
 
-def test_the_key_that_a_site_made_is_admitted(made, written, folder, tmp_path):
+def test_the_key_that_a_site_made_is_admitted(made, folder, tmp_path):
     home, server = tmp_path / "clinic", tmp_path / "federation"
-    install_site_package(folder.package("clinic"), home)
-    admit_key(written, folder, site_key(home, "clinic")[1], DAY)
-    install_server_package(folder.package("server"), server)
+    install(folder.package("clinic"), home, "site")
+    folder.admit(site_key(home, "clinic")[1])
+    install(folder.package("server"), server, "server")
     assert set(read_site_keys(server / "sites")) == {"hospital", "clinic"}
     site_key(tmp_path / "other", "clinic")
     with pytest.raises(FederationError, match="clinic: already has another key; first: --renew clinic"):
-        admit_key(written, folder, tmp_path / "other" / "site.pub", DAY)
+        folder.admit(tmp_path / "other" / "site.pub")
 
 
-def test_an_unknown_key_is_not_admitted(made, written, folder, tmp_path):
+def test_an_unknown_key_is_not_admitted(made, folder, tmp_path):
     for name in ("stranger", "hospital"):
         _, public = site_key(tmp_path / name, name)
         with pytest.raises(FederationError, match="not a site of this study with its own key"):
-            admit_key(written, folder, public, DAY)
+            folder.admit(public)
 
 
-def test_a_revoked_site_is_locked_out_until_it_is_renewed(made, written, folder, tmp_path):
+def test_a_revoked_site_is_locked_out_until_it_is_renewed(made, folder, tmp_path):
     server = tmp_path / "federation"
-    install_server_package(folder.package("server"), server)
-    old = key_digest(read_site_keys(server / "sites")["hospital"])
-    revoke(written, folder, "hospital", DAY)
-    install_server_package(folder.package("server"), server)
+    install(folder.package("server"), server, "server")
+    old = read_site_keys(server / "sites")["hospital"].digest
+    folder.revoke("hospital")
+    install(folder.package("server"), server, "server")
     assert read_site_keys(server / "sites") == {}
     assert not folder.package("hospital").exists()
-    provision(written, folder, DAY)  # does not let it in by the back door
+    folder.provision()  # does not let it in by the back door
     assert "hospital" not in Register.read(folder.path).keys
-    renew(written, folder, "hospital", DAY)
-    install_server_package(folder.package("server"), server)
-    assert key_digest(read_site_keys(server / "sites")["hospital"]) != old
+    folder.renew("hospital")
+    install(folder.package("server"), server, "server")
+    assert read_site_keys(server / "sites")["hospital"].digest != old
     with pytest.raises(FederationError, match="nobody: has no key to revoke; sites with one: clinic, hospital"):
-        revoke(written, folder, "nobody", DAY)
+        folder.revoke("nobody")
 
 
-def test_a_revoked_own_key_is_not_admitted_again(made, written, folder, tmp_path):
+def test_a_revoked_own_key_is_not_admitted_again(made, folder, tmp_path):
     _, public = site_key(tmp_path / "clinic", "clinic")
-    admit_key(written, folder, public, DAY)
-    renew(written, folder, "clinic", DAY)
+    folder.admit(public)
+    folder.renew("clinic")
     with pytest.raises(FederationError, match="this key was renewed on 2027-01-01; the site has to make a new key"):
-        admit_key(written, folder, public, DAY)
+        folder.admit(public)
 
 
-def test_a_renewed_key_replaces_the_old_one_at_the_site(made, written, folder, tmp_path):
+def test_a_renewed_key_replaces_the_old_one_at_the_site(made, folder, tmp_path):
     home = tmp_path / "home"
-    install_site_package(folder.package("hospital"), home)
+    install(folder.package("hospital"), home, "site")
     (home / "site.secret").write_bytes(b"stays")
     old = (home / "site.key").read_bytes()
-    renew(written, folder, "hospital", DAY + timedelta(days=50))
-    install_site_package(folder.package("hospital"), home)
+    replace(folder, today=DAY + timedelta(days=50)).renew("hospital")
+    install(folder.package("hospital"), home, "site")
     assert (home / "site.key").read_bytes() != old
     assert (home / "site.secret").read_bytes() == b"stays"
     assert folder_notes(home).key_ends == date(2027, 5, 31)  # 50 days later than 11 April
 
 
-def test_a_site_with_a_key_of_its_own_makes_another_when_it_is_renewed(made, written, folder, tmp_path):
+def test_a_site_with_a_key_of_its_own_makes_another_when_it_is_renewed(made, folder, tmp_path):
     home = tmp_path / "clinic"
-    install_site_package(folder.package("clinic"), home)
+    install(folder.package("clinic"), home, "site")
     site_key(home, "clinic")
-    renew(written, folder, "clinic", DAY)
-    install_site_package(folder.package("clinic"), home)
+    folder.renew("clinic")
+    install(folder.package("clinic"), home, "site")
     assert not (home / "site.key").exists()
 
 
-def test_certificates_are_renewed_and_old_sites_still_trust_the_server(made, written, folder):
+def test_certificates_are_renewed_and_old_sites_still_trust_the_server(made, folder):
     before = read_package(folder.package("server"), "server").files
-    renew(written, folder, "server", DAY)
-    renew(written, folder, "authority", DAY)
+    folder.renew("server")
+    folder.renew("authority")
     after = read_package(folder.package("server"), "server").files
     assert before["server.pem"] != after["server.pem"] and before["ca.pem"] != after["ca.pem"]
     for ca in (before["ca.pem"], after["ca.pem"]):
@@ -207,12 +203,12 @@ def test_certificates_are_renewed_and_old_sites_still_trust_the_server(made, wri
             x509.load_pem_x509_certificate(ca)
         )
     with pytest.raises(ConfigError, match="--renew: 'x' is neither a site of the study nor 'server' or 'authority'"):
-        renew(written, folder, "x", DAY)
+        folder.renew("x")
 
 
 def test_a_key_is_valid_until_its_last_day(made, folder, tmp_path):
     sites = tmp_path / "federation" / "sites"
-    install_server_package(folder.package("server"), sites.parent)
+    install(folder.package("server"), sites.parent, "server")
     assert key_ends(sites) == {"hospital": date(2027, 4, 11)}
     assert set(admitted_keys(sites, date(2027, 4, 11))) == {"hospital"}
     assert admitted_keys(sites, date(2027, 4, 12)) == {}
@@ -222,7 +218,7 @@ def test_a_key_is_valid_until_its_last_day(made, folder, tmp_path):
 
 def test_doctor_warns_a_month_before_and_finds_what_has_ended(made, folder, tmp_path, monkeypatch):
     home = tmp_path / "home"
-    install_site_package(folder.package("hospital"), home)
+    install(folder.package("hospital"), home, "site")
 
     def levels(day):
         monkeypatch.setattr("fedcopl.deployment.packages.today_utc", lambda: day)
@@ -242,7 +238,7 @@ def test_the_text_of_an_expiry(monkeypatch):
 
 
 def test_status_shows_when_keys_expire(made, folder, tmp_path):
-    install_server_package(folder.package("server"), tmp_path / "federation")
+    install(folder.package("server"), tmp_path / "federation", "server")
     assert [one.what for one in expiries(tmp_path / "federation")] == [
         "authority",
         "server's certificate",
@@ -251,13 +247,13 @@ def test_status_shows_when_keys_expire(made, folder, tmp_path):
 
 
 def test_a_folder_belongs_to_one_site(made, folder, tmp_path):
-    install_site_package(folder.package("hospital"), tmp_path / "home")
+    install(folder.package("hospital"), tmp_path / "home", "site")
     with pytest.raises(
         FederationError, match="is the folder of hospital in the study digits, and the package is for cl"
     ):
-        install_site_package(folder.package("clinic"), tmp_path / "home")
+        install(folder.package("clinic"), tmp_path / "home", "site")
     with pytest.raises(FederationError, match="is the package of a server, not of a site"):
-        install_site_package(folder.package("server"), tmp_path / "home")
+        install(folder.package("server"), tmp_path / "home", "site")
 
 
 def archive(packed=zipfile.ZIP_STORED, **files):
@@ -283,7 +279,7 @@ BAD = {
 def test_packages_are_untrusted(tmp_path, content):
     (tmp_path / "x.fedcopl").write_bytes(content)
     with pytest.raises(FederationError, match=r"x\.fedcopl: is not a package of `fedcopl provision`"):
-        install_site_package(tmp_path / "x.fedcopl", tmp_path / "home")
+        install(tmp_path / "x.fedcopl", tmp_path / "home", "site")
     assert not (tmp_path / "home").exists()
 
 
@@ -305,7 +301,7 @@ def test_a_small_package_that_unpacks_to_much_is_refused_before_it_is_unpacked(t
     monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("it was unpacked"))
     (tmp_path / "x.fedcopl").write_bytes(content)
     with pytest.raises(FederationError) as refused:
-        install_site_package(tmp_path / "x.fedcopl", tmp_path / "home")
+        install(tmp_path / "x.fedcopl", tmp_path / "home", "site")
     assert str(refused.value) == f"{tmp_path / 'x.fedcopl'}: is not a package of `fedcopl provision`: {words}"
 
 
@@ -314,7 +310,7 @@ def test_an_incomplete_package_is_named(made, folder, tmp_path):
     incomplete = Package(package.notes, {_NOTES: package.files[_NOTES]})
     (tmp_path / "x.fedcopl").write_bytes(incomplete.to_bytes())
     with pytest.raises(FederationError, match=r"is incomplete: ca\.pem is missing"):
-        install_site_package(tmp_path / "x.fedcopl", tmp_path / "home")
+        install(tmp_path / "x.fedcopl", tmp_path / "home", "site")
 
 
 def test_the_example_is_a_plan(tmp_path):
@@ -360,11 +356,11 @@ def test_a_missing_plan_names_the_command_that_writes_one(tmp_path):
 
 def test_a_missing_or_incomplete_package_is_named(made, folder, tmp_path):
     with pytest.raises(FederationError, match=r"x\.fedcopl: there is no such package"):
-        install_site_package(tmp_path / "x.fedcopl", tmp_path / "home")
+        install(tmp_path / "x.fedcopl", tmp_path / "home", "site")
     half = folder.package("hospital").read_bytes()[:700]
     (tmp_path / "x.fedcopl").write_bytes(half)
     with pytest.raises(FederationError, match="or an incomplete one: ask for it again"):
-        install_site_package(tmp_path / "x.fedcopl", tmp_path / "home")
+        install(tmp_path / "x.fedcopl", tmp_path / "home", "site")
 
 
 def test_a_package_with_damaged_contents_is_named(tmp_path):
@@ -375,15 +371,15 @@ def test_a_package_with_damaged_contents_is_named(tmp_path):
     content[30 + len("package.json")] = 0xFF  # behind the local header, of 30 bytes and the name
     (tmp_path / "x.fedcopl").write_bytes(content)
     with pytest.raises(FederationError, match="or an incomplete one: ask for it again"):
-        install_site_package(tmp_path / "x.fedcopl", tmp_path / "home")
+        install(tmp_path / "x.fedcopl", tmp_path / "home", "site")
 
 
 def test_a_package_of_the_other_kind_names_its_command(made, folder, tmp_path):
     with pytest.raises(FederationError, match=r"package of a site, not of a server; install it with fedcopl join"):
-        install_server_package(folder.package("hospital"), tmp_path / "home")
+        install(folder.package("hospital"), tmp_path / "home", "server")
 
 
 def test_a_file_cannot_be_the_folder_of_a_site(made, folder, tmp_path):
     (tmp_path / "home").write_text("")
     with pytest.raises(RunFolderError, match="home: is a file, not a folder"):
-        install_site_package(folder.package("hospital"), tmp_path / "home")
+        install(folder.package("hospital"), tmp_path / "home", "site")

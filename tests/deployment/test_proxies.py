@@ -8,12 +8,11 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from fedcopl.deployment.certificates import issue_certificates
+from fedcopl.deployment.addresses import bypass_proxy_for_localhost, connect, proxy_to
 from fedcopl.deployment.flower_internals.site_connection import site_connection
+from fedcopl.deployment.keys import issue_certificates, private_key, site_key
 from fedcopl.deployment.site.site_process import ServerAddress, _join_error, check_server
-from fedcopl.deployment.site_keys import private_key, site_key
-from fedcopl.deployment.wire.addresses import bypass_proxy_for_localhost, connect, proxy_to
-from fedcopl.doctor.machine import check_server as doctor_check
+from fedcopl.doctor.checks import check_server as doctor_check
 from fedcopl.errors import FederationError
 
 

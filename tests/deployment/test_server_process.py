@@ -8,14 +8,12 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from deployment.toolbox import NotingWatcher, turned_away
-from fedcopl.deployment.certificates import server_certificates
+from deployment.toolbox import NotingWatcher, join_refusal
+from fedcopl.deployment.addresses import own_address
 from fedcopl.deployment.flower_internals.connections import Control
-from fedcopl.deployment.server.server_process import ServerHome, _connect_control, _superlink
-from fedcopl.deployment.server.site_registry import _admit, keep_admitted
+from fedcopl.deployment.keys import SiteKey, server_certificates, site_key
+from fedcopl.deployment.server.server_process import ServerHome, _admit, _connect_control, _keep_admitted, _superlink
 from fedcopl.deployment.site.site_process import ServerAddress
-from fedcopl.deployment.site_keys import SiteKey, site_key
-from fedcopl.deployment.wire.addresses import own_address
 from free_ports import free_port
 from waiting import until
 
@@ -68,7 +66,7 @@ def open_for_sites(root, host="127.0.0.1"):
     with (
         _superlink(home, 10**6) as (link, secret),
         closing(_connect_control(home, link, secret)) as control,
-        keep_admitted(home.sites, control, watcher),
+        _keep_admitted(home.sites, control, watcher),
     ):
         yield watcher, ServerAddress(home.local, home.certificates.ca), home
 
@@ -90,29 +88,29 @@ def test_a_removed_site_rejoins_with_a_new_key(tmp_path):
         assert stranger.register("hospital", b"a key of his own") == "status 404"
         until(lambda: "refused: '/v1/control/register-node'" in home.log.read_text(), home.log.read_text)
         let_in(public, "hospital")
-        until(lambda: turned_away(server, private) is None, lambda: watcher.notes)
+        until(lambda: join_refusal(server, private) is None, lambda: watcher.notes)
         (sites / "hospital.pub").unlink()
-        until(lambda: (turned_away(server, private) or "").startswith(NOT_LET_IN), lambda: watcher.notes)
+        until(lambda: (join_refusal(server, private) or "").startswith(NOT_LET_IN), lambda: watcher.notes)
 
         let_in(public, "hospital")  # the old key: the operator is told what to do
         until(lambda: any("hospital cannot be registered" in note for note in watcher.notes), lambda: watcher.notes)
         assert "the site needs a new key (delete its site.key" in watcher.notes[-1]
-        assert (turned_away(server, private) or "").startswith(NOT_LET_IN)
+        assert (join_refusal(server, private) or "").startswith(NOT_LET_IN)
         let_in(other_public, "zoo")  # nobody else is stopped by that
-        until(lambda: turned_away(server, other) is None, lambda: watcher.notes)
+        until(lambda: join_refusal(server, other) is None, lambda: watcher.notes)
         old = private.read_bytes()
         private.unlink()
         site_key(tmp_path / "site", "hospital")
         assert private.read_bytes() != old
         let_in(public, "hospital")
-        until(lambda: turned_away(server, private) is None, lambda: watcher.notes)
+        until(lambda: join_refusal(server, private) is None, lambda: watcher.notes)
 
     private.write_bytes(old)
     site_key(tmp_path / "site", "hospital")
     let_in(public, "hospital")
     with open_for_sites(tmp_path) as (watcher, server, _):  # a server that starts again lets in the old key too
-        assert turned_away(server, private) is None
-        assert turned_away(server, other) is None
+        assert join_refusal(server, private) is None
+        assert join_refusal(server, other) is None
     assert watcher.notes == []
     flower = home.log.parent  # what sites reply is nowhere on the disk, and nobody else can look
     assert list(flower.glob("*.db*")) == [] and flower.stat().st_mode & 0o077 == 0
@@ -138,6 +136,6 @@ def test_a_server_may_listen_on_one_address_or_on_ipv6(tmp_path, host):
     shutil.copy(public, tmp_path / "federation/sites")
     with open_for_sites(tmp_path, host) as (_, server, home):
         assert server.address.startswith("127.0.0.2:" if host == "127.0.0.2" else "[::1]:")
-        assert turned_away(server, private) is None
+        assert join_refusal(server, private) is None
         with pytest.raises(OSError):  # nobody at other addresses of this machine
             socket.create_connection(("127.0.0.3", home.port), timeout=5).close()

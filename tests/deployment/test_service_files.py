@@ -13,9 +13,8 @@ from typer.main import get_command
 from fedcopl.cli import app
 from fedcopl.cli.server import _unfinished
 from fedcopl.config import RunConfig
-from fedcopl.deployment.processes import holding, stopping_on_sigterm, write_log
-from fedcopl.deployment.service_files import Service
-from fedcopl.deployment.wire.terms import differences, terms_of
+from fedcopl.deployment.processes import Service, holding, stopping_on_sigterm, write_log
+from fedcopl.deployment.terms import differences, terms_of
 from fedcopl.errors import ConfigError, Interrupted
 
 SITE = Service("site", Path("/srv/fedcopl"), Path("/data/images"), arguments=("model.threads=1",))
@@ -95,7 +94,7 @@ def test_a_service_continues_an_unfinished_run(tmp_path):
 
 @pytest.mark.parametrize(("server", "site", "fits"), [("0.1.0", "0.1.7", True), ("0.1.0", "0.2.0", False)])
 def test_versions_may_differ_by_a_patch(monkeypatch, server, site, fits):
-    from fedcopl.deployment.wire import terms
+    from fedcopl.deployment import terms
 
     monkeypatch.setattr(terms, "version", lambda package: server)
     asked = terms_of("run", 1, RunConfig(), ["a", "b"], "model 1")

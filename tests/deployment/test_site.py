@@ -16,14 +16,13 @@ from deployment.toolbox import LoopGrid, NotingWatcher, digit_sites, failed
 from fakes import run
 from fedcopl.classifier import load
 from fedcopl.config import RunConfig, override
-from fedcopl.deployment.server.grid_transport import GridTransport, Timeouts
+from fedcopl.deployment.server.grid_transport import GridTransport, KnownSites, Timeouts
 from fedcopl.deployment.server.rounds import PreparedServer, ServerPlan, serve
-from fedcopl.deployment.server.site_registry import KnownSites
 from fedcopl.deployment.site.pipeline import reply_to
 from fedcopl.deployment.site.policies import ALSO_SENT, Consent, Limits, sent_fields, sent_summary
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteState
-from fedcopl.deployment.wire.terms import Refused, check_pinned, terms_of
+from fedcopl.deployment.terms import Refused, check_pinned, terms_of
 from fedcopl.errors import (
     ConfigError,
     DataError,
@@ -239,7 +238,7 @@ def test_a_site_that_requires_masks_or_noise_does_not_report_accuracy(site, aske
 
 def test_settings_that_are_the_servers_are_not_the_sites():
     with pytest.raises(ConfigError, match=r"model\.text_prompts: is set by the server; a site sets backbone"):
-        SiteHome("a", "x", model={"text_prompts": 4}).own_model()
+        SiteHome("a", "x", model={"text_prompts": 4}).settings()
 
 
 def test_two_sites_over_the_protocol_are_the_simulation(site, data, asked, tmp_path):
@@ -384,11 +383,11 @@ def test_zero_shot_needs_no_training(site, asked):
     assert 0 <= score.correct <= score.examples == 12
 
 
-def test_an_incomplete_node_config_is_refused():
+def test_an_incomplete_node_config_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="images: is missing"):
         _home_of({"name": "a", "folder": "site"})
-    home = _home_of({"name": "a", "folder": "site", "images": "x", "model.threads": 2})
-    assert home.own_model().threads == 2
+    home = _home_of({"name": "a", "folder": "site", "images": str(tmp_path), "model.threads": 2})
+    assert home.settings().model.threads == 2
     assert home.consent == Consent(("visual",), 0, 0.0, 5)
     strict = {"share": "visual,text", "min-sites": 4, "min-noise": 1, "corrections": "said.csv"}
     strict |= {"min-images": 9, "limit": "epochs=7,runs=2"}

@@ -9,7 +9,7 @@ import pytest
 from fakes import NO_PRIORS, START, FakeLearner, NoisyLearner, clients, run, start
 from fedcopl.config import RunConfig
 from fedcopl.deployment.site.site_state import SiteState, SiteStep
-from fedcopl.deployment.wire.terms import Refused
+from fedcopl.deployment.terms import Refused
 from fedcopl.errors import RunFolderError
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState, state_from, state_tensors, taken_back

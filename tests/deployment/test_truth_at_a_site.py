@@ -12,7 +12,7 @@ from fedcopl.deployment.site import running_site
 from fedcopl.deployment.site.policies import Consent
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteState
-from fedcopl.deployment.wire.terms import terms_of
+from fedcopl.deployment.terms import terms_of
 from fedcopl.federation.client_state import state_tensors
 from fedcopl.messages import Evaluated, digest
 from fedcopl.simulation.simulate import LocalTransport

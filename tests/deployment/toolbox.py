@@ -10,11 +10,11 @@ from flwr.serverapp import Grid
 
 from fedcopl.deployment.flower_internals import act_for
 from fedcopl.deployment.flower_internals.site_connection import site_connection
+from fedcopl.deployment.keys import private_key
 from fedcopl.deployment.site.pipeline import reply_to
 from fedcopl.deployment.site.site_process import _join_error
 from fedcopl.deployment.site.site_state import SiteState
-from fedcopl.deployment.site_keys import private_key
-from fedcopl.deployment.wire.terms import terms_of
+from fedcopl.deployment.terms import terms_of
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.run.progress_reporter import SilentReporter
@@ -25,13 +25,13 @@ act_for(task=1, run=1, node=1)
 
 
 class FakeSite:
-    """Answers with a client of `fakes`, and keeps its state in a folder."""
+    """A site that replies with a client of `fakes` and keeps its state in a folder."""
 
     folder_name = "fake"
 
     def __init__(self, name: str, client: Client, folder):
         self.name, self.client, self.states = name, client, SiteState(folder / name)
-        self.asked = 0  # questions that were worked out, not read from disk
+        self.asked = 0  # requests whose reply was computed, not read from disk
 
     def handle(self, message, terms):
         return self.states.handle(message, terms.attempt, lambda step, state: self._count(message, state))
@@ -45,19 +45,19 @@ class FakeSite:
 
 
 def failed(message: Message, code: str, reason: str) -> Message:
-    """What Flower sends instead of an answer; `code` is a name in its list of error codes."""
+    """Return what Flower sends instead of a reply; `code` is a name in its list of error codes."""
     return Message(Error(getattr(ErrorCode, code), reason), reply_to=message)
 
 
 class LoopGrid(Grid):
-    """Nodes answer when their answers are fetched. One that gives None never answers."""
+    """A grid whose nodes reply when their replies are pulled; one that returns None never replies."""
 
     def __init__(self, nodes: dict[str, Node]):
         self.nodes, self.since = dict(nodes), dict.fromkeys(nodes, "1")
         self.keys = {name: name.encode() for name in nodes}
         self.offline: set[str] = set()
         self.waiting: dict[str, Message] = {}
-        self.sent: list[tuple[str, str]] = []  # (site, kind of question)
+        self.sent: list[tuple[str, str]] = []  # (site, kind of request)
         self.nameless = False
 
     def id_of(self, name: str) -> int:
@@ -119,7 +119,7 @@ class LoopGrid(Grid):
 
 
 class NotingWatcher(SilentReporter):
-    """Remembers what it was told."""
+    """A reporter that keeps all notes and replies."""
 
     def __init__(self):
         self.notes, self.answers = [], []
@@ -153,8 +153,8 @@ def digit_sites(root, count=3, images=40, labelled=0):
     return names
 
 
-def turned_away(server, private):
-    """In words, why who has this key cannot join now; None where it can."""
+def join_refusal(server, private):
+    """Return why the site with this key cannot join now; None if it can."""
     try:
         with site_connection(server.address, server.ca, private_key(private)):
             return None

@@ -70,7 +70,7 @@ def test_argmax_by_hand(per_class, expected):
     assert boards(WORKED, per_class, "argmax") == expected
 
 
-def test_only_among_the_sure_ones():
+def test_only_confident_images_are_selected():
     # Confidences .70 .90 .80 .60 .75 .55 .45 .85: the upper half are images 1, 2, 4 and 7.
     sure = confident_images(np.log(WORKED), 0.5)
     assert sure.tolist() == [1, 2, 4, 7]
@@ -78,7 +78,7 @@ def test_only_among_the_sure_ones():
     assert (chosen.index.tolist(), chosen.label.tolist()) == ([1, 2, 7, 4], [0, 0, 1, 1])
 
 
-def test_some_are_always_sure():
+def test_some_images_are_always_confident():
     assert confident_images(np.log(np.full((3, 2), 0.5)), 0.9).tolist() == [0, 1, 2]  # all alike
     assert confident_images(np.log(WORKED), 1).tolist() == [1]
     assert confident_images(np.zeros((0, 3)), 0.5).tolist() == []
@@ -166,7 +166,7 @@ def test_columns_agree_with_sorting_each(case):
 
 
 @given(cases())
-def test_argmax_takes_the_surest_of_the_predicted_class(case):
+def test_argmax_selects_the_most_confident_of_the_predicted_class(case):
     scores, per_class = case
     mine = [np.flatnonzero(scores.argmax(axis=1) == c).tolist() for c in range(scores.shape[1])]
     ranked = [sorted(images, key=lambda i: (-scores[i, c], i)) for c, images in enumerate(mine)]
@@ -174,7 +174,7 @@ def test_argmax_takes_the_surest_of_the_predicted_class(case):
 
 
 @given(cases(), st.sampled_from(RULES))
-def test_by_class_then_surest_first_and_never_too_many(case, rule):
+def test_order_is_by_class_then_confidence_within_the_quota(case, rule):
     scores, per_class = case
     index, label, _ = select_top(scores, per_class, rule)
     assert (np.bincount(label, minlength=1) <= per_class).all()

@@ -5,7 +5,7 @@ from PIL import Image
 
 from fedcopl.config import RunConfig
 from fedcopl.data.dataset import ImageSet
-from fedcopl.data.images import ImageFiles
+from fedcopl.data.images import FilePage, ImageList
 from fedcopl.rng import stream
 from fedcopl.run.pseudo_labels import write_images, write_labels
 
@@ -35,7 +35,7 @@ def make_run(folder, names=None, classes=CLASSES, client="site", refreshes=(0, 2
         Image.new("RGB", (16, 12), (20 * number % 255, 90, 160)).save(pictures / name, "PNG")
     folder.mkdir()
     (folder / "settings.toml").write_text(RunConfig(name="try", rounds=4).to_toml())
-    held = ImageSet(ImageFiles([pictures / name for name in names]), names=names)
+    held = ImageSet(ImageList([FilePage(pictures / name) for name in names]), names=names)
     write_images(folder, classes, held, {client: np.arange(len(names))})
     predictions = [log_probs(len(names), len(classes), seed) for seed, _ in enumerate(refreshes)]
     for round, prediction in zip(refreshes, predictions, strict=True):

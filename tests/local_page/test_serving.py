@@ -1,12 +1,13 @@
 """Ports and tokens."""
 
+import re
 import socket
 import stat
 
 import pytest
 
 from fedcopl.errors import ConfigError
-from fedcopl.local_page.serving import HOST, new_token, persistent_token, serve
+from fedcopl.local_page.serving import HOST, persistent_token, serve
 
 
 def test_a_taken_port_is_one_sentence():
@@ -16,11 +17,6 @@ def test_a_taken_port_is_one_sentence():
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"--port {port}: cannot be used: Address already in use"):
             serve(lambda keys: None, port=port, token="x", open_it=False)
-
-
-def test_new_tokens_are_long_and_new():
-    assert new_token() != new_token()
-    assert len(new_token()) >= 32
 
 
 def test_a_lasting_token_is_the_same_for_the_same_folder_only(tmp_path):
@@ -33,10 +29,19 @@ def test_a_lasting_token_is_the_same_for_the_same_folder_only(tmp_path):
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
 
 
-def test_where_no_key_can_be_kept_the_token_is_new(tmp_path):
+def test_where_no_key_can_be_kept_the_token_is_new_and_long(tmp_path):
     (tmp_path / "file").write_text("")
-    assert persistent_token(tmp_path / "file" / "watch.key", "a") != persistent_token(
-        tmp_path / "file" / "watch.key", "a"
-    )
     (tmp_path / "short.key").write_bytes(b"abc")  # a key that anybody could guess is not used
-    assert persistent_token(tmp_path / "short.key", "a") != persistent_token(tmp_path / "short.key", "a")
+    for key in (tmp_path / "file" / "watch.key", tmp_path / "short.key"):
+        one, other = persistent_token(key, "a"), persistent_token(key, "a")
+        assert one != other
+        assert min(len(one), len(other)) >= 32
+
+
+def test_each_start_prints_an_address_with_a_new_token(monkeypatch, capsys):
+    monkeypatch.setattr("uvicorn.Server.run", lambda server, sockets: None)
+    for _ in range(2):
+        serve(lambda keys: None, port=0, open_it=False)
+    tokens = re.findall(r"http://127.0.0.1:\d+/\?token=(\S+)", capsys.readouterr().out)
+    assert len(set(tokens)) == 2
+    assert min(map(len, tokens)) >= 32

@@ -147,7 +147,7 @@ def test_a_method_that_forgets_to_declare_an_array_fails_at_once(kind, says):
             use()
 
 
-def test_zero_shot_is_what_everybody_is_compared_with():
+def test_zero_shot_logits_are_the_same_for_all_methods():
     learner = learner_of("zeroshot")
     plain = learner.side.logits({})
     for name in METHODS:

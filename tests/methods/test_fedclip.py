@@ -15,7 +15,7 @@ def test_the_adapter_by_hand():
     torch.testing.assert_close(seen, torch.tensor([[0.983931, 0.178547]]), atol=1e-6, rtol=0)
 
 
-def test_an_adapter_that_says_nothing_is_zero_shot():
+def test_an_adapter_with_zero_output_is_zero_shot():
     learner = learner_of("fedclip")
     silent = {name: value * (0 if name.startswith("up") else 1) for name, value in learner.initial().items()}
     ours = learner.log_probabilities(silent).argmax(1)

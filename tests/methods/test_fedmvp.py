@@ -58,11 +58,12 @@ def test_values_are_not_normalised():
 def test_the_consistency_by_hand():
     # cosines 1 and 0.6: 10 (1 - 0.8) = 2, on top of a loss of 0.5
     ours, plain = torch.tensor([[1.0, 0.0], [0.6, 0.8]]), torch.tensor([[1.0, 0.0], [1.0, 0.0]])
-    batch = Batch(CHOSEN.index[:2], CHOSEN.label[:2], None, lambda: plain)
+    index, label = CHOSEN.index[:2], CHOSEN.label[:2]
+    batch = Batch(encoder(), ours, torch.zeros(10, 2), {}, index, label, None, lambda: plain)
     half = torch.tensor(0.5)
     for weight, expected in ((10, 2.5), (0, 0.5)):
         method = choose_method(config_of("fedmvp", f"options.consistency={weight}"))
-        loss = method.loss(encoder(), ours, torch.zeros(10, 2), {}, batch, lambda logits: half)
+        loss = method.loss(batch, lambda logits: half)
         assert loss.item() == pytest.approx(expected)
 
 

@@ -46,8 +46,9 @@ def test_the_loss_has_four_terms():
         losses.append(logits)
         return torch.tensor(float(len(losses)))
 
-    batch = Batch(CHOSEN.index[:4], CHOSEN.label[:4], None, lambda: images)
-    total = method.loss(encoder(), images, classes, named, batch, fit)
+    index, label = CHOSEN.index[:4], CHOSEN.label[:4]
+    batch = Batch(encoder(), images, classes, named, index, label, None, lambda: images)
+    total = method.loss(batch, fit)
     # First the global prompt, then the local one, whose probabilities losses on candidate sets keep.
     torch.testing.assert_close(losses[0], encoder().logits(images, shared))
     torch.testing.assert_close(losses[1], encoder().logits(images, classes))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedcopl.algorithm.select import Selection
 from fedcopl.methods import choose_method
+from fedcopl.methods.base import Batch
 from fedcopl.methods.fst import SYNTHETIC, missing_images
 from methods.toolbox import config_of, encoder, floats_of, learner_of
 
@@ -32,12 +32,12 @@ def loss_of(named, labels, *pairs):
     """Two classes of which plain CLIP knows nothing: all that speaks is the classifier."""
     method, silent = choose_method(config_of("fst", *pairs)), torch.zeros(2, 2)
     images = torch.tensor([[1.0, 0.0]]).repeat(len(labels), 1)
-    batch = Selection(np.arange(len(labels)), np.array(labels))
+    batch = Batch(encoder(), images, silent, named, np.arange(len(labels)), np.array(labels), None, lambda: images)
 
     def fit(logits):
         return torch.nn.functional.cross_entropy(logits, torch.tensor(labels))
 
-    return method.loss(encoder(), images, silent, named, batch, fit).item()
+    return method.loss(batch, fit).item()
 
 
 def test_the_loss_by_hand():
@@ -56,7 +56,7 @@ def test_a_balanced_batch_is_left_as_it_is():
     assert loss_of(named | bank, [0, 1], "options.samples=1") == pytest.approx(loss_of(named, [0, 1]))
 
 
-def test_made_up_features_lie_around_the_texts():
+def test_synthetic_features_lie_around_the_texts():
     method = choose_method(config_of("fst", "options.spread=0.1"))
     bank = method.before_training(encoder(), {})[SYNTHETIC]
     texts = encoder().class_features(None)

@@ -135,7 +135,7 @@ def test_the_frozen_model_stays_as_it_is(clip, encoder, images):
     assert all(parameter.grad is None for parameter in clip.parameters())
 
 
-def test_a_client_trains_the_same_whoever_trained_before(encoder, images):
+def test_training_does_not_depend_on_the_client_that_trained_before(encoder, images):
     alone, _ = learner_of(encoder, images, number=1).train(learner_of(encoder, images).initial(), CHOSEN, 3)
     learner_of(encoder, images, number=0).train(learner_of(encoder, images).initial(), CHOSEN, 3)
     after, _ = learner_of(encoder, images, number=1).train(learner_of(encoder, images).initial(), CHOSEN, 3)
@@ -239,7 +239,7 @@ def test_caution_is_a_factor_on_the_learning_rate(encoder, images):
     assert all(np.array_equal(one[0][name], other[0][name]) for name in one[0])
 
 
-def test_examining_is_what_the_trained_model_says(encoder, images):
+def test_log_probabilities_of_some_images_are_those_of_all(encoder, images):
     learner = learner_of(encoder, images)
     index = np.array([3, 50, 7])
     found = learner.log_probabilities_of(learner.initial(), index)

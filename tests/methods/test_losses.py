@@ -37,7 +37,7 @@ def test_the_worked_example(kind):
     assert loss_of(kind, SETS)(P.log(), ROWS).item() == pytest.approx(np.mean(WORKED[kind]), abs=1e-6)
 
 
-def test_weights_are_what_was_said_in_the_epoch_before():
+def test_weights_are_the_probabilities_of_the_epoch_before():
     loss = loss_of("rc", SETS)
     loss(P.log(), ROWS)
     loss.epoch_done()

@@ -16,7 +16,6 @@ from fedcopl.clip.neutral_init import blank_image, repeated_words
 from fedcopl.errors import ConfigError
 from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.learner import ClipLearner
-from fedcopl.methods.movement import movement
 from fedcopl.methods.prompted_model import ImageSide, PromptedModel
 from methods.toolbox import config_of
 
@@ -67,7 +66,7 @@ def test_every_method_learns(name, encoder, images):
     assert np.allclose(np.exp(log_probabilities).sum(axis=1), 1)
 
 
-def test_the_quiet_start_is_a_blank_image_and_the_templates_words(siglip):
+def test_neutral_initial_prompts_are_a_blank_image_and_the_templates_words(siglip):
     clip = siglip.clip
     with torch.no_grad():
         blank = torch.zeros(1, 3, clip.image_size, clip.image_size)
@@ -83,11 +82,10 @@ def test_the_words_of_the_template_as_a_prompt_are_the_template(siglip):
     # SigLIP's words lose the full stop, so that "a photo of a" before "cat." is the hand-written sentence itself.
     words = len(siglip.clip.tokenizer.words("a photo of a"))
     method = choose_method(config_of("promptfl", f"model.text_prompts={words}"))
-    moved = movement(
-        ImageSide(PromptedModel(method, siglip), images_of(siglip)), method.start(siglip.clip, siglip.classes)
-    )
-    assert moved.cosine == pytest.approx(1)
-    assert moved.unchanged == 1
+    side = ImageSide(PromptedModel(method, siglip), images_of(siglip))
+    _, cosine, unchanged = side.effect_of(method.start(siglip.clip, siglip.classes))
+    assert cosine == pytest.approx(1)
+    assert unchanged == 1
 
 
 def test_a_class_name_that_leaves_no_room_is_named(siglip):

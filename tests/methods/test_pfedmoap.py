@@ -65,7 +65,7 @@ def test_the_order_of_the_experts_does_not_matter():
     torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-5)
 
 
-def test_experts_change_what_is_said():
+def test_experts_change_the_predictions():
     learner = learner_of("pfedmoap")
     assert not torch.allclose(learner.side.logits(with_experts(learner)), learner.side.logits(learner.initial()))
 
@@ -96,7 +96,7 @@ def test_the_gate_has_a_learning_rate_of_its_own():
     assert np.abs(after["text"] - slow.initial()["text"]).max() > 1e-4
 
 
-def test_at_home_the_own_prompt_is_used_and_training_starts_from_the_average():
+def test_inference_uses_the_own_prompt_and_training_starts_from_the_average():
     learner = learner_of("pfedmoap")
     after, _ = trained(learner)
     averaged = {**after, "text": learner.initial()["text"]}

@@ -5,6 +5,7 @@ import torch
 
 from fedcopl.algorithm.select import Selection
 from fedcopl.methods import choose_method
+from fedcopl.methods.base import Batch
 from methods.toolbox import CHOSEN, SETS, encoder, floats_of, learner_of, trained
 
 
@@ -24,9 +25,9 @@ def test_the_worked_example():
     torch.testing.assert_close(total, torch.tensor([[81.0, 60.114890]]), atol=1e-4, rtol=0)
     # In training an image's own key, here of image 5, is left out: the memory then adds (0, 0.114890).
     seen = []
-    batch = Selection(np.array([5]), np.array([0]))
+    batch = Batch(encoder(), f, classes, named, np.array([5]), np.array([0]), None, lambda: f)
     in_training = choose_method(config_of("pfedprompt", "options.memory_in_training=true"))
-    in_training.loss(encoder(), f, classes, named, batch, lambda logits: seen.append(logits) or logits.sum())
+    in_training.loss(batch, lambda logits: seen.append(logits) or logits.sum())
     torch.testing.assert_close(seen[0], torch.tensor([[80.0, 60.114890]]), atol=1e-4, rtol=0)
 
 
@@ -37,7 +38,7 @@ def test_without_weight_it_is_promptfl():
     assert (ours.log_probabilities(prompts) == plain.log_probabilities(plain.initial())).all()
 
 
-def test_training_looks_at_the_text_alone():
+def test_training_uses_text_logits_only():
     learner = learner_of("pfedprompt")
     with_memory = {**learner.initial(), **learner.remember(CHOSEN)}
     after, _ = learner.train(with_memory, CHOSEN, 0)
@@ -45,7 +46,7 @@ def test_training_looks_at_the_text_alone():
     assert after["memory keys"] is with_memory["memory keys"]
 
 
-def test_the_memory_holds_the_surest_of_each_class():
+def test_the_memory_holds_the_most_confident_images_of_each_class():
     learner = learner_of("pfedprompt", "options.memory_per_class=2")
     kept = learner.remember(CHOSEN)
     assert kept["memory keys"].shape == (20, 128)
@@ -60,7 +61,7 @@ def test_candidate_sets_share_their_weight():
     assert set(np.unique(kept["memory values"])) == {0.0, 0.5, 1.0}
 
 
-def test_memories_differ_and_speak():
+def test_different_memories_change_the_predictions_differently():
     learner = learner_of("pfedprompt")
     silent = learner.log_probabilities(learner.initial())
     one = learner.log_probabilities({**learner.initial(), **learner.remember(CHOSEN)})
@@ -82,7 +83,7 @@ def test_a_memory_in_training_changes_what_is_learned():
     assert (after["text"] != trained(learner_of("promptfl"))[0]["text"]).any()
 
 
-def test_spatial_attention_adds_what_the_core_says():
+def test_spatial_attention_adds_spatial_logits():
     # The attention itself is tested by hand in tests/algorithm/test_image_memory.py.
     from fedcopl.algorithm.image_memory import spatial_logits
     from methods.toolbox import images

@@ -44,7 +44,7 @@ def test_as_published(title):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_whoever_runs_a_method_of_the_literature_with_priors_is_told_how_to_run_it_without(name):
+def test_a_method_of_the_literature_with_priors_has_a_note_how_to_run_it_without(name):
     config = config_of([f"method={name}"])
     note = priors_note(config)
     assert (note is None) == (name in ("fedcopl", "priors", "zeroshot"))

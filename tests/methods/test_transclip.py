@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedcopl.errors import ConfigError
-from fedcopl.methods import choose_method
+from fedcopl.methods import choose_method, settled
 from fedcopl.methods.site_fit import FEATURES
 from methods.toolbox import CHOSEN, config_of, floats_of, learner_of
 
@@ -12,15 +12,15 @@ from methods.toolbox import CHOSEN, config_of, floats_of, learner_of
 def test_nothing_is_trained_or_shared():
     assert floats_of("transclip") == ({}, {})
     method = choose_method(config_of("transclip"))
-    assert (method.trains, method.single_round, method.personal_without_training) == (False, True, True)
+    assert (method.trains, settled(method.config).rounds, method.personal_without_training) == (False, 1, True)
 
 
-def test_it_is_plain_clip_until_it_has_seen_the_sites_images():
+def test_it_is_zero_shot_clip_before_it_has_images():
     learner = learner_of("transclip")
     np.testing.assert_allclose(learner.log_probabilities({}), learner.log_probabilities(None), atol=1e-5)
 
 
-def test_it_answers_the_sites_images_together():
+def test_it_predicts_the_sites_images_jointly():
     learner = learner_of("transclip")
     memory = learner.remember(CHOSEN)
     assert {name: value.shape for name, value in memory.items()} == {FEATURES: (60, 128)}
@@ -29,7 +29,7 @@ def test_it_answers_the_sites_images_together():
     assert (together.argmax(1) == alone.argmax(1)).mean() > 0.5  # the text still counts
 
 
-def test_options_change_the_answers():
+def test_options_change_the_predictions():
     memory = learner_of("transclip").remember(CHOSEN)
     usual, lonely = (
         learner_of("transclip", *pairs).log_probabilities(memory) for pairs in ((), ("options.neighbours=0",))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcopl.report import numbers as words
-from fedcopl.report.charts import Bars, ChartLine, Unit, bar_chart, line_chart, ticks, whole_ticks
+from fedcopl.report.charts import Series, Unit, bar_chart, line_chart, ticks, whole_ticks
 from fedcopl.report.curves import PERCENT
 
 PLAIN = Unit(str)
@@ -14,7 +14,7 @@ PLAIN = Unit(str)
 
 def chart(values, rounds=None, **options):
     rounds = range(len(values)) if rounds is None else rounds
-    return line_chart("c", rounds, [ChartLine("macro", "macro", values)], Unit(str, bounds=(0, 100)), **options)
+    return line_chart("c", rounds, [Series("macro", "macro", values)], Unit(str, bounds=(0, 100)), **options)
 
 
 def test_ticks_by_hand():
@@ -69,12 +69,12 @@ def test_level_and_refreshes_stand_where_their_values_stand():
     [([99.826, 99.834], 95, 100), ([50.0, 50.1], 47, 53), ([0.1, 0.2], 0, 5), ([80.0, 90.0], 80, 90)],
 )
 def test_a_hundredth_of_a_point_is_no_cliff(values, lowest, highest):
-    drawn = line_chart("Accuracy", [1, 2], [ChartLine("macro", "s1", values)], PERCENT)
+    drawn = line_chart("Accuracy", [1, 2], [Series("macro", "s1", values)], PERCENT)
     assert [float(tick.text.split()[0]) for tick in (drawn.up[0], drawn.up[-1])] == [lowest, highest]
 
 
 def test_a_chart_says_in_words_where_its_lines_go():
-    lines = [ChartLine("up", "s1", [1.0, None, 3.0]), ChartLine("down", "s2", [9.0, 8.0, None])]
+    lines = [Series("up", "s1", [1.0, None, 3.0]), Series("down", "s2", [9.0, 8.0, None])]
     drawn = line_chart("Both", [1, 2, 3], lines, PLAIN)
     assert drawn.label == "Both: up from 1.0 to 3.0; down from 9.0 to 8.0"
 
@@ -84,7 +84,7 @@ def corners(line):
 
 
 def test_a_band_reaches_one_deviation_up_and_down():
-    line = ChartLine("mean", "s1", [10.0, 20.0], [10.0, 5.0])
+    line = Series("mean", "s1", [10.0, 20.0], [10.0, 5.0])
     drawn = line_chart("c", [1, 2], [line], PLAIN)  # the axis reaches from 0 to 25
     (x1, y1), (x2, y2) = drawn.lines[0].spots
     height = drawn.bottom - drawn.top
@@ -98,7 +98,7 @@ def test_a_band_reaches_one_deviation_up_and_down():
 
 
 def test_a_band_stays_within_what_can_be():
-    drawn = line_chart("c", [1, 2], [ChartLine("mean", "s1", [99.0, 95.0], [5.0, 1.0])], Unit(str, bounds=(0, 100)))
+    drawn = line_chart("c", [1, 2], [Series("mean", "s1", [99.0, 95.0], [5.0, 1.0])], Unit(str, bounds=(0, 100)))
     assert drawn.up[-1].text == "100"
     assert min(y for _, y in corners(drawn.lines[0])) == drawn.top
 
@@ -109,7 +109,7 @@ def test_a_line_of_a_single_run_has_no_band():
 
 def test_powers_of_ten_are_evenly_spaced():
     drawn = line_chart(
-        "c", [1, 2, 3], [ChartLine("x", "s1", [1.0, 10.0, 100.0])], Unit(str, words.powers, bend=math.log10)
+        "c", [1, 2, 3], [Series("x", "s1", [1.0, 10.0, 100.0])], Unit(str, words.powers, transform=math.log10)
     )
     assert [tick.text for tick in drawn.up] == ["1", "3.2", "10", "32", "100"]
     (_, low), (_, middle), (_, high) = drawn.lines[0].spots
@@ -117,19 +117,19 @@ def test_powers_of_ten_are_evenly_spaced():
 
 
 def test_a_chart_that_includes_zero_begins_there():
-    steady = line_chart("c", [1, 2], [ChartLine("x", "s1", [76_800.0] * 2)], Unit(str, words.sizes, include=(0,)))
+    steady = line_chart("c", [1, 2], [Series("x", "s1", [76_800.0] * 2)], Unit(str, words.sizes, include=(0,)))
     assert [tick.text.replace(words.SPACE, " ") for tick in steady.up] == ["0 kB", "20 kB", "40 kB", "60 kB", "80 kB"]
     height = steady.bottom - (steady.bottom - steady.top) * 76.8 / 80
     assert [y for _, y in steady.lines[0].spots] == pytest.approx([height] * 2, abs=0.06)
 
 
 def test_nothing_but_zero_still_has_an_axis():
-    nothing = line_chart("c", [1, 2], [ChartLine("x", "s1", [0.0, 0.0])], PLAIN)
+    nothing = line_chart("c", [1, 2], [Series("x", "s1", [0.0, 0.0])], PLAIN)
     assert {y for _, y in nothing.lines[0].spots} == {nothing.bottom}
 
 
 def test_bars_are_as_high_as_their_numbers():
-    series = [Bars("had", "a", [50, 0]), Bars("got", "b", [25, 100])]
+    series = [Series("had", "a", [50, 0]), Series("got", "b", [25, 100])]
     drawn = bar_chart("b", ["x", "y"], series, PLAIN, level=("half", 50))
     had, got = drawn.groups[0].bars
     none, full = drawn.groups[1].bars
@@ -139,7 +139,7 @@ def test_bars_are_as_high_as_their_numbers():
 
 
 def test_where_nothing_is_known_there_is_no_bar():
-    drawn = bar_chart("b", ["x", "y"], [Bars("had", "a", [None, 5]), Bars("got", "b", [4, 5])], PLAIN)
+    drawn = bar_chart("b", ["x", "y"], [Series("had", "a", [None, 5]), Series("got", "b", [4, 5])], PLAIN)
     assert [[bar.kind for bar in group.bars] for group in drawn.groups] == [["b"], ["a", "b"]]
     assert drawn.groups[0].text == f"x\nhad {words.NOTHING}\ngot 4"
     assert drawn.level is None
@@ -178,12 +178,12 @@ def test_words():
 @given(st.integers(0, 12), st.integers(1, 400_000), st.integers(2, 30))
 def test_no_number_beside_an_axis_is_cut_off(power, first, many):
     unit, rounds = Unit(lambda value: f"{value:,.0f}"), list(range(first, first + many))
-    chart = line_chart("x", rounds, [ChartLine("a", "macro", [float(10**power)] * many)], unit)
+    chart = line_chart("x", rounds, [Series("a", "macro", [float(10**power)] * many)], unit)
     digit = 8.2  # dots, of the widest digit at the size of a tick
     assert all(chart.left - 8 - digit * len(tick.text) >= 0 for tick in chart.up)
     edges = [(tick.at - digit * len(tick.text) / 2, tick.at + digit * len(tick.text) / 2) for tick in chart.across]
     assert edges[-1][1] <= chart.width
     assert all(end <= start for (_, end), (start, _) in pairwise(edges))
-    bars = bar_chart("x", ["a", "b"], [Bars("n", "s1", [10.0**power, 1.0])], unit)
+    bars = bar_chart("x", ["a", "b"], [Series("n", "s1", [10.0**power, 1.0])], unit)
     assert all(bars.left - 8 - digit * len(tick.text) >= 0 for tick in bars.up)
     assert bars.groups[0].bars[0].at >= bars.left

@@ -11,14 +11,12 @@ import pytest
 
 from fedcopl.report.comparison import (
     ComparedRun,
-    Spread,
     _short_folders,
     differing,
     grouped,
     render_comparison,
-    spread,
-    write_comparison,
 )
+from fedcopl.report.curves import Spread, spread
 from fedcopl.report.numbers import NOTHING, SPACE
 from fedcopl.run.pseudo_labels import write_labels
 from report.parsed_page import parse
@@ -386,8 +384,3 @@ def test_nothing_is_loaded_from_anywhere_and_references_lead_somewhere():
     assert {link[1:] for link in links if link.startswith("#")} == {s.attributes["id"] for s in tree.all("section")}
     levels = [int(e.tag[1]) for e in tree if re.fullmatch("h[1-6]", e.tag)]
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
-
-
-def test_the_file_holds_the_page(tmp_path):
-    write_comparison(tmp_path / "comparison.html", pair())
-    assert (tmp_path / "comparison.html").read_text(encoding="utf-8") == render_comparison(pair())

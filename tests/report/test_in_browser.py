@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from chromium import DARK, LIGHT, PHONE, browser, contrasts, overflow, until, visit  # noqa: F401
-from fedcopl.report.comparison import ComparedRun, write_comparison
+from fedcopl.report.comparison import ComparedRun, render_comparison
 from fedcopl.report.gallery import ChosenImages, gallery
 from fedcopl.report.run_page import render
 from report.sample_results import DIGITS, outcome_of, sample_results, so_far
@@ -66,7 +66,8 @@ def one_page(folder, results):
 
 def comparison_page(folder, name, outcomes):
     path = folder / f"{name}.html"
-    write_comparison(path, [ComparedRun(Path(f"runs/{n}"), outcome_of(results)) for n, results in enumerate(outcomes)])
+    runs = [ComparedRun(Path(f"runs/{n}"), outcome_of(results)) for n, results in enumerate(outcomes)]
+    path.write_text(render_comparison(runs), encoding="utf-8")
     return path
 
 

@@ -51,11 +51,11 @@ def survey_of(folder):
 def test_a_manifest_is_a_data_set_with_the_sample_as_test_images(tmp_path):
     make_run(tmp_path / "run", NASTY + [f"{n}.png" for n in range(6)])
     survey = survey_of(tmp_path / "run")
-    order = survey.views.numbers(SAMPLE)
+    order = survey.numbers(SAMPLE)
     said = dict(zip(order[:4], ("cat", "small dog", None, "cat"), strict=True))
     for number, label in said.items():
         kind = "class" if label else "unclear"
-        survey.answers.add(Given(survey.gallery.names[number], "", "", kind, label, survey.views.plan_round))
+        survey.answers.add(Given(survey.gallery.names[number], "", "", kind, label, survey.plan_round))
     survey.answers.add(Given(survey.gallery.names[order[9]], "", "", "class", "horse"))  # not of the sample
     tested, classes = write_manifest(survey, tmp_path / "out" / "labelled.csv")
     assert tested == 3
@@ -64,7 +64,8 @@ def test_a_manifest_is_a_data_set_with_the_sample_as_test_images(tmp_path):
     assert dataset.classes == CLASSES
     assert dataset.train.labels is None
     assert (len(dataset.train), len(dataset.test)) == (11, 3)
-    labels = {path.name: CLASSES[n] for path, n in zip(dataset.test.images.paths, dataset.test.labels, strict=True)}
+    files = [dataset.test.images.file(number).path.name for number in range(3)]
+    labels = {name: CLASSES[label] for name, label in zip(files, dataset.test.labels, strict=True)}
     assert labels == {survey.gallery.names[number]: label for number, label in said.items() if label}
     assert dataset.skipped == []
 
@@ -78,8 +79,8 @@ def test_without_a_sample_there_is_no_manifest(tmp_path):
 
 def test_images_that_are_no_files_have_no_manifest(tmp_path):
     survey = SampleSurvey(FakeGallery(5), Answers(tmp_path, "site"))
-    first = survey.gallery.names[survey.views.numbers(SAMPLE)[0]]
-    survey.answers.add(Given(first, "", "", "class", "cat", survey.views.plan_round))
+    first = survey.gallery.names[survey.numbers(SAMPLE)[0]]
+    survey.answers.add(Given(first, "", "", "class", "cat", survey.plan_round))
     with pytest.raises(DataError, match="its images are not separate files"):
         write_manifest(survey, tmp_path / "m.csv")
 
@@ -87,7 +88,7 @@ def test_images_that_are_no_files_have_no_manifest(tmp_path):
 def test_a_name_that_is_no_text_is_named(tmp_path):
     make_run(tmp_path / "run", ["a.png", "b\udcff.png"])
     survey = survey_of(tmp_path / "run")
-    for number in survey.views.numbers(SAMPLE):
-        survey.answers.add(Given(survey.gallery.names[number], "", "", "class", "cat", survey.views.plan_round))
+    for number in survey.numbers(SAMPLE):
+        survey.answers.add(Given(survey.gallery.names[number], "", "", "class", "cat", survey.plan_round))
     with pytest.raises(DataError, match="its name is not valid text"):
         write_manifest(survey, tmp_path / "m.csv")

@@ -54,7 +54,7 @@ def test_labelling_by_keyboard(review, visit):  # noqa: F811
     survey, keys = review
     page = enter(visit, keys)
     assert "token" not in page.url
-    order = survey.views.numbers(SAMPLE)
+    order = survey.numbers(SAMPLE)
     names = [survey.gallery.names[number] for number in order]
     predicted = [survey.gallery.classes[survey.gallery.predictions.label[number]] for number in order]
     second = survey.gallery.classes[survey.gallery.predictions.top[order[2]][1]]
@@ -167,7 +167,7 @@ def test_nasty_names_do_nothing(review, visit):  # noqa: F811
     assert page.inner_text("h1") == "site <b>one</b>"
     for nasty in NASTY:
         number = survey.gallery.names.index(nasty)
-        at = survey.views.numbers("sure").tolist().index(number)
+        at = survey.numbers("sure").tolist().index(number)
         page.goto(f"http://127.0.0.1:{keys.port}/?order=sure&at={at}")
         assert page.text_content("figcaption bdi") == nasty
         assert page.evaluate("document.getElementById('image').naturalWidth") > 0
@@ -210,7 +210,7 @@ def test_two_tabs_at_once(review, visit):  # noqa: F811
     press(one, "Enter")
     press(two, "Enter")
     press(one, "Backspace")
-    assert [image for image, _, _ in said(survey)] == [survey.gallery.names[survey.views.numbers("sure")[0]]]
+    assert [image for image, _, _ in said(survey)] == [survey.gallery.names[survey.numbers("sure")[0]]]
 
 
 @pytest.mark.parametrize("options", [LIGHT, DARK, PHONE], ids=["light", "dark", "phone"])
@@ -255,9 +255,7 @@ def tree(page):
 def test_what_a_screen_reader_hears(review, visit):  # noqa: F811
     survey, keys = review
     page = enter(visit, keys)
-    predicted = [
-        survey.gallery.classes[label] for label in survey.gallery.predictions.label[survey.views.numbers(SAMPLE)]
-    ]
+    predicted = [survey.gallery.classes[label] for label in survey.gallery.predictions.label[survey.numbers(SAMPLE)]]
     press(page, "Enter")
     until(page, "document.getElementById('live').textContent")
     heard = page.text_content("#live")

@@ -86,7 +86,7 @@ def thumbnails(page):
 
 def test_it_begins_with_the_random_sample(browser, survey):
     page = browser.get()
-    order = survey.views.numbers(SAMPLE)
+    order = survey.numbers(SAMPLE)
     assert shown_number(page) == order[0]
     assert thumbnails(page) == list(order[:PER_PAGE])
     predicted = survey.gallery.classes[survey.gallery.predictions.label[order[0]]]
@@ -95,7 +95,7 @@ def test_it_begins_with_the_random_sample(browser, survey):
 
 
 def test_an_answer_moves_on_to_the_next_of_the_sample(browser, survey):
-    order = survey.views.numbers(SAMPLE)
+    order = survey.numbers(SAMPLE)
     page = browser.say(order[0], str(survey.gallery.predictions.label[order[0]]))
     assert shown_number(page) == order[1]
     assert f"Noted: {survey.gallery.names[order[0]]}" in page.text
@@ -103,7 +103,7 @@ def test_an_answer_moves_on_to_the_next_of_the_sample(browser, survey):
 
 
 def test_in_other_orders_it_moves_on_by_one(browser, survey):
-    doubtful = survey.views.numbers("doubtful")
+    doubtful = survey.numbers("doubtful")
     page = browser.say(doubtful[7], "2", at=7, order="doubtful")
     assert shown_number(page) == doubtful[8]
     assert "not known yet" in page.text  # such an answer says nothing about all images
@@ -111,14 +111,14 @@ def test_in_other_orders_it_moves_on_by_one(browser, survey):
 
 
 def test_the_last_image_has_no_next(browser, survey):
-    doubtful = survey.views.numbers("doubtful")
+    doubtful = survey.numbers("doubtful")
     page = browser.say(doubtful[99], "0", at=99, order="doubtful")
     assert shown_number(page) == doubtful[99]
     assert "next" not in [attrs.get("id") for attrs in page.all("a")]
 
 
 def test_a_class_by_its_name_none_and_cannot_tell(browser, survey):
-    order = survey.views.numbers(SAMPLE)
+    order = survey.numbers(SAMPLE)
     browser.say(order[0], "search", text="small")
     browser.say(order[1], "none")
     browser.say(order[2], "unclear")
@@ -140,7 +140,7 @@ def test_a_class_by_its_name_none_and_cannot_tell(browser, survey):
     ],
 )
 def test_what_is_not_clear_is_not_written(browser, survey, say, text, message):
-    page = browser.say(survey.views.numbers(SAMPLE)[0], say, status=422, text=text)
+    page = browser.say(survey.numbers(SAMPLE)[0], say, status=422, text=text)
     assert message in page.text
     assert survey.answers.current() == {}
 
@@ -152,7 +152,7 @@ def test_an_image_that_is_not_there(browser, survey, number):
 
 
 def test_undo_goes_back_to_the_image(browser, survey):
-    order = survey.views.numbers(SAMPLE)
+    order = survey.numbers(SAMPLE)
     browser.say(order[0], "0")
     browser.say(order[1], "1", at=1)
     page = browser.post("/undo")
@@ -166,7 +166,7 @@ def test_undo_goes_back_to_the_image(browser, survey):
 
 
 def test_the_report_can_read_the_estimate_after_every_answer(browser, survey, tmp_path):
-    first = survey.views.numbers(SAMPLE)[0]
+    first = survey.numbers(SAMPLE)[0]
     browser.say(first, "0")
     (kept,) = read_reviews(tmp_path)
     assert (kept.client, kept.looked_at) == (survey.gallery.client, 1)
@@ -175,7 +175,7 @@ def test_the_report_can_read_the_estimate_after_every_answer(browser, survey, tm
 
 
 def test_two_tabs_do_not_undo_each_other(browser, survey):
-    order = survey.views.numbers(SAMPLE)
+    order = survey.numbers(SAMPLE)
     browser.say(order[0], "0", tab="0000000a")
     browser.say(order[1], "0", tab="0000000b")
     browser.post("/undo", tab="0000000a")
@@ -191,7 +191,7 @@ def test_every_tab_gets_a_name_of_its_own(browser):
 
 def test_the_place_stands_in_the_address(browser, survey):
     page = browser.get("/?order=changed&class=1&at=3")
-    numbers = survey.views.numbers("changed", 1)
+    numbers = survey.numbers("changed", 1)
     assert shown_number(page) == numbers[3]
     assert set(survey.gallery.predictions.label[thumbnails(page)]) == {1}
     later = [attrs["href"] for attrs in page.all("a", id="next")]
@@ -224,7 +224,7 @@ def test_paging_reaches_every_image_once(browser, survey):
         page = browser.get(address)
         seen += thumbnails(page)
         address = next((attrs["href"] for attrs in page.all("a", id="later")), None)
-    assert seen == survey.views.numbers("sure").tolist()
+    assert seen == survey.numbers("sure").tolist()
 
 
 def test_the_answered_are_shown_last_first(browser, survey):
@@ -291,7 +291,7 @@ def test_nasty_names_are_only_text(tmp_path):
     make_run(tmp_path / "run", NASTY, classes, client=nasty)
     survey = SampleSurvey(open_gallery(tmp_path / "run", None), Answers(tmp_path / "run", nasty))
     browser = Browser(survey)
-    for number in survey.views.numbers(SAMPLE):
+    for number in survey.numbers(SAMPLE):
         page = browser.say(number, str(number % 4))
     assert nasty in page.text
     assert not {"b", "iframe", "object", "base", "style"} & {tag for tag, _ in page.tags}
@@ -331,7 +331,7 @@ def test_a_hundred_thousand_images_are_paged(tmp_path):
         browser.client.get(f"/image/small/{number}")
         browser.client.get(f"/image/small/{number}")
     assert gallery.opened == thumbnails(page)[:5]
-    order = survey.views.numbers(SAMPLE)
+    order = survey.numbers(SAMPLE)
     browser.say(order[0], "0")  # the first answer makes the list of names
     gallery.names.asked.clear()
     browser.say(order[1], "0")

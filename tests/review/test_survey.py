@@ -1,5 +1,7 @@
 """Which answers count, what they say, and in which order images are shown."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given as for_all
@@ -7,12 +9,12 @@ from hypothesis import strategies as st
 
 from fedcopl.algorithm.accuracy_from_sample import _wilson
 from fedcopl.review.expert_answers import Answers, Given
-from fedcopl.review.sample_survey import SAMPLE, SampleSurvey, Views
+from fedcopl.review.sample_survey import SAMPLE, SampleSurvey
 from review.fake_gallery import FakeGallery
 
 
 def answer(survey, number, label, *, sampled=True, kind="class"):
-    plan = survey.views.plan_round if sampled else None
+    plan = survey.plan_round if sampled else None
     survey.answers.add(Given(survey.gallery.names[number], "", "", kind, label, plan))
 
 
@@ -33,7 +35,7 @@ def test_nothing_is_known_at_first(survey):
 
 
 def test_the_sample_counts_up_to_its_first_gap(survey):
-    order = survey.views.numbers(SAMPLE)
+    order = survey.numbers(SAMPLE)
     for number in (*order[:3], *order[4:9]):
         answer(survey, number, predicted(survey, number))
     assert [number for number, _ in survey.sample(survey.answers.current())] == list(order[:3])
@@ -42,7 +44,7 @@ def test_the_sample_counts_up_to_its_first_gap(survey):
 
 
 def test_an_answer_given_elsewhere_does_not_count(survey):
-    order = survey.views.numbers(SAMPLE)
+    order = survey.numbers(SAMPLE)
     answer(survey, order[0], "cat", sampled=False)
     answer(survey, order[1], "cat")
     assert list(survey.sample(survey.answers.current())) == []
@@ -53,7 +55,7 @@ def test_an_answer_given_elsewhere_does_not_count(survey):
 def test_the_estimate_worked_by_hand(tmp_path):
     # every image is predicted to be a cat; four of ten are looked at, three are right, one is a dog
     survey = SampleSurvey(FakeGallery(10, label=[0] * 10), Answers(tmp_path, "site"))
-    order = survey.views.numbers(SAMPLE)
+    order = survey.numbers(SAMPLE)
     for number, label in zip(order, ("cat", "cat", "dog", "cat"), strict=False):
         answer(survey, number, label)
     outcome = survey.outcome(survey.answers.current())
@@ -65,7 +67,7 @@ def test_the_estimate_worked_by_hand(tmp_path):
 
 def test_none_of_the_classes_is_wrong_and_unclear_is_left_out(tmp_path):
     survey = SampleSurvey(FakeGallery(10, label=[0] * 10), Answers(tmp_path, "site"))
-    order = survey.views.numbers(SAMPLE)
+    order = survey.numbers(SAMPLE)
     answer(survey, order[0], "cat")
     answer(survey, order[1], None, kind="none")
     answer(survey, order[2], None, kind="unclear")
@@ -76,7 +78,7 @@ def test_none_of_the_classes_is_wrong_and_unclear_is_left_out(tmp_path):
 
 def test_who_answered_all_knows(tmp_path):
     survey = SampleSurvey(FakeGallery(8, label=[0, 1] * 4), Answers(tmp_path, "site"))
-    for number in survey.views.numbers(SAMPLE):
+    for number in survey.numbers(SAMPLE):
         answer(survey, number, "cat")
     outcome = survey.outcome(survey.answers.current())
     assert outcome.estimate[:3] == pytest.approx((0.5, 0.5, 0.5))
@@ -85,13 +87,13 @@ def test_who_answered_all_knows(tmp_path):
 
 def test_answers_outlive_new_labels_and_the_order_stays(tmp_path):
     before = SampleSurvey(FakeGallery(50, refreshes=1), Answers(tmp_path, "site"))
-    order = before.views.numbers(SAMPLE)
+    order = before.numbers(SAMPLE)
     for number in order[:10]:
         answer(before, number, predicted(before, number))
     assert before.outcome(before.answers.current()).estimate.share == 1
     after = SampleSurvey(FakeGallery(50, refreshes=3), Answers(tmp_path, "site"))  # the run went on for two refreshes
-    assert after.views.plan_round == 0
-    assert after.views.numbers(SAMPLE).tolist() == order.tolist()
+    assert after.plan_round == 0
+    assert after.numbers(SAMPLE).tolist() == order.tolist()
     told = after.outcome(after.answers.current()).estimate
     same = [before.gallery.predictions.label[n] == after.gallery.predictions.label[n] for n in order[:10]]
     assert (told.looked_at, told.right) == (10, sum(same))  # the answers are measured against the labels of today
@@ -104,22 +106,26 @@ def test_answers_about_images_that_are_gone_do_not_disturb(survey):
     assert (outcome.answered, outcome.corrected) == (1, 0)
 
 
+def without_answers(gallery):
+    return SampleSurvey(gallery, Answers(Path("no-such-folder"), "site"))
+
+
 def test_the_orders():
-    predictions = FakeGallery(40, refreshes=4).predictions
-    views = Views(predictions, None)
-    doubtful = predictions.confidence[views.numbers("doubtful")]
+    gallery = FakeGallery(40, refreshes=4)
+    survey, predictions = without_answers(gallery), gallery.predictions
+    doubtful = predictions.confidence[survey.numbers("doubtful")]
     assert (np.diff(doubtful) >= 0).all()
-    assert (np.diff(predictions.confidence[views.numbers("sure")]) <= 0).all()
-    changes = predictions.changes[views.numbers("changed")]
+    assert (np.diff(predictions.confidence[survey.numbers("sure")]) <= 0).all()
+    changes = predictions.changes[survey.numbers("changed")]
     assert (np.diff(changes) <= 0).all()
     assert changes[0] > changes[-1]
     for order in (SAMPLE, "doubtful", "sure", "changed"):
-        assert sorted(views.numbers(order)) == list(range(40))
+        assert sorted(survey.numbers(order)) == list(range(40))
 
 
 @for_all(st.integers(0, 3), st.sampled_from(["doubtful", "sure", "changed"]))
 def test_a_class_is_a_part_of_the_order(label, order):
-    predictions = FakeGallery(40).predictions
-    views = Views(predictions, None)
-    expected = [n for n in views.numbers(order) if predictions.label[n] == label]
-    assert views.numbers(order, label).tolist() == expected
+    gallery = FakeGallery(40)
+    survey, predictions = without_answers(gallery), gallery.predictions
+    expected = [n for n in survey.numbers(order) if predictions.label[n] == label]
+    assert survey.numbers(order, label).tolist() == expected

@@ -11,7 +11,7 @@ from fakes import CLASSES, START
 from fedcopl.config import RunConfig
 from fedcopl.data.cache import PixelCache
 from fedcopl.data.dataset import ImageSet
-from fedcopl.data.images import ImageFiles
+from fedcopl.data.images import FilePage, ImageList
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.server import ServerState
 from fedcopl.files import make_private_folder, publish_text, write_text
@@ -39,7 +39,7 @@ def images(tmp_path):
     for number in range(3):
         Image.new("RGB", (8, 8), (number, 0, 0)).save(files / f"{number}.png")
     paths = sorted(files.iterdir())
-    return ImageSet(ImageFiles(paths), None, [path.name for path in paths])
+    return ImageSet(ImageList([FilePage(path) for path in paths]), None, [path.name for path in paths])
 
 
 def test_a_runs_folder(tmp_path, images):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedcopl.federation.transport import RoundReport
 from fedcopl.files import parse_json
 from fedcopl.run.loop import round_record
-from fedcopl.run.record import ClientRecord, measured, read_outcome, to_plain
+from fedcopl.run.record import ClientRecord, Measured, measured, read_outcome, to_plain
 from report.sample_results import of_sites, outcome_of, sample_results
 
 SMALL = sample_results(clients=2, classes=("cat", "dog"), rounds=2, every=1)
@@ -132,3 +132,10 @@ def test_a_round_records_each_accuracy_under_its_own_name():
     assert (record.round, record.macro, record.weighted, record.everywhere) == (2, 0.7, 10 / 12, 0.75)
     assert record.clients == (0.5, 0.9)
     assert record.untrained.macro == 0.25
+
+
+def test_clients_without_labelled_test_images_have_no_accuracy():
+    found = measured([(1, 2), (0, 0), (2, 2)], [(8, 20), (12, 20)])
+    assert (found.macro, found.weighted, found.everywhere) == (0.75, 0.75, 0.5)
+    assert found.clients == (0.5, None, 1.0)
+    assert measured([(0, 0)], [(0, 0)]) == Measured()

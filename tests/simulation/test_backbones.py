@@ -8,16 +8,15 @@ from safetensors.numpy import load_file
 from clip.test_resnet import TINY, openai_weights, plain_resnet
 from clip.tiny_clip import save_folder, tiny_model
 from fedcopl.config import RunConfig, as_published, override
-from fedcopl.data.catalog import load_digits
 from fedcopl.simulation import assemble
 from fedcopl.simulation.simulate import simulate
+from small_digits import small_digits
 
 
 @pytest.fixture
 def few_digits(monkeypatch):
     """Random weights learn nothing: a few images show as much as all."""
-    digits = load_digits()
-    few = digits.without(range(60, len(digits.train)), range(30, len(digits.test)), ())
+    few = small_digits(60, 30)
     monkeypatch.setattr(assemble, "load_dataset", lambda data: few)
 
 

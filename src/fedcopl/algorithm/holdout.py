@@ -7,7 +7,7 @@ another, make it less confident. Every number here is a sum over images, so that
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -60,7 +60,7 @@ class HoldoutState:
 
 
 def evenly_spaced(count: int, limit: int) -> IntArray:
-    """Return at most `most` indices below count, at even distances.
+    """Return at most `limit` indices below count, at even distances.
 
     >>> evenly_spaced(3, 5).tolist(), evenly_spaced(9, 5).tolist()
     ([0, 1, 2], [0, 2, 4, 6, 8])
@@ -94,7 +94,7 @@ def compare_training(before: FloatArray, after: FloatArray, labels: IntArray) ->
     """Compare a model with itself before training; also check that the pseudo labels generalise at all."""
     verdict = compare_models(before, after, labels)
     if not verdict.harm and verdict.after.agreed < MIN_AGREEMENT * verdict.after.images:
-        return HoldoutVerdict("no generalisation", verdict.before, verdict.after, verdict.shift)
+        return replace(verdict, harm="no generalisation")
     return verdict
 
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,33 +12,10 @@ from . import BoolArray, FloatArray, IntArray
 Score = tuple[int, int]  # images classified correctly, images tried
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """Three averages of the clients' accuracy, as shares from 0 to 1."""
-
-    macro: float  # unweighted mean over the clients, each on its own test part: the paper's number
-    weighted: float  # mean over the clients weighted by their test images
-    global_: float | None  # every client's model on the whole test set, averaged; None if not measured
-
-
-def accuracy(own: Sequence[Score], whole: Sequence[Score] | None = None) -> Accuracy:
-    """Average the clients' scores on their own test parts, and on the whole test set where measured.
-
-    A client without test images has no accuracy and is left out. If no client has any: ValueError.
-    """
-    tried = sum(examples for _, examples in own)
-    if tried == 0:
-        raise ValueError("no client has a test image")
-    return Accuracy(
-        macro=_mean_score(own),
-        weighted=sum(correct for correct, _ in own) / tried,
-        global_=None if whole is None else _mean_score(whole),
-    )
-
-
-def _mean_score(scores: Sequence[Score]) -> float:
-    fractions = [correct / examples for correct, examples in scores if examples > 0]
-    return math.fsum(fractions) / len(fractions)
+def macro_accuracy(scores: Sequence[Score]) -> float:
+    """Return the unweighted mean over the clients, without clients that have no test image: the paper's accuracy."""
+    shares = [correct / examples for correct, examples in scores if examples > 0]
+    return math.fsum(shares) / len(shares)
 
 
 def drift_diversity(updates: Sequence[NDArray[Any]]) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..plurals import counted
-from . import BoolArray, FloatArray, IntArray
+from . import BoolArray, FloatArray, IntArray, softmax
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _draw_dirichlet(
         if len(has_room) == 0:  # all train images are dealt; later classes have at most test images
             has_room = np.arange(clients)
         # Gamma draws divided by their sum are a Dirichlet draw, and so are those of some clients only.
-        shares[c, has_room] = _softmax(logs[c, has_room])
+        shares[c, has_room] = softmax(logs[c, has_room])
         counts[c, has_room] = _apportion(shares[c, has_room], size)
         client_sizes += counts[c]
     return counts, shares
@@ -133,12 +133,6 @@ def _log_gamma_draws(beta: float, shape: tuple[int, int], rng: np.random.Generat
     """
     draws: FloatArray = np.log(rng.standard_gamma(beta + 1, shape)) - rng.standard_exponential(shape) / beta
     return draws
-
-
-def _softmax(logs: FloatArray) -> FloatArray:
-    weights = np.exp(logs - logs.max())
-    shares: FloatArray = weights / weights.sum()
-    return shares
 
 
 def _normalise(weights: FloatArray) -> FloatArray:

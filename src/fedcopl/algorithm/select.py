@@ -55,11 +55,11 @@ def _picked(log_probs: FloatArray, quota: IntArray) -> FloatArray:
 
 
 def _best(scores: FloatArray, count: int) -> IntArray:
-    """Return the indices of the `wanted` highest scores (ties: the lower index)."""
+    """Return the indices of the `count` highest scores (ties: the lower index)."""
     if count >= len(scores):
         return np.arange(len(scores))
     lowest = np.partition(scores, -count)[-count]
-    reaching = np.flatnonzero(scores >= lowest)  # more than wanted only if some are equal to the lowest
+    reaching = np.flatnonzero(scores >= lowest)  # more than `count` only if some are equal to the lowest
     return reaching[np.argsort(-scores[reaching], kind="stable")[:count]]
 
 

@@ -69,7 +69,7 @@ def stream_changes(before: PredictedImages, recent: PredictedImages, random: np.
 
 
 def _class_prior_shift(before: PredictedImages, recent: PredictedImages) -> float:
-    return float(np.abs(before.posteriors.mean(axis=0) - recent.posteriors.mean(axis=0)).sum() / 2)
+    return float(np.abs(classes_moved(before, recent)).sum() / 2)
 
 
 def _low_confidence_share(before: PredictedImages, recent: PredictedImages) -> float:
@@ -114,8 +114,6 @@ def _concatenate(before: PredictedImages, recent: PredictedImages) -> PredictedI
 
 
 def _subsample(images: PredictedImages, random: np.random.Generator) -> PredictedImages:
-    return (
-        images
-        if len(images) <= _MAX_IMAGES
-        else images.rows(np.sort(random.choice(len(images), _MAX_IMAGES, replace=False)))
-    )
+    if len(images) <= _MAX_IMAGES:
+        return images
+    return images.rows(np.sort(random.choice(len(images), _MAX_IMAGES, replace=False)))

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import FloatArray, IntArray
+from . import FloatArray, IntArray, softmax
 
 _MIN_MASS = 1e-9  # a class with less than this in all images keeps its centre
 _MIN_SPREAD = 1e-8  # variance of a dimension in which all images are equal
@@ -57,7 +57,7 @@ def transduce(
         scores = weights.text * text_log_probs + weights.mixture * _log_likelihood(features, mixture)
         for _ in range(passes):
             neighbours = neighbour_terms(neighbour_index, affinity, mixture.assignments)
-            mixture = mixture._replace(assignments=_softmax(scores + neighbours))
+            mixture = mixture._replace(assignments=softmax(scores + neighbours))
         mixture = _refit(mixture)
     return mixture
 
@@ -120,9 +120,3 @@ def _refit(mixture: Mixture) -> Mixture:
         axis=0
     ) / len(z)
     return mixture._replace(centres=centres, spread=np.maximum(spread, _MIN_SPREAD))
-
-
-def _softmax(scores: FloatArray) -> FloatArray:
-    shares: FloatArray = np.exp(scores - scores.max(axis=1, keepdims=True))
-    shares /= shares.sum(axis=1, keepdims=True)
-    return shares

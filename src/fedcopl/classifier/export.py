@@ -2,13 +2,14 @@
 
 import json
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from textwrap import fill
 
 import numpy as np
+from jinja2 import Environment, StrictUndefined
 from safetensors.numpy import save
 
 from ..clip.formats.hugging_face import WEIGHT_FILES
@@ -17,7 +18,6 @@ from ..clip.known_models import RELEASES, locate
 from ..errors import RunFolderError
 from ..files import check_output_folder, publish_bytes, publish_text
 from ..plurals import counted
-from ..run.folder import SITE_PRIOR
 from .onnx_export import Difference, export_onnx
 from .predict import Classifier
 from .prior import PRIOR, Prior
@@ -25,31 +25,10 @@ from .recipe import ARRAYS, BACKBONE, CLASS_PRIOR, CONFIG, Recipe
 
 _TAGS = ("federated-learning", "unsupervised", "clip", "prompt-tuning")
 _ONNX_FILE, _ONNX_EXAMPLE = "classifier.onnx", "example_onnx.py"
-_ONNX_PRIOR = """\
-Its `logits` are log-probabilities. The class prior is the initializer `log_prior`, the logarithm of a share for each
-class, and can be given with the pixels:"""
-_ONNX_SETTING = """\
-```python
-log_prior = numpy.log(shares).astype("float32")  # one positive share per class, in their order
-session.run(["logits", "probabilities"], {"pixels": pixels, "log_prior": log_prior})
-```"""
-_OTHER_PRIOR = " Accuracy and threshold were measured with the class prior of its site."
-_USE = """\
-```sh
-pip install fedcopl
-fedcopl predict --classifier THIS-FOLDER PHOTOS -o predictions.csv
-```
-
-```python
-from fedcopl import Classifier
-
-classifier = Classifier.load("THIS-FOLDER")
-classifier.predict(["photo.jpg"])
-```"""
 
 
 def write_card(recipe: Recipe, arrays: Collection[str], onnx: Difference | None, prior: Prior | None = None) -> str:
-    """Return the model card; names of classes and sites are escaped.
+    """Return the model card, `model_card.md.jinja` filled in; names of classes and sites are escaped.
 
     Args:
         recipe: The classifier's description.
@@ -57,130 +36,31 @@ def write_card(recipe: Recipe, arrays: Collection[str], onnx: Difference | None,
         onnx: How far the ONNX file differs from torch, if there is one.
         prior: Its priors.
     """
-    client = recipe.about.get("client")
-    use = _USE
-    if not recipe.backbone.included and not recipe.backbone.is_known:  # the path of the CLIP model must be given
-        use = use.replace(" -o predictions.csv", " -o predictions.csv --backbone MODEL")
-        use = use.replace('load("THIS-FOLDER")', 'load("THIS-FOLDER", backbone="MODEL")')
-    abstains = "It never abstains: no threshold was measured."
-    if recipe.confidence is not None:
-        abstains = (
-            f"It abstains below a probability of {recipe.threshold:.4f}, which {recipe.share:.0%} of the "
-            f"{counted(recipe.confidence.images, 'unlabelled image')} of its own site do not reach. "
-            "The threshold tells how unusual an image is for the classifier, not how often it is wrong."
-        )
-    facts = {**recipe.about.get("training", {}), **recipe.about.get("versions", {})}
-    table = ["| | |", "|---|---|", *(f"| {_quoted(name)} | {_quoted(value)} |" for name, value in facts.items())]
-    parts = [
-        _head(recipe),
-        f"# Classifier of {_quoted(client)}" if client else "# Classifier",
-        fill(_summary(recipe), 120),
-        "The classes, in the order of the probabilities:",
-        "\n".join(f"    {name}" for name in recipe.classes),
-        "## How to use it",
-        use,
-        *_priors(recipe.classes, prior, recipe.about.get(CLASS_PRIOR)),
-        "## When it abstains",
-        fill(abstains, 120),
-        *(["## How it was trained", "\n".join(table)] if facts else []),
-        "## What is in it",
-        fill(_privacy(arrays), 120),
-        fill(_backbone(recipe), 120),
-        *_onnx(onnx, prior),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _head(recipe: Recipe) -> str:
-    """Return the YAML header for the hub; values are written as JSON, so that names cannot break out of it."""
-    release = RELEASES.get(recipe.backbone.name)
-    lines = [
-        "---",
-        "library_name: fedcopl",
-        "pipeline_tag: image-classification",
-        f"tags: {json.dumps([*_TAGS, recipe.config.method])}",
-        *([f"base_model: {json.dumps(release.name)}"] if release else []),
-        "---",
-    ]
-    return "\n".join(lines)
-
-
-def _summary(recipe: Recipe) -> str:
-    accuracy, measured = recipe.about.get("accuracy"), "The site has no labelled images: **accuracy is unknown**."
-    if accuracy is not None:
-        measured = (
-            f"Its accuracy on {counted(accuracy['images'], 'labelled test image')} of its site is "
-            f"**{accuracy['final']:.1%}**, that of zero-shot CLIP {accuracy['zero_shot']:.1%}. It may be lower on "
-            "images of other sites."
-        )
-    return (
-        f"It distinguishes {counted(len(recipe.classes), 'class')}. Several sites trained it without labels by the "
-        f"method `{recipe.config.method}` of fedcopl, on the frozen CLIP model {_quoted(recipe.backbone.name)}. "
-        + measured
-        + (_OTHER_PRIOR * (CLASS_PRIOR in recipe.about))
+    environment = Environment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
-
-
-def _priors(classes: Sequence[str], prior: Prior | None, origin: str | None) -> Iterator[str]:
-    """Yield the section about priors, with the class prior that the classifier uses."""
-    if prior is None:
-        return
-    model, has_prototypes = prior.model, prior.model.prototypes is not None
-    yield "## Priors"
-    yield fill(
-        "A prediction combines the model's probabilities, a logit bias that removes its preference for some classes"
-        + (", the distance to the prototype of each class over all sites" if has_prototypes else "")
-        + ", and the **class prior**, the shares of the classes where the image comes from: "
-        f"log p = {model.text_scale:g} log p(model)"
-        + (f" - {model.feature_scale / 2:g} distance^2" if has_prototypes else "")
-        + " + logit bias + log(class prior), up to a constant. It uses this class prior, "
-        + (f"**{_quoted(origin)}**, not that of its site:" if origin else "estimated without labels at its site:"),
-        120,
+    environment.filters |= {
+        "counted": counted,
+        "quoted": _quoted,
+        "paragraph": lambda text: fill(" ".join(text.split()), 120),
+        "json": json.dumps,  # in the YAML header: names cannot break out of it
+    }
+    about, backbone = recipe.about, recipe.backbone
+    template = files(__package__).joinpath("model_card.md.jinja").read_text(encoding="utf-8")
+    return environment.from_string(template).render(
+        recipe=recipe,
+        arrays=arrays,
+        onnx=onnx,
+        prior=prior,
+        tags=[*_TAGS, recipe.config.method],
+        base_model=RELEASES[backbone.name].name if backbone.name in RELEASES else None,
+        client=about.get("client"),
+        accuracy=about.get("accuracy"),
+        class_prior=about.get(CLASS_PRIOR),  # its origin, if it is not that of the site
+        needs_path=not backbone.included and not backbone.is_known,
+        facts={**about.get("training", {}), **about.get("versions", {})},
+        width=max(map(len, recipe.classes)),
     )
-    width = max(map(len, classes))
-    yield "\n".join(f"    {name:<{width}}  {share:7.2%}" for name, share in prior.named_class_prior(classes).items())
-    yield fill(
-        "For images with another class prior use `fedcopl predict --prior FILE` with a table `class,share`, "
-        "`--prior images` to estimate it from the images, or `--prior none` for that of all sites together; "
-        'in Python `classifier.with_prior({"class": share, ...})`, `("images", images)` and `("none")`.',
-        120,
-    )
-
-
-def _privacy(arrays: Collection[str]) -> str:
-    memory, class_prior = "memory keys" in arrays, f"{PRIOR}{SITE_PRIOR}" in arrays
-    return (
-        "Prompts: arrays that were trained on the site's images. They contain no image, but may reveal information "
-        "about the images: share this folder as you would any model that was trained on them. Personal arrays never "
-        "left the site during training; they are in this folder."
-        + (" So are the class prior above and the sums of image features over all sites." * class_prior)
-        + (f" **Features of some of the site's own images are in `{ARRAYS}`**: the method stores them." * memory)
-    )
-
-
-def _backbone(recipe: Recipe) -> str:
-    backbone = recipe.backbone
-    if backbone.included:
-        location = "is in `backbone/`"
-    elif backbone.is_known:
-        location = "is not in this folder; it is found by its name"
-    else:
-        location = "is not in this folder and has no public name: give its path with `--backbone`"
-    return f"The CLIP model {location}. It must have the fingerprint `{backbone.fingerprint}`."
-
-
-def _onnx(difference: Difference | None, prior: Prior | None) -> Iterator[str]:
-    if difference is not None:
-        yield "## ONNX"
-        yield fill(
-            f"`{_ONNX_FILE}` is the whole classifier with CLIP: `pixels` (uint8, batch x 3 x side x side) in, `logits` "
-            f"and `probabilities` out. On {difference.images} synthetic images its logits differ from torch's by at "
-            f"most {difference.logits:.1e}, its probabilities by {difference.probabilities:.1e}. "
-            f"`python {_ONNX_EXAMPLE} photo.jpg` uses it with onnxruntime, NumPy and Pillow only.",
-            120,
-        )
-        if prior is not None:
-            yield f"{_ONNX_PRIOR}\n\n{_ONNX_SETTING}"
 
 
 def _quoted(value: object) -> str:

@@ -19,16 +19,13 @@ from ..clip.preprocess import ImageTransform
 from ..data.cache import Cut
 from ..data.dataset import Skipped
 from ..data.decoding import BadImage, DecodeOptions
-from ..data.images import silence_decoders
+from ..data.images import FilePage, ImageList, ImageSource, pages_of, silence_decoders
 from ..data.in_memory import (
-    GivenPicture,
     Images,
     LabelsOfImages,
     class_numbers,
     files_below,
     gather,
-    open_picture,
-    pages_of,
 )
 from ..data.label_files import class_prior_of
 from ..data.parallel import in_order
@@ -45,7 +42,7 @@ class NamedImage(NamedTuple):
     """An image and its name."""
 
     name: str
-    picture: GivenPicture
+    picture: ImageSource
 
 
 class Prediction(NamedTuple):
@@ -60,7 +57,7 @@ class Prediction(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ImageBatch:
+class _ImageBatch:
     """Some images, decoded and resized; those that cannot be read have a reason instead."""
 
     names: Sequence[str]
@@ -68,7 +65,7 @@ class ImageBatch:
     problems: Mapping[int, str]
 
 
-def refuse_missing(paths: Iterable[str]) -> None:
+def check_paths_exist(paths: Iterable[str]) -> None:
     """Raise DataError if a path does not exist."""
     for path in paths:
         if not Path(path).exists():
@@ -81,7 +78,7 @@ def pictures_at(paths: Sequence[str], skipped: list[Skipped], options: DecodeOpt
     Raises:
         DataError: A path does not exist, or there is no image.
     """
-    refuse_missing(paths)
+    check_paths_exist(paths)
 
     def named() -> Iterator[NamedImage]:
         for path in map(Path, paths):
@@ -89,7 +86,7 @@ def pictures_at(paths: Sequence[str], skipped: list[Skipped], options: DecodeOpt
                 below = _named_below(path, skipped)
                 yield from (NamedImage((path / one.name).as_posix(), one.picture) for one in below)
             else:
-                yield NamedImage(path.as_posix(), path)
+                yield NamedImage(path.as_posix(), FilePage(path))
 
     pictures = every_page(named(), options)
     first = next(pictures, None)
@@ -101,7 +98,7 @@ def pictures_at(paths: Sequence[str], skipped: list[Skipped], options: DecodeOpt
 def _named_below(folder: Path, skipped: list[Skipped]) -> Iterator[NamedImage]:
     """Yield the images below a folder, named by their relative paths; other files are added to `skipped`."""
     root = folder.resolve()
-    return (NamedImage(file.relative_to(root).as_posix(), file) for file in files_below(root, skipped))
+    return (NamedImage(file.relative_to(root).as_posix(), FilePage(file)) for file in files_below(root, skipped))
 
 
 def every_page(pictures: Iterable[NamedImage], options: DecodeOptions) -> Iterator[NamedImage]:
@@ -115,7 +112,7 @@ def every_page(pictures: Iterable[NamedImage], options: DecodeOptions) -> Iterat
         )
 
 
-def batches(pictures: Iterable[NamedImage], cut: Cut, options: DecodeOptions) -> Iterator[ImageBatch]:
+def batches(pictures: Iterable[NamedImage], cut: Cut, options: DecodeOptions) -> Iterator[_ImageBatch]:
     """Yield all images in batches of a fixed size.
 
     Args:
@@ -126,17 +123,17 @@ def batches(pictures: Iterable[NamedImage], cut: Cut, options: DecodeOptions) ->
     waiting = iter(pictures)
     while chunk := list(islice(waiting, ENCODE_BATCH)):
         with silence_decoders():
-            given = [image.picture for image in chunk]
-            opened = list(in_order(partial(_open, given, cut, options), len(chunk)))
+            images = ImageList([image.picture for image in chunk]).with_options(options)
+            opened = list(in_order(partial(_open, images, cut), len(chunk)))
         good = [pixels for pixels in opened if not isinstance(pixels, str)]
         problems = {index: reason for index, reason in enumerate(opened) if isinstance(reason, str)}
         pixels = np.stack(good) if good else np.zeros((0,), np.uint8)
-        yield ImageBatch([image.name for image in chunk], pixels, problems)
+        yield _ImageBatch([image.name for image in chunk], pixels, problems)
 
 
-def _open(pictures: Sequence[GivenPicture], cut: Cut, options: DecodeOptions, index: int) -> NDArray[np.uint8] | str:
+def _open(images: ImageList, cut: Cut, index: int) -> NDArray[np.uint8] | str:
     try:
-        return cut(open_picture(pictures[index], options))
+        return cut(images[index])
     except BadImage as reason:
         return str(reason)
 
@@ -377,7 +374,11 @@ class Classifier:
         if isinstance(prior, Mapping):
             return self.with_class_prior(class_prior_of(prior, self.recipe.classes, "prior"))
         if prior == "none":
-            return self if self.prior is None else self._with(self.prior.pooled(), "of all sites together")
+            return (
+                self
+                if self.prior is None
+                else self._with(self.prior.with_class_prior(self.prior.model.class_prior), "of all sites together")
+            )
         if prior != "images":
             raise ConfigError(f'prior: must be "none", "images" or a share for each class, not {prior!r}')
         if images is None:
@@ -417,7 +418,7 @@ class Classifier:
         export(self, Path(folder), onnx=onnx, with_backbone=with_backbone)
         return Path(folder)
 
-    def batches(self, pictures: Iterable[NamedImage]) -> Iterator[ImageBatch]:
+    def batches(self, pictures: Iterable[NamedImage]) -> Iterator[_ImageBatch]:
         """Yield the images in preprocessed batches."""
         return batches(pictures, self.predictor.transform.cut, self.recipe.decode_options)
 

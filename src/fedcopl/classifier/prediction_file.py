@@ -9,12 +9,13 @@ import csv
 import io
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -92,7 +93,7 @@ class _JsonRows:
 _PredictionRows = _CsvRows | _JsonRows
 
 
-def choose_rows(out: str, form: str | None, top: int) -> _PredictionRows:
+def choose_format(out: str, form: str | None, top: int) -> _PredictionRows:
     """Return the format given by name, else by the file's extension; CSV for standard output.
 
     Raises:
@@ -263,50 +264,47 @@ class Tally:
         self.skipped.clear()
 
 
-def label_to_stream(
+def label_images(
     classifier: Classifier,
     paths: Sequence[str],
     rows: _PredictionRows,
     threshold: float | None,
-    out: TextIO,
-    progress: Callable[[Tally], None],
-) -> Tally:
-    """Write predictions to a stream, batch by batch."""
-    tally = Tally()
-    pictures = pictures_at(paths, tally.skipped, classifier.recipe.decode_options)
-    out.write(rows.header)
-    for batch in classifier.prediction_batches(pictures, top=rows.top, threshold=threshold):
-        out.write("".join(map(rows.line, batch)))
-        out.flush()
-        tally.add(batch)
-        progress(tally)
-    tally.count_skipped()
-    return tally
-
-
-def label_to_file(
-    classifier: Classifier,
-    paths: Sequence[str],
-    rows: _PredictionRows,
-    threshold: float | None,
-    out: Path,
+    out: str,
     progress: Callable[[Tally], None],
     *,
     overwrite: bool = False,
 ) -> Tally:
-    """Write predictions to a file, resuming an interrupted labelling."""
+    """Write predictions, batch by batch, to standard output (-) or a file; an interrupted labelling is resumed.
+
+    Args:
+        classifier: The classifier.
+        paths: Images, and folders of images.
+        rows: The format.
+        threshold: The probability below which it abstains; None: the classifier's own.
+        out: The file, or - for standard output.
+        progress: Called after each batch.
+        overwrite: Whether to replace an existing file.
+    """
     tally = Tally()
     pictures = pictures_at(paths, tally.skipped, classifier.recipe.decode_options)
     limit = classifier.threshold if threshold is None else threshold
     options = {"classifier": classifier.fingerprint, "threshold": limit, "format": type(rows).__name__, "top": rows.top}
-    file = PredictionFile(out, rows, options)
-    with file.held():
-        tally.resumed = file.open(overwrite)
-        file.skip_written(pictures)
+    file = None if out == "-" else PredictionFile(Path(out), rows, options)
+    with nullcontext() if file is None else file.held():
+        if file is None:
+            sys.stdout.write(rows.header)
+        else:
+            tally.resumed = file.open(overwrite)
+            file.skip_written(pictures)
         for batch in classifier.prediction_batches(pictures, top=rows.top, threshold=threshold):
-            file.append(batch)
+            if file is None:
+                sys.stdout.write("".join(map(rows.line, batch)))
+                sys.stdout.flush()
+            else:
+                file.append(batch)
             tally.add(batch)
             progress(tally)
-        file.finish()
+        if file is not None:
+            file.finish()
     tally.count_skipped()
     return tally

@@ -62,10 +62,6 @@ class Prior:
         """Return log p~ of images, (n, C), from log p, (n, C), and the features of zero-shot CLIP, (n, d)."""
         return self.model.log_posteriors(log_probs, features, self.class_prior)
 
-    def pooled(self) -> "Prior":
-        """Return the prior with the class prior of all sites together."""
-        return self.with_class_prior(self.model.class_prior)
-
     def with_class_prior(self, class_prior: FloatArray) -> "Prior":
         """Return the prior with this class prior, (C,)."""
         return replace(self, class_prior=class_prior)

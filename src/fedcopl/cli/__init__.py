@@ -1,9 +1,11 @@
 """The command line: a command is a thin layer over one function."""
 
 import platform
+import re
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from importlib.metadata import PackageNotFoundError, entry_points
+from importlib.metadata import PackageNotFoundError, entry_points, requires
 from importlib.metadata import version as version_of
 from typing import Annotated, NoReturn
 
@@ -21,19 +23,7 @@ from .server import audit, server, status, stop
 from .study import doctor, methods, new, privacy
 
 _PACKAGES = ("torch", "numpy", "pillow", "tokenizers", "safetensors", "pydantic", "scikit-learn")
-_EXTRAS = {  # extra -> the packages that it installs
-    "hub": ("huggingface-hub",),
-    "parquet": ("pyarrow",),
-    "datasets": ("datasets",),
-    "tiff": ("tifffile", "imagecodecs"),
-    "dicom": ("pydicom", "python-gdcm"),
-    "heic": ("pillow-heif",),
-    "flower": ("flwr",),
-    "privacy": ("dp-accounting", "cryptography"),
-    "web": ("starlette", "uvicorn"),
-    "onnx": ("onnx", "onnxruntime"),
-    "experiments": ("fedcopl-experiments",),
-}
+_COMBINED_EXTRAS = ("all", "dev", "flower-simulation")
 _OTHER_PACKAGE = {  # commands of the package fedcopl-experiments
     "reproduce": "Make a table or figure of the paper (needs the package fedcopl-experiments).",
     "results": "List or export stored results (needs the package fedcopl-experiments).",
@@ -98,11 +88,20 @@ def _installed_versions() -> Iterator[str]:
     yield f"{'python':<14}{platform.python_version()} on {platform.system()} {platform.machine()}"
     for package in _PACKAGES:
         yield f"{package:<14}{_version(package) or 'missing'}"
-    for extra, packages in _EXTRAS.items():
+    for extra, packages in _extras().items():
         versions = [f"{package} {_version(package)}" for package in packages if _version(package)]
         complete = len(versions) == len(packages)
         yield f"{f'[{extra}]':<14}" + (", ".join(versions) if complete else f"no: pip install 'fedcopl[{extra}]'")
     yield f"{'cache':<14}{default_folder()}"
+
+
+def _extras() -> dict[str, list[str]]:
+    """Return the packages of each extra, from our metadata, without extras that combine others."""
+    packages: dict[str, list[str]] = defaultdict(list)
+    for line in requires("fedcopl") or ():
+        if needed := re.fullmatch(r"""([\w.-]+).*; *extra == ['"]([\w-]+)['"]""", line):
+            packages[needed[2]].append(needed[1])
+    return {extra: names for extra, names in packages.items() if extra not in _COMBINED_EXTRAS}
 
 
 def _version(package: str) -> str | None:

@@ -32,11 +32,10 @@ _CHANGES = {  # title, and what the number is
     "doubt": ("confidence", "share of unsure images, 5 % before"),
     "looks": ("features", "difference of the distances to the prototypes"),
 }
-_ClientOption = Annotated[str | None, typer.Option(help="Client whose classifier to use, for the folder of a run.")]
-_BackboneOption = Annotated[
-    str | None,
-    typer.Option(help="Name or path of the CLIP model (default: that of the run; with --zero-shot ViT-B/32)."),
+_ClientOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Client whose classifier to use, for the folder of a run.")
 ]
+_BackboneOption = Annotated[str | None, typer.Option(help="Name or path of the CLIP model (default: that of the run).")]
 _DeviceOption = Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Device of the model.")]
 
 
@@ -51,7 +50,10 @@ def predict(
     ] = False,
     classes: Annotated[Path | None, typer.Option(help="For --zero-shot: file of class names, one per line.")] = None,
     out: Annotated[
-        str, typer.Option("--out", "-o", help="File for the predictions, .csv or .jsonl; -: standard output.")
+        str,
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="File for the predictions, .csv or .jsonl; -: standard output."
+        ),
     ] = "-",
     client: _ClientOption = None,
     top: Annotated[int, typer.Option(min=0, help="Number of most probable classes to write per image.")] = 3,
@@ -82,7 +84,10 @@ def predict(
             "(images; they are read twice), or from a FILE: a table `class,share`, or JSON.",
         ),
     ] = "site",
-    backbone: _BackboneOption = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(help="Name or path of the CLIP model (default: that of the run; with --zero-shot ViT-B/32)."),
+    ] = None,
     device: _DeviceOption = "auto",
     plugin: PluginFiles = None,
 ) -> None:
@@ -97,11 +102,11 @@ def predict(
         raise ConfigError("--abstain-share, --abstain-below: both set the threshold; use one of them")
     if out != "-":
         check_output_file(Path(out), overwrite=overwrite)
-    from ..classifier.predict import pictures_at, refuse_missing
-    from ..classifier.prediction_file import choose_rows, label_to_file, label_to_stream
+    from ..classifier.predict import check_paths_exist, pictures_at
+    from ..classifier.prediction_file import choose_format, label_images
 
-    rows = choose_rows(out, form, top)
-    refuse_missing(images)  # before the model is loaded
+    rows = choose_format(out, form, top)
+    check_paths_exist(images)  # before the model is loaded
     shares = _read_shares(prior, ("site", "none", "images"))
     loaded = _load(classifier, classes, client, backbone, device)
     if share is not None:
@@ -112,10 +117,7 @@ def predict(
             loaded = loaded.fitted_to(pictures_at(images, [], loaded.recipe.decode_options))
         loaded = _with_prior(loaded, prior, shares)
         with _progress() as progress:
-            if out == "-":
-                tally = label_to_stream(loaded, images, rows, threshold, sys.stdout, progress)
-            else:
-                tally = label_to_file(loaded, images, rows, threshold, Path(out), progress, overwrite=overwrite)
+            tally = label_images(loaded, images, rows, threshold, out, progress, overwrite=overwrite)
     except KeyboardInterrupt as error:
         hint = "" if out == "-" else "; the same command continues"
         raise Interrupted(f"stopped{hint}") from error
@@ -218,7 +220,7 @@ def _progress() -> Iterator[Callable[["Tally"], None]]:
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; it must be new.")],
-    client: Annotated[str | None, typer.Option(help="Client whose classifier to export.")] = None,
+    client: Annotated[str | None, typer.Option(metavar="NAME", help="Client whose classifier to export.")] = None,
     everyone: Annotated[
         bool, typer.Option("--all", help="Export the classifiers of all clients, each to a folder of its own.")
     ] = False,
@@ -293,7 +295,8 @@ def drift(
     recent: Annotated[list[str], typer.Argument(help="Recent images, and folders of them.")],
     classifier: Annotated[Path, typer.Option("--classifier", "-c", help="Folder of `fedcopl export` or of a run.")],
     before: Annotated[
-        list[str], typer.Option(help="Images of the time of the run, or a folder of them; may be repeated.")
+        list[str],
+        typer.Option(metavar="PATH", help="Images of the time of the run, or a folder of them; may be repeated."),
     ],
     client: _ClientOption = None,
     backbone: _BackboneOption = None,
@@ -304,9 +307,9 @@ def drift(
     """Test without labels whether recent images differ from earlier ones; exit code 1 if they do."""
     from ..classifier.drift import compare_streams
     from ..classifier.loading import load
-    from ..classifier.predict import pictures_at, refuse_missing
+    from ..classifier.predict import check_paths_exist, pictures_at
 
-    refuse_missing([*before, *recent])  # before the model is loaded
+    check_paths_exist([*before, *recent])  # before the model is loaded
     loaded = load(classifier, client=client, backbone=backbone, device=device)
     earlier, later = (pictures_at(paths, [], loaded.recipe.decode_options) for paths in (before, recent))
     report = compare_streams(loaded, earlier, later)

@@ -60,6 +60,7 @@ def _list_sources() -> None:
     for name, source in SOURCES.items():
         table.add_row(name, source.about, "yes" if name in DOWNLOADS else "")
     Console(highlight=False).print(table)
+    print_next(("fedcopl", "data", "check", "NAME", "PATH"), ("fedcopl", "data", "get", "NAME", "FOLDER"))
 
 
 @app.command("check")
@@ -85,8 +86,12 @@ def _check(
         print(json.dumps(_as_json(dataset_survey, sentences)))
     else:
         _print(dataset_survey, sentences, None if list_all else _MAX_LISTED)
-        is_study = name.endswith(".toml")
-        print_next(("fedcopl", "run", name, "method=priors") if is_study else ("fedcopl", "new", "STUDY"))
+        print_next(_after_check(name))
+
+
+def _after_check(name: str) -> tuple[str, ...]:
+    """Return the command that follows when the images are as expected."""
+    return ("fedcopl", "run", name, "method=priors") if name.endswith(".toml") else ("fedcopl", "new", "STUDY")
 
 
 @app.command("show")
@@ -107,11 +112,12 @@ def _show(
     print(sheet)
     if dataset.train.labels is None:
         Console(stderr=True).print(f"{name} has no labels: no picture of the classes per client", highlight=False)
-        return
-    parts = partition_dataset(dataset, config.data, config.seed)
-    counts = counts_by_client(dataset.train.labels, parts.train, len(dataset.classes))
-    heat_map(counts, dataset.classes, client_names(dataset, config.data), heat)
-    print(heat)
+    else:
+        parts = partition_dataset(dataset, config.data, config.seed)
+        counts = counts_by_client(dataset.train.labels, parts.train, len(dataset.classes))
+        heat_map(counts, dataset.classes, client_names(dataset, config.data), heat)
+        print(heat)
+    print_next(_after_check(name))
 
 
 @app.command("get")
@@ -120,6 +126,7 @@ def _get(
     folder: Annotated[Path, typer.Argument(help="Folder to download to.")],
 ) -> None:
     """Download a data set whose publisher allows it; an interrupted download continues."""
+    check_output_folder(folder)
     with progress_bar(f"downloading {name}", DownloadColumn()) as progress:
         print(download_dataset(name, folder, progress))
     print_next(("fedcopl", "data", "check", name, folder))
@@ -236,6 +243,7 @@ def _info() -> None:
     console.print(
         f"{cache.folder}: {counted(len(entries), 'entry', 'entries')}, {size(sum(entry.size for entry in entries))}"
     )
+    print_next("fedcopl cache clear  # a run fills it again" if entries else "fedcopl run  # fills the cache")
 
 
 @cache_app.command("clear")
@@ -245,3 +253,4 @@ def _clear() -> None:
     freed = sum(entry.size for entry in cache.entries())
     cache.clear()
     print(f"{cache.folder}: {size(freed)} freed")
+    print_next("fedcopl run  # fills the cache again")

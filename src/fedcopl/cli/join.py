@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..config import override
-from ..deployment.wire.addresses import check_site_name
+from ..deployment.addresses import check_site_name
 from ..errors import ConfigError, Interrupted
 from ..plurals import counted
 from ..progress import watch_site
@@ -117,10 +117,10 @@ def join(
     foreign = sorted(set(own) - {"model", "data"})
     if foreign:
         raise ConfigError(f"{foreign[0]}: is set by the server; a site sets model.* and data.* for its own files")
+    from ..deployment.keys import site_key
     from ..deployment.site.policies import DEFAULT_SHARE, Consent, Limits, choose_agreement
     from ..deployment.site.running_site import RunningSite, SiteHome
     from ..deployment.site.site_process import ServerAddress, check_server
-    from ..deployment.site_keys import site_key
 
     consent = Consent(tuple(share or DEFAULT_SHARE), min_sites, min_noise, min_images, not no_secure_aggregation)
     limits, files = Limits.from_pairs(limit or ()), own.get("data", {})

@@ -29,15 +29,22 @@ def _list_models() -> None:
         tested = "yes" if measurement or not model.loads else "no"
         table.add_row(model.name, model.purpose, model.licence, size, "yes" if model.loads else "no", tested)
     Console(highlight=False).print(table)
+    print_next(("fedcopl", "models", "show", "NAME"), ("fedcopl", "models", "fetch", "NAME"))
 
 
 @app.command("show")
 def _show(name: _ModelName) -> None:
     """Print the details of one model."""
-    from ..clip.known_models import about, known_model
+    from ..clip.known_models import BUILT_IN, RELEASES, about, known_model
 
-    for title, text in about(known_model(name)):
+    if name in BUILT_IN:
+        raise ConfigError(f"{name}: is embedded in this package; fedcopl models check {name} prints its details")
+    model = RELEASES.get(name) or known_model(name)  # a release may also have OpenAI's name
+    for title, text in about(model):
         print(f"{title:<12}{text}")
+    if model.weights:
+        print(f"{'files':<12}{', '.join([*model.other_files, model.weights])}")
+    print_next(("fedcopl", "models", "fetch" if model.weights else "check", name if model.weights else "PATH"))
 
 
 @app.command("check")
@@ -67,14 +74,15 @@ def _check(
 @app.command("fetch")
 def _fetch(name: _ModelName) -> None:
     """Download a model into the hub's cache, or print which files to put where."""
-    from ..clip.known_models import BUILT_IN, RELEASES, find_or_download, known_model
+    from ..clip.known_models import BUILT_IN, RELEASES, known_model, locate
 
     if name in BUILT_IN:
         print(BUILT_IN[name])
+        print_next(("fedcopl", "run", f"model.backbone={name}"))
         return
     if name not in RELEASES:
         model = known_model(name)
         reason = "has no pinned release: download it yourself and use its path" if model.loads else "cannot be loaded"
         raise ConfigError(f"{name}: {reason}")
-    print(find_or_download(name))
+    print(locate(name))
     print_next(("fedcopl", "run", "STUDY.toml", f"model.backbone={name}", "method=priors"))

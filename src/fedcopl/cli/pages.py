@@ -1,19 +1,17 @@
 """`fedcopl report`, `review` and `watch`: pages about a run and about a site's labels."""
 
 import json
-import shlex
 import sys
 import webbrowser
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ..errors import FedCoPLError, Interrupted, RunFolderError, printable
-from ..files import check_output_file, no_folder
+from ..files import check_output_file, no_folder, write_text
 from ..plurals import counted
 from .command import PluginFiles
 from .data import progress_bar
@@ -43,7 +41,7 @@ def report(
             "--out", "-o", help="The page to write; without it RUN/report.html, or comparison.html.", show_default=False
         ),
     ] = None,
-    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    open_it: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
     """Write a self-contained HTML page about a run, or one that compares several.
 
@@ -51,7 +49,7 @@ def report(
     """
     if out is not None:
         check_output_file(out)
-    from ..report.comparison import write_comparison
+    from ..report.comparison import render_comparison
     from ..report.run_page import write_report
 
     runs = _read(folders)
@@ -59,10 +57,10 @@ def report(
         page = write_report(runs[0].folder, out)
     else:
         page = out or _COMPARISON
-        write_comparison(page, runs)
+        write_text(page, render_comparison(runs))
     print(page)
     print_next(*_after_report(runs))
-    if show and not webbrowser.open(page.resolve().as_uri()):
+    if open_it and not webbrowser.open(page.resolve().as_uri()):
         print("note: no browser was found to open it with", file=sys.stderr)
 
 
@@ -81,11 +79,18 @@ def _after_report(runs: "list[ComparedRun]") -> Iterator[Sequence[object]]:
             yield "fedcopl", "predict", "PHOTOS", "-c", folder, *client
 
 
+def _check_is_folder(path: Path, advice: str) -> None:
+    if not path.is_dir():
+        raise RunFolderError(f"{path}: {no_folder(path)}; {advice}")
+
+
 def _read(folders: list[Path]) -> "list[ComparedRun]":
     """Read each run once; runs without a finished round are skipped unless requested by name."""
     from ..report.comparison import ComparedRun
     from ..run.folder import NothingYet, find_runs, read_so_far
 
+    for folder in folders:
+        _check_is_folder(folder, "name the folder of a run, or one that holds runs")
     requested = {folder.resolve() for folder in folders}
     paths: dict[Path, Path] = {}
     for path in (path for folder in folders for path in find_runs(folder)):
@@ -108,48 +113,30 @@ def _read(folders: list[Path]) -> "list[ComparedRun]":
 _RunArgument = Annotated[Path, typer.Argument(help="Folder of a run, or of a site.", show_default=False)]
 _Port = Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes any free one.", min=0, max=65535)]
 _OpenIt = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
-
-
-class _WhichLabels(StrEnum):
-    """Labels that are reviewed."""
-
-    FINAL = "final"
-    REFRESH = "refresh"
-
-
-_Whose = Annotated[
-    str | None,
-    typer.Option(help="Client whose images are reviewed; not needed if there is only one.", show_default=False),
-]
-_Shown = Annotated[
-    _WhichLabels, typer.Option(help="Labels to review: by the final classifier, or pseudo labels of the last refresh.")
-]
-_ExportFile = Annotated[
-    Path | None, typer.Option(help="Write all answers to this new CSV file and exit.", show_default=False)
-]
-_ManifestFile = Annotated[
-    Path | None,
-    typer.Option(help="Write a manifest with the random sample as test images and exit.", show_default=False),
-]
-_MergedFile = Annotated[
-    Path | None,
-    typer.Option(
-        help="Add a second reviewer's answers from a file of --export, and list the differences.", show_default=False
-    ),
-]
+_Labels = Literal["final", "refresh"]
 
 
 def review(
     run: _RunArgument,
-    client: _Whose = None,
-    labels: _Shown = _WhichLabels.FINAL,
+    client: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Client whose images are reviewed; not needed if there is only one."),
+    ] = None,
+    labels: Annotated[
+        _Labels, typer.Option(help="Labels to review: by the final classifier, or pseudo labels of the last refresh.")
+    ] = "final",
     port: _Port = 0,
     open_it: _OpenIt = False,
     score: Annotated[bool, typer.Option("--score", help="Print the estimated accuracy and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --score: one JSON object.")] = False,
-    export: _ExportFile = None,
-    manifest: _ManifestFile = None,
-    merge: _MergedFile = None,
+    export: Annotated[Path | None, typer.Option(help="Write all answers to this new CSV file and exit.")] = None,
+    manifest: Annotated[
+        Path | None, typer.Option(help="Write a manifest with the random sample as test images and exit.")
+    ] = None,
+    merge: Annotated[
+        Path | None,
+        typer.Option(help="Add a second reviewer's answers from a file of --export, and list the differences."),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
     plugin: PluginFiles = None,
 ) -> None:
@@ -171,8 +158,10 @@ def review(
     survey = SampleSurvey(gallery, Answers(run, gallery.client))
     if merge is not None:
         _merge(survey, merge)
+        if export is None and manifest is None and not score:
+            _print_next(survey, survey.keep_outcome(), run)
     if export is not None:
-        _export(survey, export)
+        _export(survey, export, run)
     if manifest is not None:
         _manifest(survey, manifest, run / "settings.toml")
     if score:
@@ -192,12 +181,12 @@ def _print_next(survey: "SampleSurvey", outcome: "SampleOutcome", run: Path) -> 
         print_next(review)
 
 
-def _labelled(gallery: "Gallery", run: Path, labels: _WhichLabels) -> "Gallery":
+def _labelled(gallery: "Gallery", run: Path, labels: _Labels) -> "Gallery":
     """Load the labels of the finished classifier, or of the last refresh, and print which ones."""
     from ..review.images import with_final_labels
 
     reason = ""
-    if labels is _WhichLabels.FINAL:
+    if labels == "final":
         try:
             with progress_bar("applying the finished classifier") as progress:
                 gallery = with_final_labels(gallery, run, progress)
@@ -208,18 +197,13 @@ def _labelled(gallery: "Gallery", run: Path, labels: _WhichLabels) -> "Gallery":
 
 
 def _serve(survey: "SampleSurvey", run: Path, port: int, open_it: bool) -> None:
-    from ..local_page.serving import new_token, serve
+    from ..local_page.serving import serve
     from ..review.page import ReviewPage
 
     images = len(survey.gallery.names)
     print(f"{survey.gallery.client}: {counted(images, 'image')}. Open this address; Ctrl-C to stop.", file=sys.stderr)
     try:
-        serve(
-            lambda keys: ReviewPage(survey, keys).app(),
-            port=port,
-            token=new_token(),
-            open_it=open_it,
-        )
+        serve(lambda keys: ReviewPage(survey, keys).app(), port=port, open_it=open_it)
     except KeyboardInterrupt as error:
         outcome, answered = survey.keep_outcome(), len(survey.answers.current())
         if not answered:
@@ -230,14 +214,16 @@ def _serve(survey: "SampleSurvey", run: Path, port: int, open_it: bool) -> None:
         raise Interrupted(f"stopped; {kept} in {survey.answers.path}") from error
 
 
-def _export(survey: "SampleSurvey", path: Path) -> None:
-    from ..files import write_text
+def _export(survey: "SampleSurvey", path: Path, run: Path) -> None:
     from ..review.sample_survey import answers_csv
 
     answers = survey.answers.current().values()
     write_text(path, answers_csv(answers))
     print(f"{path}: {counted(len(answers), 'answer')}")
-    print_next(("fedcopl", "run", "STUDY.toml", f"data.corrections={path}"))
+    if answers:
+        print_next(("fedcopl", "run", "STUDY.toml", f"data.corrections={path}"))
+    else:
+        print_next(("fedcopl", "review", run, "--client", survey.gallery.client))
 
 
 def _merge(survey: "SampleSurvey", path: Path) -> None:
@@ -259,9 +245,9 @@ def _manifest(survey: "SampleSurvey", path: Path, settings: Path) -> None:
     from ..review.sample_survey import write_manifest
 
     tested, classes = write_manifest(survey, path)
-    print(f"{path}: {counted(tested, 'labelled test image')}; try them with:")
+    print(f"{path}: {counted(tested, 'labelled test image')}")
     given = [f"data.path={path}", f"data.classes_file={classes}", "data.partition=iid", "data.clients=1"]
-    print(shlex.join(["fedcopl", "run", str(settings), "data.source=manifest", *given]))
+    print_next(("fedcopl", "run", settings, "data.source=manifest", *given))
 
 
 def _in_words(survey: "SampleSurvey", outcome: "SampleOutcome") -> str:
@@ -304,8 +290,7 @@ def watch(run: _RunArgument, port: _Port = 0, open_it: _OpenIt = False) -> None:
     With a folder of several runs, of a server or of a site the page compares its runs. With a fixed --port an open
     page reconnects when this command is started again.
     """
-    if not run.is_dir():
-        raise RunFolderError(f"{run}: {no_folder(run)}; name the folder of a run that has started")
+    _check_is_folder(run, "name the folder of a run that has started")
     from ..data.cache import default_folder
     from ..local_page.serving import persistent_token, serve
     from ..watch import LivePage
@@ -313,11 +298,6 @@ def watch(run: _RunArgument, port: _Port = 0, open_it: _OpenIt = False) -> None:
     token = persistent_token(default_folder() / "watch.key", str(run.resolve()))
     print(f"{run}: open this address; Ctrl-C to stop.", file=sys.stderr)
     try:
-        serve(
-            lambda keys: LivePage(run, keys).app(),
-            port=port,
-            token=token,
-            open_it=open_it,
-        )
+        serve(lambda keys: LivePage(run, keys).app(), port=port, token=token, open_it=open_it)
     except KeyboardInterrupt as error:
         raise Interrupted("stopped watching; the run is not touched") from error

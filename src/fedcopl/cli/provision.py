@@ -53,21 +53,23 @@ def provision(
         print_next(f"edit this file, then: {shlex.join(['fedcopl', 'provision', str(study)])}")
         return
     check_output_folder(out)
-    prepared, folder, today = provisioning.prepare_study(study), provisioning.StudyFolder(out), today_utc()
+    folder = provisioning.StudyFolder(out, provisioning.prepare_study(study), today_utc())
     if revoke:
-        packages = provisioning.revoke(prepared, folder, revoke, today)
+        packages = folder.revoke(revoke)
     elif renew:
-        packages = provisioning.renew(prepared, folder, renew, today)
+        packages = folder.renew(renew)
     elif admit:
-        packages = provisioning.admit_key(prepared, folder, admit, today)
+        packages = folder.admit(admit)
     else:
-        packages = provisioning.provision(prepared, folder, today)
+        packages = folder.provision()
     for one in packages:
         secret = ", contains a key: keep it secret" if one.has_key or one.name == "server" else ""
         typer.echo(f"{one.name:<16}{one.path}   {one.digest}{secret}")
-    typer.echo("\nSend each file to its owner only, and compare the digests over another channel. Then:")
-    typer.echo("  fedcopl server server.fedcopl                 on the server (fedcopl admit if it is running)")
-    typer.echo("  fedcopl join SITE.fedcopl --images FOLDER     at each site")
+    typer.echo("\nSend each file to its owner only, and compare the digests over another channel.")
+    print_next(
+        "on the server: fedcopl server server.fedcopl  # fedcopl admit server.fedcopl if it is running",
+        "at each site: fedcopl join SITE.fedcopl --images FOLDER",
+    )
 
 
 def admit(
@@ -75,16 +77,17 @@ def admit(
     folder: Annotated[Path, typer.Option(help="Folder of the server.")] = SERVER_FOLDER,
 ) -> None:
     """Add or revoke sites on a server, also while it runs: exactly the sites in the package may join."""
-    from ..deployment.packages import install_server_package
-    from ..deployment.site_keys import read_site_keys
+    from ..deployment.keys import read_site_keys
+    from ..deployment.packages import install
 
     before = set(read_site_keys(folder / "sites"))
-    installed = install_server_package(package, folder)
+    installed = install(package, folder, "server")
     now = set(read_site_keys(folder / "sites"))
     typer.echo(f"{installed.notes.study}: sites that may join: {', '.join(sorted(now)) or 'none'}")
     if before - now:
         typer.echo(f"revoked: {', '.join(sorted(before - now))}")
     typer.echo("New settings and a new certificate are used from the next start of the server.")
+    print_next(("fedcopl", "server", "--folder", folder), ("fedcopl", "status", "--folder", folder))
 
 
 def install_package(given: list[str], folder: Path, kind: Literal["site", "server"]) -> "PackageNotes | None":
@@ -101,8 +104,7 @@ def install_package(given: list[str], folder: Path, kind: Literal["site", "serve
 
     # The first argument of a server may also be a settings file.
     if given and "=" not in given[0] and (kind == "site" or given[0].endswith(packages.SUFFIX)):
-        install = packages.install_site_package if kind == "site" else packages.install_server_package
-        package = install(Path(given.pop(0)), folder)
+        package = packages.install(Path(given.pop(0)), folder, kind)
         about = f"{package.notes.study}: {package.notes.name}, {package.notes.address}; digest {package.digest}"
         typer.echo(f"{'package':<23}{about}", err=True)
     for one in packages.expiries(folder) if folder.is_dir() else ():
@@ -127,7 +129,7 @@ def service(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the two files.")] = Path(),
 ) -> None:
     """Write a systemd unit and a Containerfile for a site or a server; nothing is installed or started."""
-    from ..deployment.service_files import Service
+    from ..deployment.processes import Service
     from ..files import publish_text
 
     definition = Service(role, home.absolute(), images.absolute() if images else None, user, tuple(arguments or ()))
@@ -143,4 +145,8 @@ def service(
     typer.echo(f"  useradd --system --home-dir {definition.home} {user}; install -d -m 700 -o {user} {definition.home}")
     typer.echo(f"  cd {definition.home} && runuser -u {user} -- {first} --folder {folder}")
     typer.echo(f"  install -m 644 {unit.name} /etc/systemd/system/ && systemctl enable --now {unit.stem}")
-    typer.echo(f"Then: systemctl stop|restart {unit.stem}, journalctl -u {unit.stem}, fedcopl status --folder {folder}")
+    print_next(
+        f"fedcopl status --folder {folder}",
+        f"journalctl -u {unit.stem}",
+        f"systemctl stop {unit.stem}",
+    )

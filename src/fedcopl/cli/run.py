@@ -4,12 +4,11 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from enum import StrEnum
 from functools import partial
 from importlib.resources import as_file, files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -24,13 +23,7 @@ from .show import print_estimate, print_next, print_results
 RUNS = Path("runs")
 
 
-class _Engine(StrEnum):
-    """The transport of a simulation."""
-
-    LOCAL = "local"
-    FLOWER = "flower"
-
-
+_Engine = Literal["local", "flower"]  # transport of a simulation
 EarlierRun = Annotated[
     Path | None, typer.Option("--from", help="Folder of a finished run to start from: docs/living-study.md.")
 ]
@@ -51,7 +44,7 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     engine: Annotated[
         _Engine, typer.Option(help="Simulate in local processes, or on Flower's simulation (Ray).")
-    ] = _Engine.LOCAL,
+    ] = "local",
     workers: Annotated[
         str, typer.Option(metavar="auto|N", help="Number of worker processes; auto: one per core.")
     ] = "auto",
@@ -142,7 +135,7 @@ def _simulation(engine: _Engine, workers: str) -> Callable[..., Outcome]:
     """Return the function that runs the simulation; imports torch."""
     if workers != "auto" and not (workers.isdecimal() and int(workers)):
         raise ConfigError(f"--workers: should be auto or a number from 1 on, not {workers!r}")
-    if engine is _Engine.LOCAL:
+    if engine == "local":
         from ..simulation.simulate import simulate
 
         return partial(simulate, workers="auto" if workers == "auto" else int(workers))

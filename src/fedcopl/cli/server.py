@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..config import RunConfig, load, read_settings, with_typed
-from ..errors import ConfigError, FedCoPLError, FederationError, Interrupted, NoClientReplied
-from ..files import check_output_file, write_text
+from ..errors import ConfigError, FedCoPLError, FederationError, Interrupted, NoClientReplied, RunFolderError
+from ..files import check_output_file, no_folder, write_text
 from ..plurals import counted
 from ..progress import watch
 from ..report.run_page import write_report
@@ -23,7 +23,7 @@ from .run import RUNS, EarlierRun
 from .show import print_next, print_outcome, print_status
 
 if TYPE_CHECKING:
-    from ..deployment.certificates import Certificates
+    from ..deployment.keys import Certificates
     from ..deployment.packages import PackageNotes
     from ..deployment.server.rounds import PreparedServer
     from ..deployment.server.server_process import ServerHome
@@ -88,12 +88,13 @@ def server(
         out = out or process_of(folder).results
     elif unfinished:
         typer.echo(f"note: {unfinished} is not finished; --resume continues it. This is a new run.", err=True)
-    config = _without_prototypes(_read(given, out if resume else None, folder / "settings.toml" if package else None))
+    config = _read(given, out if resume else None, folder / "settings.toml" if package else None)
     out = out or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     if classes is None:
         classes = (folder if package else out) / "classes.txt"
         if not classes.exists():
             raise ConfigError("--classes: name the file of class names, one per line; the sites need the same file")
+    config = _without_prototypes(config)
     from ..deployment.server.grid_transport import Timeouts
     from ..deployment.server.rounds import PreparedServer, ServerPlan
     from ..deployment.server.server_process import ServerHome
@@ -147,31 +148,31 @@ def _without_prototypes(config: RunConfig) -> RunConfig:
 def _certificates(
     folder: Path, addresses: list[str], own: tuple[Path, Path, Path] | None, host: str, package: "PackageNotes | None"
 ) -> "Certificates":
-    from ..deployment.certificates import (
+    from ..deployment.addresses import own_address
+    from ..deployment.keys import (
         check_not_expired,
         folder_certificates,
         given_certificates,
         server_certificates,
     )
-    from ..deployment.wire.addresses import own_address
 
     machine_address = own_address(host)
-    if package and not own:  # made by the study's authority, whose key is not on this machine
+    if own:
+        return given_certificates(*own, machine_address)
+    if package:  # made by the study's authority, whose key is not on this machine
         files = folder_certificates(folder)
         check_not_expired(
             files, "renew it (fedcopl provision STUDY --renew server, or authority) and install the new package"
         )
         return files
-    return (
-        given_certificates(*own, machine_address) if own else server_certificates(folder, [*addresses, machine_address])
-    )
+    return server_certificates(folder, [*addresses, machine_address])
 
 
 def _run(home: "ServerHome", prepared: "PreparedServer") -> Outcome:
     """Print which files to exchange with the sites, and run the server until the end of the run."""
+    from ..deployment.addresses import with_port
     from ..deployment.processes import stopping_on_sigterm
     from ..deployment.server.server_process import run_server
-    from ..deployment.wire.addresses import with_port
 
     plan = prepared.plan
     facts = {"listening on": with_port(home.host, home.port), "results": str(plan.out)}
@@ -201,7 +202,12 @@ def status(
     from ..deployment.monitoring import status_of
 
     status = status_of(folder)
-    print(json.dumps(asdict(status))) if as_json else print_status(status)
+    if as_json:
+        print(json.dumps(asdict(status)))
+        return
+    print_status(status)
+    stop_it = [("fedcopl", "stop", "--folder", folder)] if status.running else []
+    print_next(("fedcopl", "watch", folder), ("fedcopl", "audit", folder), *stop_it)
 
 
 def stop(
@@ -211,12 +217,15 @@ def stop(
     """Stop a server or a site. Finished rounds are kept: continue with --resume."""
     from ..deployment.processes import process_of, request_stop
 
-    if not process_of(folder).running:
+    process = process_of(folder)
+    if not process.running:
         print(f"nothing is running in {folder}")
     elif request_stop(folder, timeout):
         print("stopped")
     else:
-        raise FederationError(f"{folder}: did not stop within {timeout:.0f} s")
+        raise FederationError(f"{folder}: did not stop within {timeout:.0f} s; wait longer with --timeout")
+    again = "fedcopl server with the same arguments and --resume" if process.role == "server" else "fedcopl join again"
+    print_next(again, ("fedcopl", "audit", folder))
 
 
 def audit(
@@ -231,28 +240,35 @@ def audit(
     if out is not None:
         check_output_file(out)
     lines = read_audit(_folder_of_log(folder))
-    chosen = [line for line in lines if run in ("", line.message.run)]
+    chosen = [line for line in lines if run in ("", line.run)]
     if out is not None:
         write_text(out, audit_csv(chosen))
         typer.echo(f"{counted(len(chosen), 'message')} written to {out}")
     else:
         for line in chosen[-last:] if last else chosen:
-            one, when = line.message, datetime.fromtimestamp(line.time)
+            when = datetime.fromtimestamp(line.time)
             description = (
-                f"{one.run} round {one.round} {one.kind}, {one.bytes:,} bytes, sha256 {one.digest[:_SHOWN_DIGEST]}"
+                f"{line.run} round {line.round} {line.kind}, {line.bytes:,} bytes, sha256 {line.digest[:_SHOWN_DIGEST]}"
             )
-            typer.echo(f"{when:%Y-%m-%d %H:%M:%S}  {one.way:<4}{one.peer}  {description}: {one.decision}")
-    sizes = {way: [line.message.bytes for line in chosen if line.message.way == way] for way in ("in", "out")}
+            typer.echo(f"{when:%Y-%m-%d %H:%M:%S}  {line.way:<4}{line.peer}  {description}: {line.decision}")
+    sizes = {way: [line.bytes for line in chosen if line.way == way] for way in ("in", "out")}
     totals = [f"{len(byte_counts)} {way}, {sum(byte_counts):,} bytes" for way, byte_counts in sizes.items()]
-    refused = sum(line.message.decision.startswith(("refused", "dropped")) for line in chosen)
+    refused = sum(line.decision.startswith(("refused", "dropped")) for line in chosen)
     typer.echo("; ".join([*totals, f"{refused} refused or dropped"]))
     typer.echo(f"verified: {counted(len(lines), 'line')}, none changed; the head is {lines[-1].chain}")
+    if out is None:
+        print_next(("fedcopl", "audit", folder, "--out", "audit.csv"))
+    else:
+        print_next("keep the head with the file: it proves later that the log was not changed")
 
 
 def _folder_of_log(folder: Path) -> Path:
     """Return the folder of the audit log: a server has it in the folder of its run."""
     from ..deployment.audit_log import AUDIT
     from ..deployment.processes import WORKING, process_of
+
+    if not folder.is_dir():
+        raise RunFolderError(f"{folder}: {no_folder(folder)}; name the folder of a site, a server or a server's run")
 
     if not (folder / AUDIT).exists() and (folder / WORKING).exists():
         process = process_of(folder)

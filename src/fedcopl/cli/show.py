@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from rich.table import Table
 from ..plurals import counted
 from ..privacy.accountant import PrivacyStatement
 from ..progress import percent
+from ..report import numbers as words
 from ..run.record import Accuracies, Outcome
 
 _NOTED_LOSS = 1.0  # points
@@ -35,8 +36,7 @@ def print_results(outcome: Outcome, folder: Path) -> None:
         first = list(label_free_facts(label_free(outcome, read_last_labels(folder), read_reviews(folder))))
     else:
         console.print(_accuracy_table(outcome))
-    for title, value in (*first, *facts(outcome), ("report", str(folder / "report.html"))):
-        console.print(f"{title:<22}{value}", soft_wrap=True)
+    _print_facts((*first, *facts(outcome), ("report", str(folder / "report.html"))))
 
 
 def print_next(*commands: Sequence[object] | str) -> None:
@@ -52,9 +52,8 @@ def print_estimate(run: "TimeEstimate", *, as_json: bool) -> None:
         names = ("seconds", "memory", "workers", "is_busy")
         print(json.dumps({**{name: getattr(run, name) for name in names}, **asdict(run.work)}))
         return
-    console = _console()
-    console.print(f"{'takes':<22}{run}", soft_wrap=True)
-    console.print(f"{'compute':<22}{run.work.encoded:,} image encodings, {run.work.steps:,} training steps")
+    compute = f"{run.work.encoded:,} image encodings, {run.work.steps:,} training steps"
+    _print_facts((("takes", str(run)), ("compute", compute)))
 
 
 def _accuracy_table(outcome: Outcome) -> Table:
@@ -124,13 +123,9 @@ def _privacy_facts(privacy: PrivacyStatement | None) -> Iterator[tuple[str, str]
         yield "privacy", f"{budget} for {privacy.unit}, {counted(privacy.releases or 0, 'release')}"
 
 
-def size(count: float) -> str:
-    """Format a number of bytes."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
+def size(octets: int) -> str:
+    """Format a number of bytes as the report does, with plain spaces."""
+    return words.size(octets).replace(words.SPACE, " ")
 
 
 def print_outcome(outcome: Outcome, folder: Path) -> None:
@@ -139,6 +134,9 @@ def print_outcome(outcome: Outcome, folder: Path) -> None:
     rounds = counted(len(outcome.rounds), "round")
     console.print(f"{outcome.method}, {outcome.name}, seed {outcome.seed}: {rounds}")
     last, traffic, accuracy = outcome.rounds[-1], outcome.traffic, "not measured: no site has labelled test images"
+    on_the_wire = {}
+    if traffic:
+        on_the_wire["on the wire"] = f"{size(traffic['received'])} (back: {size(traffic['sent'])}), this start"
     training = {"training": f"none: {outcome.method} trains nothing"}
     if outcome.trains:
         training = {
@@ -153,28 +151,27 @@ def print_outcome(outcome: Outcome, folder: Path) -> None:
         **training,
         "replies not used": str(sum(len(record.dropped) for record in outcome.rounds)),
         "sent to the server": f"{size(outcome.bytes_up)} (back: {size(outcome.bytes_down)})",
-        **(
-            {"on the wire": f"{size(traffic['received'])} (back: {size(traffic['sent'])}), this start"}
-            if traffic
-            else {}
-        ),
+        **on_the_wire,
         **dict(_privacy_facts(outcome.privacy)),
         "time": f"{outcome.seconds:.0f} s",
         "report": str(folder / "report.html"),
     }
-    for title, value in lines.items():
-        console.print(f"{title:<22}{value}", soft_wrap=True)
+    _print_facts(lines.items())
 
 
 def print_status(status: "Status") -> None:
     """Print the state of a server or a site."""
     console = _console()
-    for title, value in (*status.facts.items(), *_privacy_facts(status.privacy)):
-        console.print(f"{title:<22}{value}", soft_wrap=True)
+    _print_facts((*status.facts.items(), *_privacy_facts(status.privacy)))
     if status.sites:
         console.print(_table(("site", "connection", "since", "last trained", "key"), status.sites))
     if status.rounds:
         console.print(_table(("round", "sites", "images", "loss", "left out"), status.rounds))
+
+
+def _print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    for title, value in facts:
+        _console().print(f"{title:<22}{value}", soft_wrap=True)
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..config import RunConfig
-from ..errors import ConfigError
+from ..errors import ConfigError, printable
 from ..plurals import counted
 from .command import PluginFiles
 from .data import progress_bar
@@ -60,7 +60,7 @@ def doctor(
     from ..doctor.checks import apply_fixes, diagnose, settings_file
 
     for fixed in apply_fixes(path) if fix else ():
-        print(f"fixed: {_printable(fixed)}", file=sys.stderr)
+        print(f"fixed: {printable(fixed)}", file=sys.stderr)
     with progress_bar("opening the images") as progress:
         findings = list(diagnose(path, server=server, certificate=ca, progress=progress))
     levels = Counter(finding.level for finding in findings)
@@ -69,7 +69,7 @@ def doctor(
     else:
         console = Console(highlight=False, markup=False, soft_wrap=True)
         for finding in findings:
-            console.print(f"{_SIGNS[finding.level]} {finding.subject}: {_printable(finding.detail)}")
+            console.print(f"{_SIGNS[finding.level]} {finding.subject}: {printable(finding.detail)}")
             if finding.advice:
                 console.print(f"        -> {finding.advice}")
         print(f"\n{counted(levels['problem'], 'problem')}, {counted(levels['note'], 'note')}")
@@ -82,11 +82,6 @@ def doctor(
             print_next(("fedcopl", "new", "STUDY"), ("fedcopl", "run"))
     if levels["problem"]:
         raise typer.Exit(1)
-
-
-def _printable(text: str) -> str:
-    """Escape control characters: file names may contain any."""
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def methods(plugin: PluginFiles = None) -> None:

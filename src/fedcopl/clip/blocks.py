@@ -1,16 +1,14 @@
 """The transformer block of all towers, and its activations."""
 
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 Activation = Literal["quick_gelu", "gelu", "gelu_tanh"]
-_Part = TypeVar("_Part", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
+_ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
     "quick_gelu": quick_gelu,
     "gelu": F.gelu,
     "gelu_tanh": gelu_tanh,
@@ -73,13 +71,13 @@ class Block(nn.Module):
     def __init__(self, shape: TowerShape):
         super().__init__()
         self.heads = shape.heads
-        self.norm_attention = nn.LayerNorm(shape.width, shape.epsilon)
+        self.norm_attention: nn.Module = nn.LayerNorm(shape.width, shape.epsilon)
         self.query_key_value = nn.Linear(shape.width, 3 * shape.width)
         self.out = nn.Linear(shape.width, shape.width)
         self.norm_mlp = nn.LayerNorm(shape.width, shape.epsilon)
         self.up = nn.Linear(shape.width, shape.hidden)
         self.down = nn.Linear(shape.hidden, shape.width)
-        self.activate = ACTIVATIONS[shape.activation]
+        self.activate = _ACTIVATIONS[shape.activation]
 
     def attention_input(self, x: Tensor) -> Tensor:
         """Return the input of the attention."""
@@ -93,13 +91,25 @@ class Block(nn.Module):
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values only, for tokens whose own output is not used."""
-        return keys_values(self.query_key_value, self.attention_input(x), self.heads)
+        return self._keys_values(self.attention_input(x))
 
     def query_keys_values_of_row(self, x: Tensor, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the query of one row of each sequence, `row` (B,), and the keys and values of all rows."""
         x = self.attention_input(x)
-        query = queries(self.query_key_value, take_row(x, row), self.heads)
-        return query, *keys_values(self.query_key_value, x, self.heads)
+        return self._queries(take_row(x, row)), *self._keys_values(x)
+
+    def _queries(self, x: Tensor) -> Tensor:
+        """Compute queries with the first third of the joint projection."""
+        width = x.shape[-1]
+        projected = F.linear(x, self.query_key_value.weight[:width], self.query_key_value.bias[:width])
+        return _split_heads(projected, self.heads)
+
+    def _keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute keys and values with the other two thirds of the joint projection."""
+        width = x.shape[-1]
+        projected = F.linear(x, self.query_key_value.weight[width:], self.query_key_value.bias[width:])
+        key, value = projected.chunk(2, dim=-1)
+        return _split_heads(key, self.heads), _split_heads(value, self.heads)
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """Add the attention output, (B, heads, N, D / heads), then apply the MLP."""
@@ -119,19 +129,6 @@ def _split_heads(x: Tensor, heads: int) -> Tensor:
     return x.view(batch, length, heads, width // heads).transpose(1, 2)
 
 
-def queries(query_key_value: nn.Linear, x: Tensor, heads: int) -> Tensor:
-    """Compute queries, (B, heads, N, D / heads), with the first third of the joint projection."""
-    width = x.shape[-1]
-    return _split_heads(F.linear(x, query_key_value.weight[:width], query_key_value.bias[:width]), heads)
-
-
-def keys_values(query_key_value: nn.Linear, x: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """Compute keys and values, (B, heads, N, D / heads), with the other two thirds of the joint projection."""
-    width = x.shape[-1]
-    key, value = F.linear(x, query_key_value.weight[width:], query_key_value.bias[width:]).chunk(2, dim=-1)
-    return _split_heads(key, heads), _split_heads(value, heads)
-
-
 def take_row(x: Tensor, row: Tensor) -> Tensor:
     """Return row `row[b]` of each sequence: x (B, N, D), row (B,) -> (B, 1, D)."""
     return x.gather(1, row[:, None, None].expand(-1, 1, x.shape[-1]))
@@ -141,8 +138,3 @@ def concat_shared(shared: Tensor, own: Tensor, *, first: bool) -> Tensor:
     """Concatenate keys or values shared by all sequences, (1, heads, P, d), with those of each, (B, heads, N, d)."""
     expanded = shared.expand(len(own), -1, -1, -1)
     return torch.cat([expanded, own] if first else [own, expanded], dim=2)
-
-
-def in_double(module: _Part) -> _Part:
-    """Copy a module to the CPU in double precision, where rounding is far below that of float32."""
-    return deepcopy(module).cpu().double()

@@ -62,9 +62,9 @@ class Clip(nn.Module):
         features: Tensor = self.text(self._prepare(token_ids.tolist()).to(self.device))
         return features
 
-    def tokenize(self, sentences: Sequence[str], *, truncate: bool = False) -> Tensor:
-        """Tokenize sentences, (n, positions), padded; raises ModelError for a long one unless `truncate`."""
-        rows = self._rows(sentences, truncate)
+    def tokenize(self, sentences: Sequence[str]) -> Tensor:
+        """Tokenize sentences, (n, positions), padded; raises ModelError for a long one."""
+        rows = self._rows(sentences)
         padded = torch.full((len(rows), self.context_length), self.tokenizer.pad_id)
         for number, row in enumerate(rows):
             padded[number, : len(row)] = torch.tensor(row)
@@ -72,16 +72,15 @@ class Clip(nn.Module):
 
     def sentences(self, texts: Sequence[str]) -> Sentences:
         """Tokenize sentences for the text tower: the shared prefix once, padded to the longest."""
-        return self._prepare(self._rows(texts, truncate=False)).to(self.device)
+        return self._prepare(self._rows(texts)).to(self.device)
 
-    def _rows(self, sentences: Sequence[str], truncate: bool) -> list[list[int]]:
+    def _rows(self, sentences: Sequence[str]) -> list[list[int]]:
         rows = self.tokenizer.rows(sentences)
-        if not truncate:
-            for sentence, row in zip(sentences, rows, strict=True):
-                if len(row) > self.context_length:
-                    text = shorten(sentence, 80)
-                    raise ModelError(f"{self.name} reads {self.context_length} tokens; this takes {len(row)}: {text!r}")
-        return [row[: self.context_length - 1] + row[-1:] if len(row) > self.context_length else row for row in rows]
+        for sentence, row in zip(sentences, rows, strict=True):
+            if len(row) > self.context_length:
+                text = shorten(sentence, 80)
+                raise ModelError(f"{self.name} reads {self.context_length} tokens; this takes {len(row)}: {text!r}")
+        return rows
 
 
 def load_clip(name_or_path: str | Path, *, activation: Activation | None = None) -> Clip:

@@ -131,17 +131,21 @@ def about(model: KnownModel) -> Iterator[tuple[str, str]]:
 
 
 def locate(name_or_path: str | Path) -> Path:
-    """Return the folder or file of a model; an existing path takes precedence over a known name."""
+    """Return the folder or file of a model: a path, or a known name's files in a cache or from the hub.
+
+    Raises:
+        ModelError: The name is not known, or its files cannot be downloaded.
+    """
     name = str(name_or_path)
     if name in BUILT_IN:
         return BUILT_IN[name]
     if Path(name_or_path).exists():
         return Path(name_or_path)
-    refuse_unknown(name)
-    return find_or_download(name)
+    check_model_name(name)
+    return find_cached(name) or _download(name)
 
 
-def refuse_unknown(name: str) -> None:
+def check_model_name(name: str) -> None:
     """Raise ModelError for a name that is neither a path nor a known model, with the nearest known name."""
     if name in BUILT_IN or name in RELEASES or Path(name).exists():
         return
@@ -171,17 +175,9 @@ def find_cached(name: str, *, verify: bool = False) -> Path | None:
     return None
 
 
-def find_or_download(name: str) -> Path:
-    """Return the files of a known model, from a cache or from the hub.
-
-    Raises:
-        ModelError: It cannot be downloaded; the message says which files to put where.
-    """
+def _download(name: str) -> Path:
+    """Fetch a known model from the hub; the error of a failure says which files to put where."""
     model = RELEASES[name]
-    return find_cached(name) or _download(name, model)
-
-
-def _download(name: str, model: KnownModel) -> Path:
     files = (*model.other_files, model.weights)  # the weights last: a snapshot without them is not complete
     source = f"https://huggingface.co/{model.name}/tree/{model.revision}"
     by_hand = f"put {', '.join(files)} of {source} into {model.snapshot}"

@@ -82,10 +82,29 @@ def read_transform(settings: Mapping[str, Any], image_size: int, file: Path) -> 
     return ImageTransform(
         short_side,
         crop,
-        three_numbers(settings.get("image_mean", CLIP_MEAN), file),
-        three_numbers(settings.get("image_std", CLIP_STD), file),
+        _three_numbers(settings.get("image_mean", CLIP_MEAN), file),
+        _three_numbers(settings.get("image_std", CLIP_STD), file),
         resample,
         squash=isinstance(settings.get("size"), Mapping) and "height" in settings["size"],
+    )
+
+
+def read_open_clip_transform(preprocess: Mapping[str, Any], image_size: int, file: Path) -> ImageTransform:
+    """Read the transform of the section preprocess_cfg of an open_clip config."""
+    if not isinstance(preprocess, Mapping):
+        raise ModelError(f"{file}: preprocess_cfg is {preprocess!r}, not a JSON object")
+    modes = {"shortest": False, "squash": True}
+    filters = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+    mode, resample = preprocess.get("resize_mode") or "shortest", preprocess.get("interpolation") or "bicubic"
+    if mode not in modes or resample not in filters:
+        raise ModelError(f"{file}: cannot resize images by {mode!r} with {resample!r}")
+    return ImageTransform(
+        image_size,
+        image_size,
+        _three_numbers(preprocess.get("mean", CLIP_MEAN), file),
+        _three_numbers(preprocess.get("std", CLIP_STD), file),
+        filters[resample],
+        squash=modes[mode],
     )
 
 
@@ -98,7 +117,7 @@ def _side(size: Any, file: Path) -> int:
     return side
 
 
-def three_numbers(values: Any, file: Path) -> tuple[float, ...]:
+def _three_numbers(values: Any, file: Path) -> tuple[float, ...]:
     """Validate a mean or standard deviation of three channels."""
     is_list = isinstance(values, list | tuple) and len(values) == 3
     if not is_list or not all(isinstance(value, int | float) for value in values):

@@ -66,7 +66,7 @@ class TextTower(nn.Module, ABC):
     def forward(self, sentences: Sentences, context: Tensor | None = None) -> Tensor:
         """Return features (C, output), not normalised; `context` (m, width) precedes the words, after a start token."""
 
-    def _refuse_long(self, length: int) -> None:
+    def _check_length(self, length: int) -> None:
         if length > self.context_length:
             raise ModelError(f"a class sentence takes {length} tokens; this model reads at most {self.context_length}")
 
@@ -94,7 +94,7 @@ class CausalText(TextTower):
         start = self.embedding(sentences.shared)
         shared = start if context is None else torch.cat([start[:1], context, start[1:]])
         length = len(shared) + sentences.rest.shape[1]
-        self._refuse_long(length)
+        self._check_length(length)
         rest = self.embedding(sentences.rest) + self.positions[len(shared) : length]
         return (shared + self.positions[: len(shared)])[None], rest
 
@@ -135,7 +135,7 @@ class PaddedText(TextTower):
     def forward(self, sentences: Sentences, context: Tensor | None = None) -> Tensor:
         """Encode sentences padded to all positions; a context replaces padding at the end."""
         ahead = 0 if context is None else len(context)
-        self._refuse_long(int(sentences.end.max()) + 1 + ahead)
+        self._check_length(int(sentences.end.max()) + 1 + ahead)
         tokens = (
             _with_context(self.embedding(sentences.rest[:, : self.context_length - ahead]), context, 0) + self.positions
         )
@@ -174,7 +174,7 @@ class BertText(TextTower):
     def forward(self, sentences: Sentences, context: Tensor | None = None) -> Tensor:
         tokens = _with_context(self.embedding(sentences.rest), context, 1)
         length, ahead = tokens.shape[1], 0 if context is None else len(context)
-        self._refuse_long(length)
+        self._check_length(length)
         tokens = self.norm_first(tokens + self.positions[:length] + self.kinds[0])
         visible = torch.arange(length, device=tokens.device) <= (sentences.end + ahead)[:, None]
         row = torch.zeros(len(tokens), dtype=torch.long, device=tokens.device)

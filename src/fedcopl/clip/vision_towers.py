@@ -7,49 +7,44 @@ The fast path of the transformers is exact:
 """
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from itertools import zip_longest
-from typing import Literal, cast
+from typing import Literal, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .blocks import ACTIVATIONS, Block, TowerShape, concat_shared, in_double, keys_values, queries
+from .blocks import Block, TowerShape, concat_shared
 
 _Pooling = Literal["class token", "attention"]
+_Part = TypeVar("_Part", bound=nn.Module)
 
 
-class PoolingHead(nn.Module):
-    """SigLIP's attention pooling: one learnt query over all patches, then an MLP."""
+class PoolingHead(Block):
+    """SigLIP's attention pooling: one learnt query over all patches without a norm, then an MLP."""
 
     def __init__(self, shape: TowerShape):
-        super().__init__()
-        self.heads = shape.heads
+        super().__init__(shape)
+        self.norm_attention = nn.Identity()
         self.probe = nn.Parameter(torch.empty(1, 1, shape.width))
-        self.query_key_value = nn.Linear(shape.width, 3 * shape.width)
-        self.out = nn.Linear(shape.width, shape.width)
-        self.norm_mlp = nn.LayerNorm(shape.width, shape.epsilon)
-        self.up = nn.Linear(shape.width, shape.hidden)
-        self.down = nn.Linear(shape.hidden, shape.width)
-        self.activate = ACTIVATIONS[shape.activation]
 
     def forward(self, patches: Tensor) -> Tensor:
         """Pool the patches of each image, (B, N, width) -> (B, width)."""
-        query = queries(self.query_key_value, self.probe, self.heads).expand(len(patches), -1, -1, -1)
-        key, value = keys_values(self.query_key_value, patches, self.heads)
-        attended = F.scaled_dot_product_attention(query, key, value)
-        return self._finish(attended.transpose(1, 2).flatten(2))[:, 0]
+        query = self._queries(self.probe).expand(len(patches), -1, -1, -1)
+        attended = F.scaled_dot_product_attention(query, *self.keys_values(patches))
+        return self._project(attended.transpose(1, 2).flatten(2))[:, 0]
 
     def per_patch(self, patches: Tensor) -> Tensor:
         """Pool each patch alone, (B, N, width): attention over one token is the token's value."""
         width = patches.shape[-1]
         weight, bias = self.query_key_value.weight[2 * width :], self.query_key_value.bias[2 * width :]
-        return self._finish(F.linear(patches, weight, bias))
+        return self._project(F.linear(patches, weight, bias))
 
-    def _finish(self, attended: Tensor) -> Tensor:
+    def _project(self, attended: Tensor) -> Tensor:
         x = self.out(attended)
-        finished: Tensor = x + self.down(self.activate(self.up(self.norm_mlp(x))))
-        return finished
+        projected: Tensor = x + self.mlp(self.norm_mlp(x))
+        return projected
 
 
 class VisionTower(nn.Module):
@@ -115,7 +110,7 @@ class VisionTower(nn.Module):
         tokens = self._blank_tokens()
         for block in cast(Sequence[Block], self.blocks):
             yield tokens[0, self.before_patches :]
-            precise = in_double(block)
+            precise = _in_double(block)
             tokens = precise.finish(tokens, F.scaled_dot_product_attention(*precise.queries_keys_values(tokens)))
 
     def _blank_tokens(self) -> Tensor:
@@ -124,7 +119,7 @@ class VisionTower(nn.Module):
         tokens = bias.expand(len(self.positions) - self.before_patches, -1)
         if self.class_token is not None:
             tokens = torch.cat([self.class_token.cpu()[None], tokens])
-        normed: Tensor = in_double(self.norm_first)(tokens.double() + self.positions.cpu().double())[None]
+        normed: Tensor = _in_double(self.norm_first)(tokens.double() + self.positions.cpu().double())[None]
         return normed
 
     def patch_features(self, tokens: Tensor) -> Tensor:
@@ -155,6 +150,11 @@ def _with_prompt(block: Block, key: Tensor, value: Tensor, prompt: Tensor | None
         return key, value
     prompt_key, prompt_value = block.keys_values(prompt[None])
     return concat_shared(prompt_key, key, first=False), concat_shared(prompt_value, value, first=False)
+
+
+def _in_double(module: _Part) -> _Part:
+    """Copy a module to the CPU in double precision, where rounding is far below that of float32."""
+    return deepcopy(module).cpu().double()
 
 
 _EXPANSION = 4  # a bottleneck ends with this many times its inner width
@@ -273,7 +273,7 @@ class ResNetTower(nn.Module):
     def blank_states(self) -> Iterator[Tensor]:
         """Yield the cells of a blank image's last grid, (cells, width), in double precision on the CPU."""
         blank = torch.zeros(1, 3, self.image, self.image, dtype=torch.float64)
-        yield in_double(self).embed(blank)[0, 1:]
+        yield _in_double(self).embed(blank)[0, 1:]
 
     def patch_features(self, tokens: Tensor) -> Tensor:
         """Return the pooled features of every cell, (B, cells, output)."""

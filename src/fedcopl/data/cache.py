@@ -30,7 +30,7 @@ from ..plurals import counted
 from .dataset import Dataset, ImageSet
 from .decoding import BadImage
 from .formats import is_readable_now
-from .images import UNREADABLE, DigestIndex, ImageFiles, PillowImages, StoredImages, digest, digests, silence_decoders
+from .images import UNREADABLE, PillowImages, StoredImages, digest, digests, silence_decoders
 from .parallel import in_order
 
 _FORMAT = 2  # of the entries: entries of another format are ignored
@@ -119,18 +119,13 @@ class PixelCache:
             self._sweep()
 
     def _digests(self, stored: StoredImages) -> list[str]:
-        if not isinstance(stored, ImageFiles):
-            return digests(stored, {})[0]
+        """Digest the images, with one index for the files below a folder."""
+        parents = {file.path.absolute().parent for index in range(len(stored)) if (file := stored.file(index))}
+        if not parents:
+            return digests(stored)
         make_folders(self.folder)
-        common = os.path.commonpath([path.parent for path in stored.paths]) if stored.paths else ""
-        name = blake2b(os.fsencode(common), digest_size=16).hexdigest()
-        file = self.folder / f"{name}.index.json"
-        contents, new = digests(stored, _read_index(file))
-        with suppress(OSError):  # the index is optional: the cache may be read-only
-            if new:
-                with FileLock(self.folder / f"{name}.index{_LOCK}"):
-                    _write(file, json.dumps(_read_index(file) | new))
-        return contents
+        name = blake2b(os.fsencode(os.path.commonpath(parents)), digest_size=16).hexdigest()
+        return digests(stored, self.folder / f"{name}.index.json")
 
     def _home(self, contents: list[str], key: str) -> Path:
         made_of = json.dumps([_FORMAT, PIL.__version__, key, contents])
@@ -149,10 +144,10 @@ class PixelCache:
         """Build the entry, unless another process does so while we wait for the lock."""
         home = self._home(contents, key)
         make_folders(self.folder)
-        with FileLock(_beside(home, _LOCK)):
+        with FileLock(_sibling(home, _LOCK)):
             if entry := self._find(contents, key):
                 return entry
-            for dead in (home, _beside(home, _PART)):  # damaged or incomplete: this process holds the lock
+            for dead in (home, _sibling(home, _PART)):  # damaged or incomplete: this process holds the lock
                 shutil.rmtree(dead, ignore_errors=True)
             self._sweep()
             shape, free = _shape(cut), shutil.disk_usage(self.folder).free
@@ -168,7 +163,7 @@ class PixelCache:
 
     def _sweep(self) -> None:
         """Remove incomplete entries of killed processes."""
-        for part in self.folder.glob(f"*{_PART}"):
+        for part in self.folder.glob(f"[!.]*{_PART}"):  # no index that is being written
             with suppress(OSError), FileLock(part.with_suffix(_LOCK), timeout=0):  # locked: being built
                 shutil.rmtree(part, ignore_errors=True)
 
@@ -188,15 +183,6 @@ class PixelCache:
         except (OSError, NotImplementedError) as error:  # the latter where a file system cannot lock
             reason = getattr(error, "strerror", None) or error
             raise DataError(f"{self.folder}: cannot be written: {reason}; {_HINT}") from error
-
-
-def _read_index(file: Path) -> DigestIndex:
-    """Read the index of digests; a missing or damaged one counts as empty."""
-    try:
-        entries = json.loads(file.read_text(encoding="utf-8"))
-        return {str(path): (list(stat), str(result)) for path, (stat, result) in entries.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
 
 
 def _read_entry(folder: Path) -> _CacheEntry | None:
@@ -250,7 +236,7 @@ def _build(
 
     Plain writes raise an error on a full disk, where a mapped file would crash the process.
     """
-    part, bad = _beside(home, _PART), {}
+    part, bad = _sibling(home, _PART), {}
     part.mkdir(OWNER_ONLY_FOLDER)
     try:
         with open(part / PIXELS, "wb", opener=only_for_owner) as rows, silence_decoders():
@@ -270,23 +256,16 @@ def _build(
             "bad": list(bad.items()),
             "digests": [content for index, content in enumerate(contents) if index not in bad],
         }
-        _write(part / ENTRY, json.dumps(entry))
+        with open(part / ENTRY, "w", encoding="utf-8", opener=only_for_owner) as file:
+            file.write(json.dumps(entry))
+            file.flush()
+            os.fsync(file.fileno())
         part.rename(home)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _write(file: Path, text: str) -> None:
-    """Write a file atomically; the caller holds a lock."""
-    temporary = file.with_name(f"{file.name}.new")
-    with open(temporary, "w", encoding="utf-8", opener=only_for_owner) as written:
-        written.write(text)
-        written.flush()
-        os.fsync(written.fileno())
-    temporary.replace(file)
-
-
-def _beside(home: Path, suffix: str) -> Path:
+def _sibling(home: Path, suffix: str) -> Path:
     return home.with_name(home.name + suffix)
 
 
@@ -328,10 +307,10 @@ def prepare(
         if not pixels.digests:  # not from files
             whole.update(np.ascontiguousarray(pixels.array).data)
     digest = f"{counted(total, 'image')}, {whole.hexdigest()}"
-    return Prepared(usable, train.array, test.array, tuple(repeats(train.digests, test.digests)), digest)
+    return Prepared(usable, train.array, test.array, tuple(describe_duplicates(train.digests, test.digests)), digest)
 
 
-def repeats(train: Sequence[str], test: Sequence[str]) -> list[str]:
+def describe_duplicates(train: Sequence[str], test: Sequence[str]) -> list[str]:
     """Describe duplicate images, one sentence each. Duplicates are kept: removing them is the owner's choice."""
     counts = Counter(content for content in train if not content.startswith(UNREADABLE))
     duplicates = sum(counts.values()) - len(counts)

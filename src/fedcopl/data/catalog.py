@@ -21,9 +21,8 @@ from ..errors import ConfigError, DataError, did_you_mean
 from .dataset import TEMPLATE, Dataset, ImageSet
 from .decoding import DecodeOptions
 from .folder import read_folder
-from .formats import pages_in
-from .images import ImageFiles, PillowImages, silence_decoders
-from .official import read_cifar10, read_cifar100, read_cub200, read_dtd, read_resisc45, read_ucf101
+from .images import ImageList, PillowImages, pages_of, silence_decoders
+from .official import read_cifar, read_listed
 from .parallel import in_order
 from .tables import read_huggingface, read_manifest
 
@@ -68,12 +67,12 @@ SOURCES: Mapping[str, _Source] = {
     "digits": _Source(lambda data: load_digits(), "1,797 handwritten digits, embedded"),
     "folder": _Source(read_folder, "your images in train/<class>/*, or flat with classes.txt"),
     "manifest": _Source(read_manifest, "your images in a CSV or Parquet table"),
-    "cifar10": _Source(read_cifar10, "60,000 tiny photographs of 10 things"),
-    "cifar100": _Source(read_cifar100, "60,000 tiny photographs of 100 things"),
-    "dtd": _Source(read_dtd, "5,640 textures of 47 kinds (split 1)"),
-    "resisc45": _Source(read_resisc45, "31,500 satellite scenes of 45 kinds"),
-    "cub200": _Source(read_cub200, "11,788 birds of 200 species (CUB-200-2011)"),
-    "ucf101": _Source(read_ucf101, "11,422 middle frames of videos of 101 actions"),
+    "cifar10": _Source(read_cifar, "60,000 tiny photographs of 10 things"),
+    "cifar100": _Source(read_cifar, "60,000 tiny photographs of 100 things"),
+    "dtd": _Source(read_listed, "5,640 textures of 47 kinds (split 1)"),
+    "resisc45": _Source(read_listed, "31,500 satellite scenes of 45 kinds"),
+    "cub200": _Source(read_listed, "11,788 birds of 200 species (CUB-200-2011)"),
+    "ucf101": _Source(read_listed, "11,422 middle frames of videos of 101 actions"),
     "huggingface": _Source(read_huggingface, "a data set of Hugging Face, from the hub or a folder"),
 }
 
@@ -96,33 +95,25 @@ def read_by_settings(dataset: Dataset, data: Data) -> Dataset:
     splits = []
     for images in (dataset.train, dataset.test):
         images = replace(images, images=images.images.with_options(options))
-        splits.append(_split_pages(images) if options.pages == "all" else images)
+        splits.append(_split_pages(images, options) if options.pages == "all" else images)
     return replace(dataset, train=splits[0], test=splits[1])
 
 
-def _split_pages(images: ImageSet) -> ImageSet:
+def _split_pages(images: ImageSet, options: DecodeOptions) -> ImageSet:
     """Make an image of each page of a file, named file#1, file#2 and so on; a file of one page keeps its name."""
-    files = images.images
-    if not isinstance(files, ImageFiles):
+    listed = images.images
+    if not isinstance(listed, ImageList):
         return images
-
-    def count_pages(index: int) -> int:
-        return 1 if files.pages[index] is not None else pages_in(files.paths[index], files.options)
-
     with silence_decoders():
-        counts = list(in_order(count_pages, len(files)))
-    source: list[int] = []
-    names: list[str] = []
-    pages: list[int | None] = []
-    for index, count in enumerate(counts):
-        for page in range(count):
-            source.append(index)
-            names.append(f"{images.names[index]}#{page + 1}" if count > 1 else images.names[index])
-            pages.append(page if count > 1 else files.pages[index])
-    expanded = files.take(source)
-    expanded.pages = pages
-    labels, clients = (None if numbers is None else numbers[source] for numbers in (images.labels, images.clients))
-    return ImageSet(expanded, labels, names, clients)
+        pages = list(in_order(lambda index: pages_of(listed.sources[index], options), len(listed)))
+    rows = [row for row, own in enumerate(pages) for _ in own]
+    names = [
+        f"{name}#{number}" if len(own) > 1 else name
+        for name, own in zip(images.names, pages, strict=True)
+        for number in range(1, len(own) + 1)
+    ]
+    labels, clients = (None if numbers is None else numbers[rows] for numbers in (images.labels, images.clients))
+    return ImageSet(listed.with_sources([page for own in pages for page in own]), labels, names, clients)
 
 
 _BytesProgress = Callable[[int, int | None], None]

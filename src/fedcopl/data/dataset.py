@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..errors import DataError, has_control_characters, printable
 from ..files import read_limited
 from ..plurals import counted
-from .images import ImageFiles, StoredImages
+from .images import FilePage, ImageList, StoredImages
 
 Skipped = tuple[str, str]
 """Name of an excluded image, and the reason."""
@@ -157,7 +157,6 @@ def build(
     records: Iterable[FileRecord],
     *,
     listed: ClassList | None = None,
-    template: str = TEMPLATE,
     skipped: Iterable[Skipped] = (),
 ) -> Dataset:
     """Build a data set of these images, sorted by name.
@@ -184,7 +183,7 @@ def build(
         for split in ("train", "test")
     )
     excluded = sorted((printable(image), reason) for image, reason in skipped)
-    return Dataset(name, classes, template, train, test, clients, excluded, listed.other_names if listed else "")
+    return Dataset(name, classes, TEMPLATE, train, test, clients, excluded, listed.other_names if listed else "")
 
 
 def _classes(records: Sequence[FileRecord], origin: Path, listed: ClassList | None) -> tuple[str, ...]:
@@ -218,7 +217,7 @@ def _image_set(records: Sequence[FileRecord], origin: Path, classes: Sequence[st
             )
         labels = np.array([label_of[clean(record.label or "")] for record in records], np.int64)
     return ImageSet(
-        ImageFiles([record.path for record in records]),
+        ImageList([FilePage(record.path) for record in records]),
         labels,
         [printable(record.name) for record in records],
         np.array([client_of[record.client or ""] for record in records], np.int64) if clients else None,

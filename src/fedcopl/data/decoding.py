@@ -11,10 +11,10 @@ from PIL import Image
 from ..config import Data
 from ..errors import ConfigError
 
-MOST_PIXELS = 89_478_485  # where Pillow begins to warn of a decompression bomb: 256 MB as RGB
-MOST_BYTES = 2**31  # of one decoded image, or of an unpacked file
-MOST_PAGES = 10_000  # of a file
-_THINNEST = 200  # times longer than wide: scaled by its short side, such an image becomes enormous
+MAX_PIXELS = 89_478_485  # where Pillow begins to warn of a decompression bomb: 256 MB as RGB
+MAX_BYTES = 2**31  # of one decoded image, or of an unpacked file
+MAX_PAGES = 10_000  # of a file
+_MAX_ASPECT_RATIO = 200  # times longer than wide: scaled by its short side, such an image becomes enormous
 
 
 class BadImage(Exception):
@@ -117,18 +117,13 @@ def _bands(chosen: str | int) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-def refuse_giants(size: tuple[int, int]) -> None:
+def check_image_size(size: tuple[int, int]) -> None:
     """Raise BadImage for an image that would fill the memory."""
     width, height = size
-    if width * height > MOST_PIXELS:
-        raise BadImage(f"{width} x {height} is more than {MOST_PIXELS:,} pixels")
-    if max(size) > _THINNEST * min(size):
-        raise BadImage(f"{width} x {height} is more than {_THINNEST} times longer than wide")
-
-
-def one_line(error: Exception) -> str:
-    """Return the message of an error in one line."""
-    return " ".join(str(error).split()) or type(error).__name__
+    if width * height > MAX_PIXELS:
+        raise BadImage(f"{width} x {height} is more than {MAX_PIXELS:,} pixels")
+    if max(size) > _MAX_ASPECT_RATIO * min(size):
+        raise BadImage(f"{width} x {height} is more than {_MAX_ASPECT_RATIO} times longer than wide")
 
 
 _ROWS = 256  # scaled together: bounds the memory

@@ -17,9 +17,9 @@ from ..config import Data
 from ..errors import DataError
 from ..files import no_folder
 from .dataset import ClassList, Dataset, FileRecord, Skipped, Split, build, clean, find_classes
-from .formats import dicom
-from .images import SUFFIXES
+from .dicom import is_dicom
 
+_SUFFIXES = frozenset(".bmp .dcm .dicom .gif .heic .heif .hif .ima .jpeg .jpg .pgm .png .ppm .tif .tiff .webp".split())
 _IGNORED_NAMES = frozenset({"thumbs.db", "desktop.ini", "dicomdir"})  # of file managers and scanners
 _IGNORED_SUFFIXES = frozenset(".csv .json .md .parquet .pdf .txt".split())
 
@@ -91,10 +91,10 @@ def _skip_reason(path: Path, root: Path, is_link: bool) -> str | None:
             return "a link to a file outside the folder"
     if not path.is_file():
         return "not a file"
-    if path.suffix.lower() in SUFFIXES:
+    if path.suffix.lower() in _SUFFIXES:
         return None
     with suppress(OSError), path.open("rb") as file:  # scanners name DICOM files by numbers
-        if dicom.is_dicom(file.read(132)):
+        if is_dicom(file.read(132)):
             return None
     return "its extension is not that of an image format"
 
@@ -108,10 +108,10 @@ SPLITS: tuple[Split, ...] = ("train", "test")
 _MISSPELT = {"train": ("trains", "training", "trainset"), "test": ("tests", "testing", "testset")}
 
 
-def looks_like_split(name: str) -> Split | None:
+def misspelt_split(name: str) -> Split | None:
     """Return the split that a folder name such as Tests probably means.
 
-    >>> looks_like_split("Tests"), looks_like_split("train"), looks_like_split("cat")
+    >>> misspelt_split("Tests"), misspelt_split("train"), misspelt_split("cat")
     ('test', None, None)
     """
     for split in SPLITS:
@@ -136,7 +136,7 @@ def read_folder(data: Data) -> Dataset:
         splits = [(split, home / split) for split in SPLITS if is_folder(home / split)]
         for stray in folders_in(home) if splits else ():
             if stray.name not in (*SPLITS, CLIENTS):
-                meant = looks_like_split(stray.name)
+                meant = misspelt_split(stray.name)
                 hint = f"; was it meant as {meant}/?" if meant else ""
                 reason = f"a folder next to train/ and test/, which is not read{hint}"
                 skipped.append((f"{_below(stray, root)}/", reason))

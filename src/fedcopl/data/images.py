@@ -5,28 +5,31 @@ An animation gives its first frame; EXIF orientation is applied; more than 8 bit
 """
 
 import copy
+import io
+import json
 import time
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import Self, overload
+from typing import NamedTuple, Self, overload
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 
-from .decoding import DecodeOptions, Picture
-from .formats import read_picture
+from ..errors import RunFolderError
+from ..files import write_text
+from .decoding import BadImage, DecodeOptions, Picture
+from .formats import pages_in, read_picture
 from .parallel import in_order
-
-SUFFIXES = frozenset(".bmp .dcm .dicom .gif .heic .heif .hif .ima .jpeg .jpg .pgm .png .ppm .tif .tiff .webp".split())
 
 
 class StoredImages(Sequence[Image.Image]):
-    """Sequence of encoded images that are decoded on access."""
+    """Sequence of encoded images that are decoded on access; BadImage for one that cannot be."""
 
     options = DecodeOptions()
 
@@ -38,9 +41,20 @@ class StoredImages(Sequence[Image.Image]):
         """Return the kind of the bytes: file, page of a file, or raw pixels. Equal kind and bytes are equal images."""
         return "file"
 
+    def digest(self, index: int) -> str:
+        """Return the digest of an image's kind and bytes, or a reason that begins with `UNREADABLE`."""
+        try:
+            return digest(self.kind(index), self.content(index))
+        except OSError as error:
+            return f"{UNREADABLE}{error.strerror or error}"
+
     def picture(self, index: int, content: bytes) -> Picture:
         """Decode the bytes; raises BadImage."""
         return read_picture(content, self.options)
+
+    def file(self, index: int) -> "FilePage | None":
+        """Return the file of an image; None if it is in memory or in a table."""
+        return None
 
     @abstractmethod
     def take(self, indices: Sequence[int]) -> Self:
@@ -60,34 +74,76 @@ class StoredImages(Sequence[Image.Image]):
         if isinstance(index, slice):
             return self.take(range(len(self))[index])
         number = range(len(self))[index]
-        return self.picture(number, self.content(number)).image
+        try:
+            content = self.content(number)
+        except OSError as error:
+            raise BadImage(f"{UNREADABLE}{error.strerror or error}") from error
+        return self.picture(number, content).image
 
 
-class ImageFiles(StoredImages):
-    """Images in files, one per file or one per page."""
+class FilePage(NamedTuple):
+    """A page of an image file, counted from 0; None: the page that the decode options choose."""
 
-    def __init__(self, paths: Sequence[Path], pages: Sequence[int | None] | None = None):
-        self.paths = paths
-        self.pages = pages or [None] * len(paths)  # counted from 0; None: chosen by the decode options
+    path: Path
+    page: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.path) if self.page is None else f"{self.path} page {self.page}"
+
+
+ImageSource = FilePage | Image.Image | NDArray[np.uint8]
+
+
+class ImageList(StoredImages):
+    """Files, pages of files, Pillow images and arrays in one list; images in memory are encoded as TIFF."""
+
+    def __init__(self, sources: Sequence[ImageSource]):
+        self.sources = sources
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.sources)
 
     def content(self, index: int) -> bytes:
-        return self.paths[index].read_bytes()
+        source = self.sources[index]
+        if isinstance(source, FilePage):
+            return source.path.read_bytes()
+        image = Image.fromarray(source) if isinstance(source, np.ndarray) else ImageOps.exif_transpose(source)
+        file = io.BytesIO()
+        # Uncompressed TIFF is fast and supports nearly every mode of Pillow.
+        (image.convert("RGB") if image.mode in ("HSV", "PA", "RGBX") else image).save(file, "TIFF")
+        return file.getvalue()
+
+    def file(self, index: int) -> FilePage | None:
+        source = self.sources[index]
+        return source if isinstance(source, FilePage) else None
 
     def kind(self, index: int) -> str:
-        page = self.pages[index]
+        page = self._page(index)
         return "file" if page is None else f"page {page}"
 
     def picture(self, index: int, content: bytes) -> Picture:
-        return read_picture(content, self.options, self.pages[index])
+        return read_picture(content, self.options, self._page(index))
 
     def take(self, indices: Sequence[int]) -> Self:
-        some = copy.copy(self)
-        some.paths = [self.paths[index] for index in indices]
-        some.pages = [self.pages[index] for index in indices]
-        return some
+        return self.with_sources([self.sources[index] for index in indices])
+
+    def with_sources(self, sources: Sequence[ImageSource]) -> Self:
+        """Return a list of other images with the same decode options."""
+        copied = copy.copy(self)
+        copied.sources = sources
+        return copied
+
+    def _page(self, index: int) -> int | None:
+        file = self.file(index)
+        return None if file is None else file.page
+
+
+def pages_of(source: ImageSource, options: DecodeOptions) -> Sequence[ImageSource]:
+    """Return an image per page of a file with data.pages=all, otherwise the image itself."""
+    if options.pages != "all" or not isinstance(source, FilePage) or source.page is not None:
+        return [source]
+    count = pages_in(source.path, options)
+    return [source] if count == 1 else [FilePage(source.path, page) for page in range(count)]
 
 
 class ImageArrays(StoredImages):
@@ -138,15 +194,11 @@ class PillowImages(StoredImages):
 def silence_decoders() -> Iterator[None]:
     """Suppress warnings of decoders: refused images are listed anyway, and pydicom's may quote patient data."""
     with warnings.catch_warnings():
-        for package in ("PIL", "pydicom", "tifffile", "fedcopl.data.formats"):
+        for package in ("PIL", "pydicom", "tifffile", "fedcopl.data.formats", "fedcopl.data.dicom"):
             warnings.filterwarnings("ignore", module=package)
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         yield
 
-
-_FileStat = list[int]
-DigestIndex = dict[str, tuple[_FileStat, str]]
-"""Path -> the file's stat when it was read, and the digest of its content."""
 
 UNREADABLE = "unreadable: "  # prefix of the reason that replaces a digest
 _SETTLED = 2_000_000_000  # ns: a younger file may change again within the resolution of its times
@@ -157,46 +209,54 @@ def digest(kind: str, content: bytes) -> str:
     return blake2b(content, digest_size=20, person=kind.encode()[:16]).hexdigest()
 
 
-def digests(images: StoredImages, index_before: DigestIndex) -> tuple[list[str], DigestIndex]:
-    """Digest all images; files that are unchanged since they were added to `index_before` are not read.
+_FileStat = list[int]
 
-    Returns:
-        The digests, or reasons that begin with `UNREADABLE`, and new entries for the index.
+
+def digests(images: StoredImages, index_file: Path | None = None) -> list[str]:
+    """Digest all images, or give reasons that begin with `UNREADABLE`.
+
+    The index remembers the digests of files; those that are unchanged since are not read again. It is optional: if it
+    is damaged or cannot be written, files are read again.
     """
+    files = [images.file(index) for index in range(len(images))]
+    if not any(files):
+        return [images.digest(index) for index in range(len(images))]
+    index_before = {} if index_file is None else _read_index(index_file)
+    results: dict[int, str] = {}
+    for index, file in enumerate(files):
+        stat, result = index_before.get(str(file), (None, ""))
+        if file is not None and stat is not None and _file_stat(file.path) == stat:
+            results[index] = result
+    unread = [index for index in range(len(images)) if index not in results]
 
-    def digest_or_reason(index: int) -> str:
-        try:
-            return digest(images.kind(index), images.content(index))
-        except OSError as error:
-            return f"{UNREADABLE}{error.strerror or error}"
-
-    if not isinstance(images, ImageFiles):
-        return [digest_or_reason(index) for index in range(len(images))], {}
-    paths = images.paths
-    keys = [
-        str(path) if page is None else f"{path} page {page}" for path, page in zip(paths, images.pages, strict=True)
-    ]
-    results: list[str | None] = []
-    for path, key in zip(paths, keys, strict=True):
-        stat, result = index_before.get(key, (None, ""))
-        results.append(result if stat is not None and _file_stat(path) == stat else None)
-
-    def read(index: int) -> tuple[_FileStat | None, str]:
+    def read(number: int) -> tuple[_FileStat | None, str]:
         """Return the file's stat, or None if it may still change, and its digest."""
-        stat = _file_stat(paths[index])
-        result = digest_or_reason(index)
-        if stat is None or result.startswith(UNREADABLE):
+        file = files[unread[number]]
+        stat = None if file is None else _file_stat(file.path)
+        result = images.digest(unread[number])
+        if file is None or stat is None or result.startswith(UNREADABLE):
             return None, result
-        is_settled = time.time_ns() - max(stat[1], stat[2]) > _SETTLED and _file_stat(paths[index]) == stat
+        is_settled = time.time_ns() - max(stat[1], stat[2]) > _SETTLED and _file_stat(file.path) == stat
         return stat if is_settled else None, result
 
-    unread = [index for index, result in enumerate(results) if result is None]
-    new: DigestIndex = {}
-    for index, (stat, result) in zip(unread, in_order(lambda n: read(unread[n]), len(unread)), strict=True):
+    new = {}
+    for index, (stat, result) in zip(unread, in_order(read, len(unread)), strict=True):
         results[index] = result
         if stat is not None:
-            new[keys[index]] = (stat, result)
-    return [result or "" for result in results], new
+            new[str(files[index])] = (stat, result)
+    if index_file is not None and new:
+        with suppress(OSError, RunFolderError), FileLock(index_file.with_suffix(".lock")):
+            write_text(index_file, json.dumps(_read_index(index_file) | new))
+    return [results[index] for index in range(len(images))]
+
+
+def _read_index(file: Path) -> dict[str, tuple[_FileStat, str]]:
+    """Read the stat and the digest of each file; a missing or damaged index counts as empty."""
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8"))
+        return {str(name): (list(stat), str(result)) for name, (stat, result) in entries.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
 
 
 def _file_stat(path: Path) -> _FileStat | None:

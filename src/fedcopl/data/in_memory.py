@@ -1,34 +1,21 @@
 """Data sets of images given in Python: paths, arrays or Pillow images, of one data set or of several sites."""
 
-import copy
-import io
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 
 from ..errors import DataError, printable
 from ..plurals import counted
 from .dataset import TEMPLATE, Dataset, ImageSet, Skipped, by_name, clean
-from .decoding import BadImage, DecodeOptions
 from .folder import folders_in, images_below
-from .formats import pages_in, read_picture
-from .images import ImageFiles, PillowImages, StoredImages
+from .images import FilePage, ImageList, ImageSource, PillowImages
 
-
-class _FilePage(NamedTuple):
-    """One page of a file of several, counted from 0."""
-
-    path: Path
-    page: int
-
-
-GivenPicture = Path | _FilePage | Image.Image | NDArray[np.uint8]
 Images = str | Path | Image.Image | NDArray[np.uint8] | Sequence[str | Path | Image.Image | NDArray[np.uint8]]
 """A folder, a file, a Pillow image, an array (n, height, width, 3) or (n, height, width), or a list of single ones."""
 LabelsOfImages = Sequence[str] | Sequence[int] | NDArray[Any]
@@ -41,7 +28,7 @@ SITES = "sites"  # `data.source` of images given in Python
 class _Pictures:
     """Images given in Python, and their names."""
 
-    items: Sequence[GivenPicture]
+    items: Sequence[ImageSource]
     names: Sequence[str]
     skipped: Sequence[Skipped] = ()  # files that are no images
 
@@ -59,72 +46,28 @@ class SiteHolding:
     truth: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # of the test images
 
 
-class _InMemoryImages(StoredImages):
-    """Files, arrays and Pillow images in one sequence."""
-
-    def __init__(self, pictures: Sequence[GivenPicture]):
-        self.pictures = pictures
-
-    def __len__(self) -> int:
-        return len(self.pictures)
-
-    def content(self, index: int) -> bytes:
-        return _content_of(self.pictures[index])
-
-    def take(self, indices: Sequence[int]) -> Self:
-        some = copy.copy(self)
-        some.pictures = [self.pictures[index] for index in indices]
-        return some
-
-
-def _content_of(picture: GivenPicture) -> bytes:
-    """Return the bytes of a file, or encode an image in memory, so that one decoder reads all."""
-    if isinstance(picture, Path | _FilePage):
-        return (picture.path if isinstance(picture, _FilePage) else picture).read_bytes()
-    image = Image.fromarray(picture) if isinstance(picture, np.ndarray) else ImageOps.exif_transpose(picture)
-    file = io.BytesIO()
-    # Uncompressed TIFF is fast and supports nearly every mode of Pillow.
-    (image.convert("RGB") if image.mode in ("HSV", "PA", "RGBX") else image).save(file, "TIFF")
-    return file.getvalue()
-
-
-def open_picture(picture: GivenPicture, options: DecodeOptions) -> Image.Image:
-    """Decode an image, upright and of 8 bits per channel; raises BadImage."""
-    try:
-        content = _content_of(picture)
-    except OSError as error:
-        raise BadImage(f"unreadable: {error.strerror or error}") from error
-    return read_picture(content, options, picture.page if isinstance(picture, _FilePage) else None).image
-
-
-def pages_of(picture: GivenPicture, options: DecodeOptions) -> Sequence[GivenPicture]:
-    """Return an image per page of a file with data.pages=all, otherwise the image itself."""
-    if options.pages != "all" or not isinstance(picture, Path):
-        return [picture]
-    many = pages_in(picture, options)
-    return [picture] if many == 1 else [_FilePage(picture, page) for page in range(many)]
-
-
 def gather(images: Images, argument: str) -> _Pictures:
     """Collect the given images; `argument` names the argument in error messages."""
     if isinstance(images, str | Path):
         path = Path(images).expanduser()
         if path.is_file():
-            return _Pictures([path], [printable(path.name)])
+            return _Pictures([FilePage(path)], [printable(path.name)])
         if not path.is_dir():
             raise DataError(f"{argument}: {path}: there is no such folder or file")
         skipped: list[Skipped] = []
         root = path.resolve()
         files = list(files_below(root, skipped))
         below = [printable(file.relative_to(root).as_posix()) for file in files]
-        return _Pictures(files, below, [(printable(name), reason) for name, reason in skipped])
+        return _Pictures(
+            [FilePage(file) for file in files], below, [(printable(name), reason) for name, reason in skipped]
+        )
     if isinstance(images, Image.Image):
         return _Pictures([images], ["0"])
     if isinstance(images, np.ndarray):
-        _refuse_array(images, argument)
+        _check_array(images, argument)
         return _Pictures(list(images), [str(index) for index in range(len(images))])
     items = [_single(image, index, argument) for index, image in enumerate(images)]
-    names = [printable(str(item)) if isinstance(item, Path) else str(index) for index, item in enumerate(items)]
+    names = [printable(str(item)) if isinstance(item, FilePage) else str(index) for index, item in enumerate(items)]
     return _Pictures(items, names)
 
 
@@ -139,7 +82,7 @@ def files_below(folder: Path, skipped: list[Skipped], root: Path | None = None) 
         yield from files_below(sub_folder, skipped, root)
 
 
-def _refuse_array(images: NDArray[Any], argument: str) -> None:
+def _check_array(images: NDArray[Any], argument: str) -> None:
     if images.dtype != np.uint8:
         raise DataError(f"{argument}: arrays of images must be uint8 from 0 to 255, not {images.dtype}")
     grey, colour = images.ndim == 3 and images.shape[-1] != 3, images.ndim == 4 and images.shape[-1] == 3
@@ -150,14 +93,14 @@ def _refuse_array(images: NDArray[Any], argument: str) -> None:
         )
 
 
-def _single(image: object, index: int, argument: str) -> GivenPicture:
+def _single(image: object, index: int, argument: str) -> ImageSource:
     match image:
         case str() | Path():
-            return Path(image).expanduser()
+            return FilePage(Path(image).expanduser())
         case Image.Image():
             return image
         case np.ndarray():
-            _refuse_array(image[None], f"{argument}, image {index}")
+            _check_array(image[None], f"{argument}, image {index}")
             return image
     raise DataError(f"{argument}: image {index} is a {type(image).__name__}, not a path, a Pillow image or an array")
 
@@ -231,9 +174,8 @@ def dataset_of_images(
 def _image_set(parts: Sequence[_Pictures], sites: Sequence[str]) -> ImageSet:
     """Combine the images of several sites, each named after its site unless that has no name."""
     items = [item for pictures in parts for item in pictures.items]
-    files = [item for item in items if isinstance(item, Path)]
-    # Only ImageFiles has an index of digests; files mixed with arrays are read again by each run.
-    images: StoredImages = ImageFiles(files) if len(files) == len(items) else _InMemoryImages(items)
     named = zip(sites, parts, strict=True)
     names = [f"{site}/{name}" if site else name for site, pictures in named for name in pictures.names]
-    return ImageSet(images, None, names, np.repeat(np.arange(len(parts)), [len(pictures) for pictures in parts]))
+    return ImageSet(
+        ImageList(items), None, names, np.repeat(np.arange(len(parts)), [len(pictures) for pictures in parts])
+    )

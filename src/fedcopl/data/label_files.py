@@ -15,7 +15,6 @@ from ..algorithm import FloatArray
 from ..algorithm.select import Corrections
 from ..errors import DataError, did_you_mean
 from .dataset import ImageSet, clean
-from .images import digest
 
 
 def read_corrections(file: Path, images: ImageSet, classes: Sequence[str]) -> dict[int, int]:
@@ -31,7 +30,7 @@ def read_corrections(file: Path, images: ImageSet, classes: Sequence[str]) -> di
         if index is None or label is None:
             continue
         expected = row.get("digest")
-        if not expected or digest(images.images.kind(index), images.images.content(index)) == expected:
+        if not expected or images.images.digest(index) == expected:
             labels[index] = label
     return labels
 

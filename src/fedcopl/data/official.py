@@ -7,7 +7,7 @@ below can be called, which record their arguments; any other name is refused.
 import io
 import pickle
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -89,11 +89,11 @@ class _CifarForm:
 
 
 _BATCHES = [f"data_batch_{number}" for number in range(1, 6)]
-CIFAR10_FORMS = (
+_CIFAR10_FORMS = (
     _CifarForm("cifar-10-batches-py", _BATCHES, ["test_batch"], "labels", (10000, 10000)),
     _CifarForm("cifar-10-batches-bin", [f"{name}.bin" for name in _BATCHES], ["test_batch.bin"], 1, (10000, 10000)),
 )
-CIFAR100_FORMS = (
+_CIFAR100_FORMS = (
     _CifarForm("cifar-100-python", ["train"], ["test"], "fine_labels", (50000, 10000)),
     _CifarForm("cifar-100-binary", ["train.bin"], ["test.bin"], 2, (50000, 10000)),
 )
@@ -109,18 +109,21 @@ _CIFAR100_CLASSES = """
 """.split()
 
 
-def read_cifar10(data: Data, forms: Sequence[_CifarForm] = CIFAR10_FORMS) -> Dataset:
-    """Read CIFAR-10; raises DataError unless all of its files have their official sizes."""
-    return _read_cifar("cifar10", data, forms, _CIFAR10_CLASSES)
+CIFAR_FORMS = {"cifar10": _CIFAR10_FORMS, "cifar100": _CIFAR100_FORMS}
 
 
-def read_cifar100(data: Data, forms: Sequence[_CifarForm] = CIFAR100_FORMS) -> Dataset:
-    """Read CIFAR-100 with its fine labels; raises DataError unless all of its files have their official sizes."""
-    return _read_cifar("cifar100", data, forms, _CIFAR100_CLASSES)
+def read_cifar(data: Data, forms: Sequence[_CifarForm] = ()) -> Dataset:
+    """Read CIFAR-10, or CIFAR-100 with its fine labels, in the first form whose files are in the folder.
 
+    Args:
+        data: The settings; the source is cifar10 or cifar100.
+        forms: Other forms than the official ones.
 
-def _read_cifar(name: str, data: Data, forms: Sequence[_CifarForm], classes: Sequence[str]) -> Dataset:
-    """Read the files of the first form that is in the root, or in its official folder in the root."""
+    Raises:
+        DataError: A file is missing, or does not have the size of its form.
+    """
+    name, forms = data.source, forms or CIFAR_FORMS[data.source]
+    classes = _CIFAR10_CLASSES if name == "cifar10" else _CIFAR100_CLASSES
     root = require_folder(data.path, name)
     for form in forms:
         for folder in (root, root / form.folder):
@@ -171,28 +174,68 @@ def _cifar_batch(file: Path, form: _CifarForm, size: int) -> tuple[NDArray[np.ui
 
 
 _Sizes = tuple[int, int, int]
-"""Official numbers of classes, training images and test images."""
+"""Numbers of classes, training images and test images."""
 
 
-def read_dtd(data: Data, sizes: _Sizes = (47, 3760, 1880)) -> Dataset:
+@dataclass(frozen=True)
+class _ListedSet:
+    """A data set of image files and of lists that assign them to classes and splits."""
+
+    read: Callable[[Path], tuple[list[FileRecord], Sequence[str] | None]]  # root -> images, classes if listed
+    token: str  # a file or folder in its root
+    folders: Sequence[str]  # official names of the root
+    sizes: _Sizes
+
+
+def read_listed(data: Data, sizes: _Sizes | None = None) -> Dataset:
+    """Read DTD, RESISC45, CUB-200-2011 or UCF101, whichever the source of the settings names.
+
+    Args:
+        data: The settings.
+        sizes: Other sizes than the official ones.
+
+    Raises:
+        DataError: A list or an image is missing, or the sizes differ.
+    """
+    name, listed = data.source, _LISTED_SETS[data.source]
+    given = require_folder(data.path, name)
+    candidates = [given, *(given / folder for folder in listed.folders)]
+    root = next((folder for folder in candidates if (folder / listed.token).exists()), None)
+    if root is None:
+        below = " or ".join(listed.folders)
+        raise DataError(f"{given}: this is not the folder of {name}: there is no {listed.token} in it or in {below}")
+    records, classes = listed.read(root)
+    names = classes or sorted({record.label or "" for record in records}, key=by_name)
+    missing = [record.path for record in records if not record.path.is_file()]
+    if missing:
+        raise DataError(f"{root}: {len(missing):,} of {len(records):,} images are missing, the first: {missing[0]}")
+    train = sum(record.split == "train" for record in records)
+    expected, actual = sizes or listed.sizes, (len(names), train, len(records) - train)
+    if actual != expected:
+        official, counts = (
+            f"{train:,} train and {counted(test, 'test image')} in {count} classes"
+            for count, train, test in (expected, actual)
+        )
+        raise DataError(f"{root}: {name} has {official}; found {counts}. For a part of it use source=folder")
+    return build(name, root, records, listed=ClassList(names, root))
+
+
+def _read_dtd(root: Path) -> tuple[list[FileRecord], None]:
     """Read split 1; its train and val lists are the training images, 80 of each class."""
-    root = _locate(data.path, "dtd", "labels/train1.txt", ("dtd",))
     lists: tuple[tuple[Split, str], ...] = (("train", "train1"), ("train", "val1"), ("test", "test1"))
-    records = [
+    return [
         FileRecord(line, root / "images" / line, split, line.split("/")[0])
         for split, name in lists
         for line in _lines(root / "labels" / f"{name}.txt")
-    ]
-    return _checked("dtd", root, records, sizes)
+    ], None
 
 
-def read_resisc45(data: Data, sizes: _Sizes = (45, 6300, 25200)) -> Dataset:
+def _read_resisc45(root: Path) -> tuple[list[FileRecord], None]:
     """Read class folders, split by the lists {train,val,test}.json or .txt if present; val counts as train.
 
     Its authors use a fifth for training, 140 of the 700 images of each class, and publish no lists. Without lists, we
     take the fifth of each class whose names have the smallest digests, the same on every machine.
     """
-    root = _locate(data.path, "resisc45", "airplane", ("NWPU-RESISC45", "RESICS45", "resisc45"))
     split_of: dict[str, Split] = dict.fromkeys(_resisc_list(root, "train") + _resisc_list(root, "val"), "train")
     split_of.update(dict.fromkeys(_resisc_list(root, "test"), "test"))
     for folder in () if split_of else sorted(folder.name for folder in folders_in(root)):
@@ -201,8 +244,7 @@ def read_resisc45(data: Data, sizes: _Sizes = (45, 6300, 25200)) -> Dataset:
         train = len(names) // 5
         split_of.update(dict.fromkeys(names[:train], "train"))
         split_of.update(dict.fromkeys(names[train:], "test"))
-    records = [FileRecord(name, root / name, split, name.split("/")[0]) for name, split in split_of.items()]
-    return _checked("resisc45", root, records, sizes)
+    return [FileRecord(name, root / name, split, name.split("/")[0]) for name, split in split_of.items()], None
 
 
 def _resisc_list(root: Path, split: str) -> list[str]:
@@ -219,9 +261,8 @@ def _resisc_list(root: Path, split: str) -> list[str]:
     return [name if "/" in name else re.sub(r"_\d+\.\w+$", "", name) + f"/{name}" for name in names]
 
 
-def read_cub200(data: Data, sizes: _Sizes = (200, 5994, 5794)) -> Dataset:
+def _read_cub200(root: Path) -> tuple[list[FileRecord], list[str]]:
     """Read CUB-200-2011; class names lose their numbers, `001.Laysan_Albatross` is `Laysan_Albatross`."""
-    root = _locate(data.path, "cub200", "train_test_split.txt", ("CUB_200_2011",))
     for_training = dict(_pairs(root / "train_test_split.txt"))
     classes = {number: re.sub(r"^\d+\.", "", name) for number, name in _pairs(root / "classes.txt")}
     class_of = dict(_pairs(root / "image_class_labels.txt"))
@@ -231,12 +272,11 @@ def read_cub200(data: Data, sizes: _Sizes = (200, 5994, 5794)) -> Dataset:
             raise DataError(f"{root}: image {number} of images.txt is not in the other lists; fetch the data set again")
         split: Split = "train" if for_training[number] == "1" else "test"
         records.append(FileRecord(name, root / "images" / name, split, classes[class_of[number]]))
-    return _checked("cub200", root, records, sizes, list(classes.values()))
+    return records, list(classes.values())
 
 
-def read_ucf101(data: Data, sizes: _Sizes = (101, 7639, 3783)) -> Dataset:
+def _read_ucf101(root: Path) -> tuple[list[FileRecord], list[str]]:
     """Read the middle frame of each video, split as in CoOp; its validation images are not used."""
-    root = _locate(data.path, "ucf101", "split_zhou_UCF101.json", ("ucf101",))
     file, frames = root / "split_zhou_UCF101.json", root / "UCF-101-midframes"
     splits: tuple[Split, ...] = ("train", "test")
     names: dict[int, str] = {}
@@ -251,16 +291,7 @@ def read_ucf101(data: Data, sizes: _Sizes = (101, 7639, 3783)) -> Dataset:
                 records.append(FileRecord(str(path), frames / str(path), split, names[int(label)]))
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{file}: is not CoOp's split of UCF101: {error!r}") from error
-    return _checked("ucf101", root, records, sizes, [names[label] for label in sorted(names)])
-
-
-def _locate(path: str, source: str, token: str, below: Sequence[str]) -> Path:
-    """Find the folder that contains `token`: the given one, or one of its official sub-folders."""
-    root = require_folder(path, source)
-    for folder in (root, *(root / name for name in below)):
-        if (folder / token).exists():
-            return folder
-    raise DataError(f"{root}: this is not the folder of {source}: there is no {token} in it or in {' or '.join(below)}")
+    return records, [names[label] for label in sorted(names)]
 
 
 def _lines(file: Path) -> list[str]:
@@ -284,20 +315,9 @@ def _json(file: Path) -> Any:
         raise DataError(f"{file}: cannot be read as JSON: {error}") from error
 
 
-def _checked(
-    name: str, root: Path, records: Sequence[FileRecord], sizes: _Sizes, classes: Sequence[str] | None = None
-) -> Dataset:
-    """Build the data set if all images exist and the numbers are the official ones."""
-    names = classes or sorted({record.label or "" for record in records}, key=by_name)
-    missing = [record.path for record in records if not record.path.is_file()]
-    if missing:
-        raise DataError(f"{root}: {len(missing):,} of {len(records):,} images are missing, the first: {missing[0]}")
-    train = sum(record.split == "train" for record in records)
-    actual = (len(names), train, len(records) - train)
-    if actual != sizes:
-        official, counts = (
-            f"{train:,} train and {counted(test, 'test image')} in {count} classes"
-            for count, train, test in (sizes, actual)
-        )
-        raise DataError(f"{root}: {name} has {official}; found {counts}. For a part of it use source=folder")
-    return build(name, root, records, listed=ClassList(names, root))
+_LISTED_SETS = {
+    "dtd": _ListedSet(_read_dtd, "labels/train1.txt", ["dtd"], (47, 3760, 1880)),
+    "resisc45": _ListedSet(_read_resisc45, "airplane", ["NWPU-RESISC45", "RESICS45", "resisc45"], (45, 6300, 25200)),
+    "cub200": _ListedSet(_read_cub200, "train_test_split.txt", ["CUB_200_2011"], (200, 5994, 5794)),
+    "ucf101": _ListedSet(_read_ucf101, "split_zhou_UCF101.json", ["ucf101"], (101, 7639, 3783)),
+}

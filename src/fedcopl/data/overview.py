@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from ..errors import DataError, RunFolderError
 from ..files import write_bytes
-from .cache import Progress, repeats
+from .cache import Progress, describe_duplicates
 from .dataset import Dataset, ImageSet
 from .decoding import BadImage, Span
 from .images import UNREADABLE, digest, silence_decoders
@@ -56,7 +56,7 @@ def survey(dataset: Dataset, progress: Progress = lambda done, total: None) -> D
         {index: image.reason for index, image in enumerate(opened) if image.reason} for opened in (train, test)
     )
     usable = dataset.without(bad_train, bad_test)
-    notes = repeats([image.digest for image in train], [image.digest for image in test])
+    notes = describe_duplicates([image.digest for image in train], [image.digest for image in test])
     if usable.train.clients is not None:
         train_images = np.bincount(usable.train.clients, minlength=len(usable.clients))
         for index in np.flatnonzero(train_images <= 1):
@@ -137,7 +137,7 @@ def contact_sheet(dataset: Dataset, file: Path) -> None:
             for column, number in enumerate(indices):
                 try:
                     picture = images.images[number].convert("RGB")
-                except (BadImage, OSError):
+                except BadImage:
                     picture = Image.new("RGB", (_SIDE, _SIDE), "grey")
                 sheet.paste(ImageOps.fit(picture, (_SIDE, _SIDE)), (margin + column * step, row * step))
     _save(sheet, file)

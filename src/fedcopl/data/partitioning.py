@@ -26,7 +26,8 @@ def partition_dataset(dataset: Dataset, data: Data, seed: int) -> Partition:
     """Partition the images over the clients. True labels only shape the skew of a simulation."""
     check_partition(dataset, data)
     if data.partition == "natural":
-        return _natural_partition(dataset)
+        count = len(dataset.clients)
+        return Partition(_parts(dataset.train, count), _parts(dataset.test, count))
     labelled = dataset.train.labels is not None
     classes = len(dataset.classes) if labelled else 1
     train, test = (
@@ -49,7 +50,11 @@ def partition_dataset(dataset: Dataset, data: Data, seed: int) -> Partition:
 def check_partition(dataset: Dataset, data: Data) -> None:
     """Raise DataError if the images cannot be partitioned as configured, before they are decoded."""
     if data.partition == "natural":
-        _natural_partition(dataset)
+        if not dataset.clients:
+            raise DataError(
+                f"{dataset.name}: does not name the clients; a natural partition needs the column client in a "
+                "manifest, or folders clients/<client>/"
+            )
     elif dataset.train.labels is None and data.partition != "iid":
         raise DataError(
             f"{dataset.name}: has no labels, so it cannot be partitioned by class; "
@@ -57,17 +62,7 @@ def check_partition(dataset: Dataset, data: Data) -> None:
         )
 
 
-def _natural_partition(dataset: Dataset) -> Partition:
-    """Return the parts of `dataset.clients` in order. A client may have no test images, or no images at all."""
-    if not dataset.clients:
-        raise DataError(
-            f"{dataset.name}: does not name the clients; a natural partition needs the column client in a manifest, "
-            "or folders clients/<client>/"
-        )
-    count = len(dataset.clients)
-    return Partition(_parts(dataset.train, count), _parts(dataset.test, count))
-
-
 def _parts(images: ImageSet, count: int) -> tuple[NDArray[np.int64], ...]:
+    """Return the images of each client, which may have none."""
     owners = np.zeros(0, np.int64) if images.clients is None else images.clients
     return tuple(np.flatnonzero(owners == client) for client in range(count))

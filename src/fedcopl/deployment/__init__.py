@@ -7,7 +7,7 @@ to be set before Flower is imported.
 
 import os
 
-from .wire.addresses import bypass_proxy_for_localhost
+from .addresses import bypass_proxy_for_localhost
 
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",

@@ -12,8 +12,8 @@ import io
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -28,7 +28,7 @@ IN, OUT = "in", "out"
 
 @dataclass(frozen=True)
 class AuditMessage:
-    """One message in or out."""
+    """One message in or out: a line of the log, whose last fields the log itself fills in."""
 
     way: str  # IN or OUT
     peer: str  # at a site the server, at a server the site
@@ -38,19 +38,9 @@ class AuditMessage:
     bytes: int  # of the whole content
     digest: str  # SHA-256 of the whole content
     decision: str
-
-
-@dataclass(frozen=True)
-class _AuditLine:
-    """One line of the log."""
-
-    number: int  # counted from 1
-    time: float
-    message: AuditMessage
-    chain: str
-
-    def plain(self) -> dict[str, object]:
-        return {"number": self.number, "time": self.time, **asdict(self.message)}
+    number: int = 0  # counted from 1
+    time: float = 0.0
+    chain: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,27 +52,20 @@ class AuditLog:
 
     def write(self, message: AuditMessage) -> None:
         """Append a line, before the message is read or sent; `RunFolderError` if that fails."""
+        file = self.folder / AUDIT
         try:
-            self._write(message)
+            number, before, is_torn = self._end()
+            line = replace(message, number=number + 1, time=self.now())
+            line = replace(line, chain=_chain(before, line))
+            if not self.folder.exists():
+                make_private_folder(self.folder)
+            opened = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            with open(opened, "ab", buffering=0) as log:
+                log.write(("\n" * is_torn + json.dumps(asdict(line), sort_keys=True) + "\n").encode())
+                os.fsync(log.fileno())
+            write_private(self.folder / HEAD, f"{line.number} {line.chain}\n".encode())
         except OSError as error:
-            raise RunFolderError(f"{self.folder / AUDIT}: cannot be written: {error.strerror or error}") from error
-
-    def _write(self, message: AuditMessage) -> None:
-        number, before, is_torn = self._end()
-        line = _AuditLine(number + 1, self.now(), message, "")
-        text = json.dumps(line.plain(), sort_keys=True)
-        chain = _chained(before, text)
-        whole = "\n" * is_torn + json.dumps({**line.plain(), "chain": chain}, sort_keys=True) + "\n"
-        self._append(whole.encode())
-        write_private(self.folder / HEAD, f"{line.number} {chain}\n".encode())
-
-    def _append(self, text: bytes) -> None:
-        if not self.folder.exists():
-            make_private_folder(self.folder)
-        opened = os.open(self.folder / AUDIT, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        with open(opened, "ab", buffering=0) as log:
-            log.write(text)
-            os.fsync(log.fileno())
+            raise RunFolderError(f"{file}: cannot be written: {error.strerror or error}") from error
 
     def _end(self) -> tuple[int, str, bool]:
         """Return number and chain of the last complete line, and whether an incomplete one follows."""
@@ -92,56 +75,54 @@ class AuditLog:
         with file.open("rb") as log:
             log.seek(max(0, file.stat().st_size - _TAIL))
             *lines, rest = log.read().split(b"\n")
-        whole = [line for line in map(_parsed, reversed(lines)) if line is not None]
-        return (whole[0].number, whole[0].chain, bool(rest)) if whole else (0, _BEGIN, bool(rest))
+        last = next((line for line in map(_parsed, reversed(lines)) if line is not None), None)
+        return (last.number, last.chain, bool(rest)) if last else (0, _BEGIN, bool(rest))
 
 
-def _chained(before: str, text: str) -> str:
-    return sha256(f"{before} {text}".encode()).hexdigest()
+def _chain(before: str, line: AuditMessage) -> str:
+    """Return the SHA-256 of the previous chain and of a line."""
+    plain = {name: value for name, value in asdict(line).items() if name != "chain"}
+    return sha256(f"{before} {json.dumps(plain, sort_keys=True)}".encode()).hexdigest()
 
 
-def _parsed(line: bytes) -> _AuditLine | None:
+def _parsed(line: bytes) -> AuditMessage | None:
     """Parse a line; None if it is incomplete."""
     try:
         plain = json.loads(line)
-        message = AuditMessage(**{part.name: plain[part.name] for part in fields(AuditMessage)})
-        return _AuditLine(plain["number"], plain["time"], message, plain["chain"])
+        return AuditMessage(**{part.name: plain[part.name] for part in fields(AuditMessage)})
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def read_audit(folder: Path) -> list[_AuditLine]:
+def read_audit(folder: Path) -> list[AuditMessage]:
     """Read and verify all lines; `RunFolderError` names the first invalid one."""
     file = folder / AUDIT
     try:
         content, head = file.read_bytes(), (folder / HEAD).read_text(encoding="utf-8").split()
-        count, chain = int(head[0]), head[1]
+        count, last_chain = int(head[0]), head[1]
     except FileNotFoundError as error:
         raise RunFolderError(f"{folder}: has no audit log ({error.filename} is missing)") from error
     except (OSError, ValueError, IndexError) as error:
         raise RunFolderError(f"{folder / HEAD}: cannot be read: {error}") from error
-    lines = list(_verified(content, file))
-    if len(lines) < count or count < 1 or lines[count - 1].chain != chain:
+    before = _BEGIN
+    lines: list[AuditMessage] = []
+    for line in map(_parsed, content.split(b"\n")):
+        if line is None:
+            continue  # left by a crash: the next line has its number
+        if line.number != len(lines) + 1 or line.chain != _chain(before, line):
+            raise RunFolderError(f"{file}: was tampered with: line {len(lines) + 1} was changed")
+        before = line.chain
+        lines.append(line)
+    if len(lines) < count or count < 1 or lines[count - 1].chain != last_chain:
         raise RunFolderError(f"{file}: was tampered with: it has {len(lines)} lines instead of {count}")
     return lines
 
 
-def _verified(content: bytes, file: Path) -> Iterator[_AuditLine]:
-    before, expected = _BEGIN, 1
-    for text in content.split(b"\n"):
-        line = _parsed(text)
-        if line is None:
-            continue  # left by a crash: the next line has its number
-        if line.number != expected or _chained(before, json.dumps(line.plain(), sort_keys=True)) != line.chain:
-            raise RunFolderError(f"{file}: was tampered with: line {expected} was changed")
-        before, expected = line.chain, expected + 1
-        yield line
-
-
-def audit_csv(lines: list[_AuditLine]) -> str:
+def audit_csv(lines: Iterable[AuditMessage]) -> str:
     """Return the log as CSV."""
     text = io.StringIO()
-    table = csv.DictWriter(text, ["number", "time", *(part.name for part in fields(AuditMessage)), "chain"])
+    *message, number, when, chain = (part.name for part in fields(AuditMessage))
+    table = csv.DictWriter(text, [number, when, *message, chain])
     table.writeheader()
-    table.writerows([{**line.plain(), "chain": line.chain} for line in lines])
+    table.writerows(map(asdict, lines))
     return text.getvalue()

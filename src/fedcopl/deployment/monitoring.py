@@ -23,10 +23,10 @@ from ..errors import ConfigError, FedCoPLError, FederationError
 from ..privacy.accountant import PrivacyStatement, statement
 from ..run.folder import ENDED, SETTINGS, read_rounds
 from ..run.record import RoundRecord
-from .packages import Expiry, expiries, key_ends
+from .keys import read_site_keys
+from .packages import expiries
 from .processes import SECRET, FolderProcess, process_of
 from .site.site_state import NOW, SiteState
-from .site_keys import read_site_keys
 
 _REFUSED = "refused: "  # prefix of a refusal
 _HOST = "127.0.0.1"
@@ -95,20 +95,18 @@ def _row(record: RoundRecord) -> list[str]:
 def _sites(process: FolderProcess, trained: Mapping[str, int]) -> list[list[str]]:
     """Return a row for each site that may join: its connection, and the last round it trained in."""
     now, folder = _connected_sites(process) if process.running else {}, process.folder / "sites"
-    names, ends = (read_site_keys(folder), key_ends(folder)) if folder.is_dir() else ({}, {})
+    ends = {end.site: str(end) for end in expiries(process.folder)}
 
     def row(name: str) -> list[str]:
         last = f"round {trained[name]}" if name in trained else "never"
-        key = str(Expiry("", ends[name], "")) if name in ends else "does not expire"
-        return [name, *now.get(name, ("not connected", "")), last, key]
+        return [name, *now.get(name, ("not connected", "")), last, ends.get(name, "does not expire")]
 
-    return [row(name) for name in sorted(names)]
+    return [row(name) for name in sorted(read_site_keys(folder))]
 
 
 def _ends(folder: Path) -> dict[str, str]:
     """Return the expiry of certificates and a site's own key; those of a server's sites are in their rows."""
-    of_sites = {f"key of {name}" for name in key_ends(folder / "sites")}
-    return {end.what: str(end) for end in expiries(folder) if end.what not in of_sites}
+    return {end.what: str(end) for end in expiries(folder) if not end.site}
 
 
 def _connected_sites(process: FolderProcess) -> dict[str, tuple[str, str]]:
@@ -123,7 +121,7 @@ def _connected_sites(process: FolderProcess) -> dict[str, tuple[str, str]]:
             sites = control.sites()
     except (httpx.HTTPError, OSError, ssl.SSLError) as error:
         raise FederationError(f"the server does not respond at {address}: {error}") from error
-    return {site.name: ("connected", site.since[:19]) for site in sites if site.online}
+    return {site.name: ("connected", site.last_activated_at[:19]) for site in sites if site.status == "online"}
 
 
 def _site(process: FolderProcess) -> Status:

@@ -25,8 +25,7 @@ from ..config import Section
 from ..errors import FederationError
 from ..files import make_private_folder, publish_bytes, write_private
 from ..plurals import counted
-from .certificates import certificate_end
-from .site_keys import SiteKey, key_digest, read_site_keys
+from .keys import SiteKey, certificate_end, read_site_keys
 
 SUFFIX = ".fedcopl"
 _NOTES = "package.json"
@@ -137,55 +136,38 @@ def _is_known(name: str) -> bool:
     return name in _NEEDED["site"] | _NEEDED["server"] | {"site.key"}
 
 
-def install_site_package(file: Path, folder: Path) -> Package:
-    """Install the package of a site. If it has a new key number, the old key is deleted."""
-    package = read_package(file, "site")
-    before = _previous_notes(package, folder)
-    key, notes = folder / "site.key", package.notes
-    if notes.key == "packed" and "site.key" not in package.files and not key.exists():
-        raise FederationError(
-            f"{file}: has no key of {notes.name}, and neither has {folder}: ask the operator to renew it "
-            f"(fedcopl provision STUDY --renew {notes.name})"
-        )
-    make_private_folder(folder)
-    if before and before.key_number != notes.key_number:
-        key.unlink(missing_ok=True)
-    _write_files(package, folder)
-    return package
+def install(file: Path, folder: Path, kind: Literal["site", "server"]) -> Package:
+    """Install a package into the folder of a site or a server.
 
-
-def install_server_package(file: Path, folder: Path) -> Package:
-    """Install the package of the server: exactly the sites in it may join."""
-    package = read_package(file, "server")
-    _previous_notes(package, folder)
-    if (folder / "ca.key").exists():
-        raise FederationError(f"{folder}: has a certificate authority of its own; name another with --folder")
-    make_private_folder(folder)
-    (folder / "sites").mkdir(exist_ok=True)
-    _write_files(package, folder)
-    for old in (folder / "sites").glob("*.pub"):
-        if f"sites/{old.name}" not in package.files:
-            old.unlink()
-    return package
-
-
-def _previous_notes(package: Package, folder: Path) -> PackageNotes | None:
-    """Return the notes of the folder's last package; an error if that was for another site or study."""
-    before, notes = folder_notes(folder), package.notes
+    At a site with a new key number, the old key is deleted. At a server, exactly the sites in the package may join.
+    """
+    package, before = read_package(file, kind), folder_notes(folder)
+    notes, key, sites = package.notes, folder / "site.key", folder / "sites"
     if before and (before.kind, before.study, before.name) != (notes.kind, notes.study, notes.name):
         raise FederationError(
             f"{folder}: is the folder of {before.name} in the study {before.study}, and the package is for "
             f"{notes.name} in {notes.study}; name another with --folder"
         )
-    return before
-
-
-def _write_files(package: Package, folder: Path) -> None:
-    """Write keys first and the notes last, so that a folder with notes is complete."""
-    order = sorted(package.files, key=lambda name: (name == _NOTES, name not in _PRIVATE, name))
-    for name in order:
+    if kind == "site" and notes.key == "packed" and "site.key" not in package.files and not key.exists():
+        raise FederationError(
+            f"{file}: has no key of {notes.name}, and neither has {folder}: ask the operator to renew it "
+            f"(fedcopl provision STUDY --renew {notes.name})"
+        )
+    if kind == "server" and (folder / "ca.key").exists():
+        raise FederationError(f"{folder}: has a certificate authority of its own; name another with --folder")
+    make_private_folder(folder)
+    if kind == "server":
+        sites.mkdir(exist_ok=True)
+    elif before and before.key_number != notes.key_number:
+        key.unlink(missing_ok=True)
+    # Keys first and the notes last, so that a folder with notes is complete.
+    for name in sorted(package.files, key=lambda name: (name == _NOTES, name not in _PRIVATE, name)):
         write = write_private if name in _PRIVATE else publish_bytes
         write(folder / name, package.files[name])
+    for old in sites.glob("*.pub") if kind == "server" else ():
+        if f"sites/{old.name}" not in package.files:
+            old.unlink()
+    return package
 
 
 def folder_notes(folder: Path) -> PackageNotes | None:
@@ -206,6 +188,7 @@ class Expiry:
     what: str
     day: date
     renewal: str
+    site: str = ""  # at a server: whose key
 
     @property
     def days_left(self) -> int:
@@ -239,7 +222,7 @@ def expiries(folder: Path) -> Iterator[Expiry]:
     if notes and notes.key_ends:
         yield Expiry("key of this site", notes.key_ends, ask)
     for name, day in key_ends(folder / "sites").items():
-        yield Expiry(f"key of {name}", day, f"fedcopl provision STUDY --renew {name}")
+        yield Expiry(f"key of {name}", day, f"fedcopl provision STUDY --renew {name}", name)
 
 
 def key_ends(sites: Path) -> dict[str, date]:
@@ -252,7 +235,7 @@ def key_ends(sites: Path) -> dict[str, date]:
         ends = {str(key): date.fromisoformat(day) for key, day in kept.items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise FederationError(f"{file}: cannot be read: {error}") from error
-    return {key.name: ends[key_digest(key)] for key in read_site_keys(sites).values() if key_digest(key) in ends}
+    return {key.name: ends[key.digest] for key in read_site_keys(sites).values() if key.digest in ends}
 
 
 def admitted_keys(sites: Path, today: date) -> dict[str, SiteKey]:

@@ -19,7 +19,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from ..clip.frozen_clip import Clip
 from ..config import RunConfig, Section, load, read_settings
 from ..config_errors import explained
 from ..data.dataset import read_classes
@@ -28,11 +27,18 @@ from ..files import make_private_folder, publish_bytes, write_private
 from ..methods import settled
 from ..run.build import backbone_name, build_clip
 from ..run.folder import file_name
-from .certificates import check_addresses, folder_certificates, issue_certificates, renew_authority
+from .addresses import check_site_name, with_port
+from .keys import (
+    check_addresses,
+    folder_certificates,
+    issue_certificates,
+    new_site_key,
+    public_half,
+    read_site_key,
+    renew_authority,
+)
 from .packages import SUFFIX, Package, PackageNotes, read_package
-from .site_keys import SiteKey, key_digest, new_site_key, public_half, read_site_key
-from .wire.addresses import check_site_name, with_port
-from .wire.terms import classes_digest, config_from, flat_settings
+from .terms import classes_digest, config_from, flat_settings
 
 _REGISTER = "register.json"
 _SERVER, _AUTHORITY = "server", "authority"  # values of --renew other than a site
@@ -64,20 +70,15 @@ class _StudyPlan(Section):
     key_days: Annotated[int, Field(ge=1, le=3650)] = 365
     sites: Annotated[dict[str, Literal["packed", "own"]], Field(min_length=1)]
 
-    @property
-    def server(self) -> str:
-        """Address that sites connect to."""
-        return with_port(self.address[0], self.port)
 
-
+@dataclass(frozen=True)
 class _PreparedStudy:
     """A plan with its files read: the common content of all packages of the study."""
 
-    def __init__(self, plan: _StudyPlan, config: RunConfig, classes: tuple[str, ...], clip: Clip):
-        self.plan, self.config, self.class_names = plan, config, classes
-        self.classes, self.model = classes_digest(classes), backbone_name(config.model.backbone, clip)
-        self.settings = flat_settings(config)
-        self.classes_text = "\n".join(classes) + "\n"
+    plan: _StudyPlan
+    config: RunConfig
+    classes: tuple[str, ...]
+    model: str  # name and digest
 
 
 def _read_plan(file: Path) -> _StudyPlan:
@@ -107,7 +108,7 @@ def prepare_study(file: Path) -> _PreparedStudy:
     plan, folder = _read_plan(file), file.parent
     config = settled(load(folder / plan.settings) if plan.settings else RunConfig())
     classes = tuple(read_classes(folder / plan.classes).names)
-    return _PreparedStudy(plan, config, classes, build_clip(config.model))
+    return _PreparedStudy(plan, config, classes, backbone_name(config.model.backbone, build_clip(config.model)))
 
 
 class _IssuedKey(Section):
@@ -161,33 +162,9 @@ class Register(Section):
         revoked = _RevokedKey(site=site, digest=gone.digest, day=today, why=why)
         return Register(keys=left, revoked=(*self.revoked, revoked))
 
-    def refuse_revoked(self, key: SiteKey) -> None:
-        for old in self.revoked:
-            if old.digest == key_digest(key):
-                raise FederationError(
-                    f"{key.name}: this key was {old.why} on {old.day}; the site has to make a new key"
-                )
-
     def is_locked_out(self, site: str) -> bool:
         """Return whether the site's key was revoked and no other issued."""
         return site not in self.keys and any(old.site == site for old in self.revoked)
-
-
-@dataclass(frozen=True)
-class StudyFolder:
-    """Paths in an operator's folder."""
-
-    path: Path
-
-    @property
-    def authority(self) -> Path:
-        return self.path / "authority"
-
-    def public(self, site: str) -> Path:
-        return self.path / "sites" / f"{file_name(site)}.pub"
-
-    def package(self, name: str) -> Path:
-        return self.path / "packages" / f"{file_name(name)}{SUFFIX}"
 
 
 @dataclass(frozen=True)
@@ -200,125 +177,137 @@ class _PackageFile:
     has_key: bool
 
 
-def provision(study: _PreparedStudy, folder: StudyFolder, today: date) -> list[_PackageFile]:
-    """Make all packages. Issued keys stay valid; new sites get a key, revoked sites do not."""
-    make_private_folder(folder.path)
-    issue_certificates(folder.authority, set(study.plan.address))
-    register, fresh = Register.read(folder.path), {}
-    for site in study.plan.sites:
-        if site not in register.keys and not register.is_locked_out(site):
-            register, fresh[site] = _issue(study, folder, register, site, today)
-    _remove_unknown_keys(folder, register)
-    register.write(folder.path)  # first: a key that is not in it is not accepted
-    packages = [
-        _site_package(study, folder, site, key, fresh.get(site) or _packed_before(folder, site, key))
-        for site, key in register.keys.items()
-        if site in study.plan.sites
-    ]
-    return [*packages, _server_package(study, folder, register)]
+@dataclass(frozen=True)
+class StudyFolder:
+    """An operator's folder; each change of its keys makes all packages again."""
 
+    path: Path
+    study: _PreparedStudy
+    today: date
 
-def revoke(study: _PreparedStudy, folder: StudyFolder, site: str, today: date) -> list[_PackageFile]:
-    """Revoke a site's key. It takes effect when the server installs its new package."""
-    Register.read(folder.path).revoke(site, today, "revoked").write(folder.path)
-    folder.package(site).unlink(missing_ok=True)
-    return provision(study, folder, today)
+    @property
+    def _authority(self) -> Path:
+        return self.path / "authority"
 
+    def _public(self, site: str) -> Path:
+        return self.path / "sites" / f"{file_name(site)}.pub"
 
-def renew(study: _PreparedStudy, folder: StudyFolder, name: str, today: date) -> list[_PackageFile]:
-    """Renew the key of a site, also of a revoked one, or the certificate of the server or of the authority."""
-    if name == _AUTHORITY:
-        renew_authority(folder.authority)
-    elif name == _SERVER:
-        folder_certificates(folder.authority).certificate.unlink(missing_ok=True)
-    elif name in study.plan.sites:
-        register = Register.read(folder.path)
-        if name in register.keys:
-            register = register.revoke(name, today, "renewed")
-        register, key = _issue(study, folder, register, name, today)
-        register.write(folder.path)
-        _site_package(study, folder, name, register.keys[name], key)
-    else:
-        raise ConfigError(f"--renew: {name!r} is neither a site of the study nor '{_SERVER}' or '{_AUTHORITY}'")
-    return provision(study, folder, today)
+    def package(self, name: str) -> Path:
+        """Return the package file of a site or of the server."""
+        return self.path / "packages" / f"{file_name(name)}{SUFFIX}"
 
+    def provision(self) -> list[_PackageFile]:
+        """Make all packages. Issued keys stay valid; new sites get a key, revoked sites do not."""
+        make_private_folder(self.path)
+        issue_certificates(self._authority, set(self.study.plan.address))
+        register, fresh = Register.read(self.path), {}
+        for site in self.study.plan.sites:
+            if site not in register.keys and not register.is_locked_out(site):
+                register, fresh[site] = self._issue(register, site)
+        good = {issued.digest for issued in register.keys.values()}
+        for file in (self.path / "sites").glob("*.pub"):
+            if read_site_key(file).digest not in good:
+                file.unlink()
+        register.write(self.path)  # before the packages: a key that is not in it is not accepted
+        packages = [
+            self._site_package(site, key, fresh.get(site) or self._packed_before(site, key))
+            for site, key in register.keys.items()
+            if site in self.study.plan.sites
+        ]
+        return [*packages, self._server_package(register)]
 
-def _issue(
-    study: _PreparedStudy, folder: StudyFolder, register: Register, site: str, today: date
-) -> tuple[Register, bytes]:
-    """Issue a new key if the operator makes it; otherwise the site may send its own."""
-    key = new_site_key() if study.plan.sites[site] == "packed" else b""
-    digest = ""
-    if key:
-        publish_bytes(folder.public(site), public_half(key, site))
-        digest = key_digest(read_site_key(folder.public(site)))
-    return register.issue(site, digest, today, study.plan.key_days), key
+    def revoke(self, site: str) -> list[_PackageFile]:
+        """Revoke a site's key. It takes effect when the server installs its new package."""
+        Register.read(self.path).revoke(site, self.today, "revoked").write(self.path)
+        self.package(site).unlink(missing_ok=True)
+        return self.provision()
 
+    def renew(self, name: str) -> list[_PackageFile]:
+        """Renew the key of a site, also of a revoked one, or the certificate of the server or of the authority."""
+        if name == _AUTHORITY:
+            renew_authority(self._authority)
+        elif name == _SERVER:
+            folder_certificates(self._authority).certificate.unlink(missing_ok=True)
+        elif name in self.study.plan.sites:
+            register = Register.read(self.path)
+            if name in register.keys:
+                register = register.revoke(name, self.today, "renewed")
+            register, key = self._issue(register, name)
+            register.write(self.path)
+            self._site_package(name, register.keys[name], key)
+        else:
+            raise ConfigError(f"--renew: {name!r} is neither a site of the study nor '{_SERVER}' or '{_AUTHORITY}'")
+        return self.provision()
 
-def admit_key(study: _PreparedStudy, folder: StudyFolder, file: Path, today: date) -> list[_PackageFile]:
-    """Admit the public key that a site made itself."""
-    key, register = read_site_key(file), Register.read(folder.path)
-    if study.plan.sites.get(key.name) != "own":
-        raise FederationError(f"{file}: is the key of {key.name!r}, which is not a site of this study with its own key")
-    register.refuse_revoked(key)
-    issued = register.keys.get(key.name)
-    if issued is not None and issued.digest not in ("", key_digest(key)):
-        raise FederationError(f"{key.name}: already has another key; first: --renew {key.name}, or --revoke {key.name}")
-    if register.is_locked_out(key.name):
-        raise FederationError(f"{key.name}: was revoked; first: --renew {key.name}")
-    publish_bytes(folder.public(key.name), file.read_bytes())
-    register.issue(key.name, key_digest(key), today, study.plan.key_days).write(folder.path)
-    return provision(study, folder, today)
+    def admit(self, file: Path) -> list[_PackageFile]:
+        """Admit the public key that a site made itself."""
+        key, register = read_site_key(file), Register.read(self.path)
+        name, digest = key.name, key.digest
+        if self.study.plan.sites.get(name) != "own":
+            raise FederationError(f"{file}: is the key of {name!r}, which is not a site of this study with its own key")
+        for old in register.revoked:
+            if old.digest == digest:
+                raise FederationError(f"{name}: this key was {old.why} on {old.day}; the site has to make a new key")
+        issued = register.keys.get(name)
+        if issued is not None and issued.digest not in ("", digest):
+            raise FederationError(f"{name}: already has another key; first: --renew {name}, or --revoke {name}")
+        if register.is_locked_out(name):
+            raise FederationError(f"{name}: was revoked; first: --renew {name}")
+        publish_bytes(self._public(name), file.read_bytes())
+        register.issue(name, digest, self.today, self.study.plan.key_days).write(self.path)
+        return self.provision()
 
+    def _issue(self, register: Register, site: str) -> tuple[Register, bytes]:
+        """Issue a new key if the operator makes it; otherwise the site may send its own."""
+        key, digest = b"", ""
+        if self.study.plan.sites[site] == "packed":
+            key = new_site_key()
+            publish_bytes(self._public(site), public_half(key, site))
+            digest = read_site_key(self._public(site)).digest
+        return register.issue(site, digest, self.today, self.study.plan.key_days), key
 
-def _remove_unknown_keys(folder: StudyFolder, register: Register) -> None:
-    """Delete public keys that are not in the register."""
-    good = {issued.digest for issued in register.keys.values()}
-    for file in (folder.path / "sites").glob("*.pub"):
-        if key_digest(read_site_key(file)) not in good:
-            file.unlink()
+    def _packed_before(self, site: str, issued: _IssuedKey) -> bytes:
+        """Return the key in the site's last package, if that still exists; it may be deleted once it was sent."""
+        if not self.package(site).exists():
+            return b""
+        before = read_package(self.package(site), "site")
+        return before.files.get("site.key", b"") if before.notes.key_number == issued.number else b""
 
+    def _site_package(self, site: str, issued: _IssuedKey, key: bytes) -> _PackageFile:
+        plan, config = self.study.plan, self.study.config
+        settings = config_from(flat_settings(config), plan.name).to_toml()  # to approve: without the operator's paths
+        files = {"settings.toml": settings.encode(), **({"site.key": key} if key else {})}
+        about = {"key": plan.sites[site], "key_number": issued.number, "key_ends": issued.ends}
+        return self._write({"kind": "site", "name": site, **about}, files)
 
-def _packed_before(folder: StudyFolder, site: str, issued: _IssuedKey) -> bytes:
-    """Return the key in the site's last package, if that still exists; it may be deleted once it was sent."""
-    if not folder.package(site).exists():
-        return b""
-    before = read_package(folder.package(site), "site")
-    return before.files.get("site.key", b"") if before.notes.key_number == issued.number else b""
+    def _server_package(self, register: Register) -> _PackageFile:
+        certificates = folder_certificates(self._authority)
+        issued_keys = {
+            site: issued for site, issued in register.keys.items() if issued.digest and site in self.study.plan.sites
+        }
+        ends = {issued.digest: issued.ends.isoformat() for issued in issued_keys.values()}
+        files = {
+            "settings.toml": self.study.config.to_toml().encode(),
+            "server.pem": certificates.certificate.read_bytes(),
+            "server.key": certificates.key.read_bytes(),
+            "sites/ends.json": (json.dumps(ends, indent=1, sort_keys=True) + "\n").encode(),
+            **{f"sites/{file_name(site)}.pub": self._public(site).read_bytes() for site in issued_keys},
+        }
+        return self._write({"kind": "server", "name": _SERVER}, files)
 
-
-def _site_package(
-    study: _PreparedStudy, folder: StudyFolder, site: str, issued: _IssuedKey, key: bytes
-) -> _PackageFile:
-    settings = config_from(study.settings, study.plan.name).to_toml()  # to approve: without the operator's paths
-    files = {"settings.toml": settings.encode(), **({"site.key": key} if key else {})}
-    about = {"key": study.plan.sites[site], "key_number": issued.number, "key_ends": issued.ends}
-    return _write(study, folder, {"kind": "site", "name": site, **about}, files)
-
-
-def _server_package(study: _PreparedStudy, folder: StudyFolder, register: Register) -> _PackageFile:
-    certificates = folder_certificates(folder.authority)
-    issued_keys = {site: issued for site, issued in register.keys.items() if issued.digest and site in study.plan.sites}
-    ends = {issued.digest: issued.ends.isoformat() for issued in issued_keys.values()}
-    files = {
-        "settings.toml": study.config.to_toml().encode(),
-        "server.pem": certificates.certificate.read_bytes(),
-        "server.key": certificates.key.read_bytes(),
-        "sites/ends.json": (json.dumps(ends, indent=1, sort_keys=True) + "\n").encode(),
-        **{f"sites/{file_name(site)}.pub": folder.public(site).read_bytes() for site in issued_keys},
-    }
-    return _write(study, folder, {"kind": "server", "name": _SERVER}, files)
-
-
-def _write(
-    study: _PreparedStudy, folder: StudyFolder, about: Mapping[str, object], files: Mapping[str, bytes]
-) -> _PackageFile:
-    """Write a package with these files and those that all packages of the study have."""
-    common = {"study": study.plan.name, "address": study.plan.server, "version": version("fedcopl")}
-    common |= {"model": study.model, "classes": study.classes}
-    notes = PackageNotes.model_validate({**common, "settings": study.settings, **about})
-    ca = folder_certificates(folder.authority).ca.read_bytes()
-    package = Package.of(notes, {"ca.pem": ca, "classes.txt": study.classes_text.encode(), **files})
-    path = folder.package(notes.name)
-    write_private(path, package.to_bytes())
-    return _PackageFile(path, notes.name, package.digest, "site.key" in files)
+    def _write(self, about: Mapping[str, object], files: Mapping[str, bytes]) -> _PackageFile:
+        """Write a package with these files and those that all packages of the study have."""
+        study = self.study
+        common = {
+            "study": study.plan.name,
+            "address": with_port(study.plan.address[0], study.plan.port),
+            "version": version("fedcopl"),
+            "model": study.model,
+            "classes": classes_digest(study.classes),
+            "settings": flat_settings(study.config),
+        }
+        notes = PackageNotes.model_validate({**common, **about})
+        ca, classes = folder_certificates(self._authority).ca.read_bytes(), "\n".join(study.classes) + "\n"
+        package = Package.of(notes, {"ca.pem": ca, "classes.txt": classes.encode(), **files})
+        write_private(self.package(notes.name), package.to_bytes())
+        return _PackageFile(self.package(notes.name), notes.name, package.digest, "site.key" in files)

@@ -1,37 +1,65 @@
-"""All checks in order: machine, settings, model, images, wall time, server; and safe fixes."""
+"""Checks in order: machine, keys, device, settings, model, images, wall time, server; and safe fixes."""
 
 import difflib
+import os
+import platform
 import re
 import shlex
+import shutil
+import socket
+import ssl
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from ..clip.device import choose_arithmetic, threads_for
 from ..clip.frozen_clip import Clip, fingerprint, load_clip
 from ..clip.known_models import BUILT_IN, RELEASES, find_cached
-from ..config import Data, RunConfig, load
-from ..data.cache import Progress
+from ..config import Data, Model, RunConfig, load
+from ..data.cache import Progress, default_folder
 from ..data.catalog import load_dataset
 from ..data.dataset import Dataset, Skipped, clean, find_classes
-from ..data.folder import CLIENTS, SPLITS, folders_in, images_below, is_folder, looks_like_split
+from ..data.folder import CLIENTS, SPLITS, folders_in, images_below, is_folder, misspelt_split
 from ..data.images import UNREADABLE, digests
 from ..data.overview import survey
-from ..data.parallel import free_memory
+from ..data.parallel import free_memory, workers
 from ..data.partitioning import check_partition
+from ..deployment.addresses import connect, proxy_to, strip_credentials
 from ..errors import ConfigError, FedCoPLError, printable
 from ..methods import settled
 from ..plurals import counted
 from ..progress import in_time
 from ..simulation.time_estimate import estimate_time
-from .machine import GIGABYTE, Finding, check_device, check_expiry, check_machine, check_server
 
+_GIGABYTE = 10**9
+_LOW_MEMORY, _LOW_DISK = 2 * _GIGABYTE, _GIGABYTE
+_TIMEOUT = 5.0  # seconds for the reply of a server
+_EXTRAS = {  # the module that an extra brings, and what it is for
+    "hub": ("huggingface_hub", "fetching CLIP models by name"),
+    "parquet": ("pyarrow", "tables in Parquet"),
+    "onnx": ("onnxruntime", "fedcopl export --onnx"),
+    "flower": ("flwr", "federations across machines"),
+    "web": ("starlette", "pages in a browser"),
+}
 _SETTINGS = "settings.toml"
 _CERTIFICATE = "ca.pem"  # in every folder of a site or server, and in no folder of settings
 _LONG_RUN = 600  # seconds
 _MOST_NAMED = 5  # misspelt names that are listed
 _IF_MEANT = "nothing, if that is meant"
+
+
+class Finding(NamedTuple):
+    """Result of one check."""
+
+    level: Literal["ok", "note", "problem"]  # a problem stops a run
+    subject: str
+    detail: str
+    advice: str = ""  # what to do about it
 
 
 def diagnose(
@@ -42,12 +70,12 @@ def diagnose(
     progress: Progress = lambda done, total: None,
 ) -> Iterator[Finding]:
     """Check this machine, the settings, the folder of a site or server, and a server."""
-    yield from check_machine(Path.cwd())
+    yield from _check_machine(Path.cwd())
     if path is not None and (path / _CERTIFICATE).is_file():
         yield from check_expiry(path)
     file = settings_file(path)
     if file is None:
-        yield from check_device(RunConfig().model)
+        yield from _check_device(RunConfig().model)
     else:
         yield from _check_study(file, progress)
     if server is not None:
@@ -91,7 +119,7 @@ def _check_study(file: Path, progress: Progress) -> Iterator[Finding]:
         )
         return
     yield Finding("ok", "settings", str(file))
-    yield from check_device(config.model)
+    yield from _check_device(config.model)
     clip = yield from _check_model(config)
     dataset = yield from _check_data(config, file, progress)
     if clip is not None and dataset is not None:
@@ -156,7 +184,7 @@ def _homes(root: Path) -> list[Path]:
 
 def _misspelt(home: Path) -> list[tuple[Path, str]]:
     """Return folders that were probably meant as train/ or test/, and which split."""
-    folders = [(folder, looks_like_split(folder.name)) for folder in sorted(folders_in(home))]
+    folders = [(folder, misspelt_split(folder.name)) for folder in sorted(folders_in(home))]
     return [(folder, split) for folder, split in folders if split is not None]
 
 
@@ -257,7 +285,7 @@ def _check_counts(dataset: Dataset) -> Iterator[Finding]:
     if owners is None:
         return
     holders: dict[str, set[int]] = defaultdict(set)
-    for content, owner in zip(digests(stored, {})[0], owners.tolist(), strict=True):
+    for content, owner in zip(digests(stored), owners.tolist(), strict=True):
         if not content.startswith(UNREADABLE):
             holders[content].add(owner)
     shared = sum(len(sites) > 1 for sites in holders.values())
@@ -269,7 +297,7 @@ def _check_time(config: RunConfig, clip: Clip, dataset: Dataset) -> Iterator[Fin
     """Estimate wall time and memory of the run, and name shorter runs where it takes long."""
     run, free = estimate_time(config, clip, dataset), free_memory()
     if free is not None and run.memory > free:
-        detail = f"{run}; only {free / GIGABYTE:.1f} GB are free"
+        detail = f"{run}; only {free / _GIGABYTE:.1f} GB are free"
         yield Finding("note", "cost", detail, "lower train.batch, or use a smaller model")
     elif run.seconds > _LONG_RUN:
         untrained = settled(config.model_copy(update={"method": "priors", "labeler": "copl", "options": {}}))
@@ -281,3 +309,118 @@ def _check_time(config: RunConfig, clip: Clip, dataset: Dataset) -> Iterator[Fin
         yield Finding("note", "cost", str(run), f"for a first try add {' or '.join(offers)}: priors need no training")
     else:
         yield Finding("ok", "cost", str(run))
+
+
+def _check_machine(results: Path) -> Iterator[Finding]:
+    """Check Python, packages, memory, the disk of the results, and the cache folder."""
+    yield Finding("ok", "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    required = [line for line in requires("fedcopl") or [] if "extra ==" not in line]
+    missing = [name for line in required if not _is_installed(name := re.split(r"[<>=!~;\[ (]", line)[0])]
+    if missing:
+        yield Finding("problem", "packages", f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
+    else:
+        yield Finding(
+            "ok", "packages", f"fedcopl {version('fedcopl')}, torch {version('torch')}, numpy {version('numpy')}"
+        )
+    for extra, (module, purpose) in _EXTRAS.items():
+        if find_spec(module) is None:
+            yield Finding(
+                "note", f"extra {extra}", f"not installed; needed for: {purpose}", f"pip install 'fedcopl[{extra}]'"
+            )
+        else:
+            yield Finding("ok", f"extra {extra}", purpose)
+    free = free_memory()
+    if free is None:
+        yield Finding("ok", "memory", "this system does not report free memory")
+    elif free < _LOW_MEMORY:
+        advice = "close other programs, or lower model.memory and train.batch"
+        yield Finding("note", "memory", f"{free / _GIGABYTE:.1f} GB free", advice)
+    else:
+        yield Finding("ok", "memory", f"{free / _GIGABYTE:.1f} GB free")
+    yield _check_disk("disk", results, "free some space, or work in another folder")
+    advice = "free some space (fedcopl cache clear), or name another folder in FEDCOPL_CACHE"
+    yield _check_disk("cache folder", default_folder(), advice)
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return bool(version(name))
+    except PackageNotFoundError:
+        return False
+
+
+def _check_disk(subject: str, path: Path, advice: str) -> Finding:
+    """Check that a folder can be written; one that does not exist yet by its nearest parent."""
+    existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
+    if not os.access(existing, os.W_OK):
+        return Finding("problem", subject, f"{path} cannot be written", "choose a folder that you may write to")
+    detail = f"{path}: {free / _GIGABYTE:.1f} GB free"
+    return Finding("problem", subject, detail, advice) if free < _LOW_DISK else Finding("ok", subject, detail)
+
+
+def _check_device(model: Model) -> Iterator[Finding]:
+    """Check device, precision and threads of the settings."""
+    try:
+        chosen = choose_arithmetic(model.device, model.precision)
+    except FedCoPLError as error:
+        yield Finding("problem", "device", str(error), "change the setting named above")
+        return
+    yield Finding("ok", "device", f"{chosen.device.type}, {chosen.precision}")
+    if model.threads > workers():
+        detail = f"model.threads is {model.threads}, but there are {workers()} cores"
+        yield Finding("note", "threads", detail, "lower model.threads")
+    else:
+        yield Finding("ok", "threads", f"{threads_for(model) or 'as torch chooses'} of {workers()} cores")
+
+
+def check_expiry(folder: Path) -> Iterator[Finding]:
+    """Report when the keys and certificates in the folder of a site or server expire, and how to renew them."""
+    from ..deployment.packages import expiries
+
+    try:
+        endings = list(expiries(folder))
+    except FedCoPLError as error:
+        yield Finding("problem", "keys and certificates", str(error), "fix or replace the file named above")
+        return
+    for ending in endings:
+        if ending.days_left < 0:
+            yield Finding("problem", ending.what, str(ending), ending.renewal)
+        elif ending.is_near:
+            yield Finding("note", ending.what, str(ending), ending.renewal)
+        else:
+            yield Finding("ok", ending.what, str(ending))
+
+
+def check_server(address: str, certificate: Path | None) -> Iterator[Finding]:
+    """Connect to a server, `host:port` or `[::1]:port`, and check its certificate."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(f"--server: should be HOST:PORT, not {address!r}")
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        connection = connect(host, int(port), _TIMEOUT)
+    except OSError as error:
+        advice = "check the address, that the server runs, and that no firewall is in between"
+        yield Finding("problem", "server", f"{address} cannot be reached: {error.strerror or error}", advice)
+        return
+    with connection:
+        proxy = proxy_to(host)
+        yield Finding(
+            "ok", "server", f"{address} answers" + (f", through the proxy {strip_credentials(proxy)}" if proxy else "")
+        )
+        yield _check_tls(connection, host, certificate)
+
+
+def _check_tls(connection: socket.socket, host: str, certificate: Path | None) -> Finding:
+    try:
+        context = ssl.create_default_context(cafile=certificate)
+        with context.wrap_socket(connection, server_hostname=host) as secured:
+            return Finding("ok", "encryption", f"{secured.version()}, and the certificate is the one expected")
+    except ssl.SSLCertVerificationError as error:
+        advice = "ask the operator of the server for its certificate ca.pem, and name it with --ca"
+        return Finding("problem", "encryption", f"the certificate is not trusted: {error.verify_message}", advice)
+    except (ssl.SSLError, OSError) as error:
+        reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
+        advice = "start the server with TLS, or check that the port is its own"
+        return Finding("problem", "encryption", f"no TLS: {reason}", advice)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from string import ascii_lowercase
 
-from ..clip.known_models import refuse_unknown
+from ..clip.known_models import check_model_name
 from ..errors import ConfigError, ModelError
 from ..files import check_output_folder, publish_text
 
@@ -62,7 +62,7 @@ def start_study(folder: Path, sites: int = 2, backbone: str = "ViT-B/32") -> lis
     if any(sign in '"\\' or not sign.isprintable() for sign in backbone):
         raise ConfigError(f"--backbone: {backbone!r} cannot be written into a settings file; edit the file by hand")
     try:
-        refuse_unknown(backbone)
+        check_model_name(backbone)
     except ModelError as error:
         raise ConfigError(f"--backbone: {error}") from error
     check_output_folder(folder, new=True)

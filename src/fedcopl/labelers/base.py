@@ -12,7 +12,7 @@ from ..algorithm.select import Selection
 from ..config import NoOptions, RunConfig, Section, read_options
 from ..messages import Select
 
-USUALLY_SELECTED = 0.5  # share of the images that CoPL labels: it filters by medians
+_USUALLY_SELECTED = 0.5  # share of the images that CoPL labels: it filters by medians
 
 
 class Labeler(ABC):
@@ -68,7 +68,7 @@ class Labeler(ABC):
 
     def expected_images(self, images: float, classes: int) -> float:
         """Return about how many of a client's images are selected, for time estimates."""
-        return USUALLY_SELECTED * images
+        return _USUALLY_SELECTED * images
 
     def labels_per_image(self, classes: int) -> int:
         """Return how many labels one image can get; servers reject replies that claim more."""
@@ -103,12 +103,25 @@ def exact_quantile(values: FloatArray, level: float) -> FloatArray:
     return between
 
 
-def equal_quota(config: RunConfig, counts: IntArray, images: int, refresh: int) -> IntArray:
-    """Return the quota of FPL and CPL, (C,): the same for every class, fixed or growing with the refreshes."""
-    if config.labels.capacity != "grow":
-        return np.full_like(counts, config.labels.per_class)
-    refreshes = -(-config.rounds // config.labels.refresh_every)
-    return np.full_like(counts, grown_capacity(refresh, images, len(counts), refreshes))
+class PerClassLabeler(Labeler):
+    """A labeler with the same quota for every class."""
+
+    def quota(self, counts: IntArray, images: int, request: Select) -> IntArray:
+        """Return the same quota for every class, fixed or growing with the refreshes."""
+        labels = self.config.labels
+        if labels.capacity != "grow":
+            return np.full_like(counts, labels.per_class)
+        refreshes = -(-self.config.rounds // labels.refresh_every)
+        return np.full_like(counts, grown_capacity(request.refresh, images, len(counts), refreshes))
+
+    def expected_images(self, images: float, classes: int) -> float:
+        """Return K for every class, or all images."""
+        return min(self.config.labels.per_class * classes, images)
+
+    def eligible_images(self, log_probs: FloatArray) -> IntArray | None:
+        """Return the images that may be labelled, by index (`labels.among`); None: all."""
+        labels = self.config.labels
+        return confident_images(log_probs, labels.confidence_quantile) if labels.among == "sure" else None
 
 
 def grown_capacity(refresh_index: int, images: int, classes: int, refreshes: int = 4) -> int:

@@ -1,7 +1,5 @@
 """CoPL, the paper's cooperative pseudo labeling (Eq. 2 and 3)."""
 
-from typing import ClassVar
-
 from ..algorithm import FloatArray, IntArray
 from ..algorithm.allocate import quota
 from ..algorithm.estimate import estimate
@@ -13,8 +11,8 @@ from .base import Labeler
 class CoPL(Labeler):
     """Counts confident images per class; the server's sums rebalance how many of each class every client trains on."""
 
-    title: ClassVar[str] = "CoPL"
-    summary: ClassVar[str] = "each client pseudo-labels its own images"
+    title = "CoPL"
+    summary = "each client pseudo-labels its own images"
 
     @property
     def cooperative(self) -> bool:

@@ -5,15 +5,13 @@ class it was matched to only limits how many do.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 
-from ..algorithm import BoolArray, FloatArray, IntArray
+from ..algorithm import BoolArray, FloatArray, IntArray, softmax
 from ..algorithm.select import Selection, rank_in_group
 from ..config import RunConfig
-from ..messages import Select
-from .base import Labeler, confident_images, equal_quota, exact_quantile
+from .base import PerClassLabeler, exact_quantile
 
 CPL_LEVELS: Mapping[str, tuple[float, float]] = {
     "dtd": (0.75, 0.95),
@@ -27,29 +25,21 @@ CPL_LEVELS: Mapping[str, tuple[float, float]] = {
 CPL_USUAL = (0.60, 0.90)
 
 
-class CPL(Labeler):
+class CPL(PerClassLabeler):
     """Selects images with sets of candidate classes, at most the same number for every class."""
 
-    title: ClassVar[str] = "CPL"
-    summary: ClassVar[str] = "each client trains on its own images with a set of candidate labels for each"
+    title = "CPL"
+    summary = "each client trains on its own images with a set of candidate labels for each"
 
     @property
     def loss(self) -> str:
         """The loss on candidate sets that is set as `labels.cpl_loss`."""
         return self.config.labels.cpl_loss
 
-    def quota(self, counts: IntArray, images: int, request: Select) -> IntArray:
-        """Return the same capacity for every class."""
-        return equal_quota(self.config, counts, images, request.refresh)
-
-    def expected_images(self, images: float, classes: int) -> float:
-        """Return K for every class, or all images."""
-        return min(self.config.labels.per_class * classes, images)
-
     def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
         """Return the matched images with their candidate sets, as 0/1 or as soft targets."""
         labels, capacity = self.config.labels, int(quota[0])
-        among = confident_images(log_probs, labels.confidence_quantile) if labels.among == "sure" else None
+        among = self.eligible_images(log_probs)
         alpha, beta = cpl_levels(self.config)
         sets = select_candidates(
             log_probs, alpha, beta, capacity, keep_likeliest=labels.cpl_keep_likeliest, among=among
@@ -114,8 +104,7 @@ def with_soft_targets(log_probs: FloatArray, selection: Selection) -> Selection:
     if selection.candidates is None:
         return selection
     scores = np.where(selection.candidates, log_probs[selection.index], -np.inf)
-    weights = np.exp(scores - scores.max(axis=1, keepdims=True))  # a chosen image has at least one candidate
-    return selection._replace(candidates=weights / weights.sum(axis=1, keepdims=True))
+    return selection._replace(candidates=softmax(scores))  # a chosen image has at least one candidate
 
 
 def match(log_probs: FloatArray, candidates: BoolArray, capacity: int) -> Selection:

@@ -3,38 +3,28 @@
 UPL (`upl.py`) is the rule "argmax" without a refresh.
 """
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
 from ..algorithm import FloatArray, IntArray
 from ..algorithm.select import Selection, select
-from ..messages import Select
-from .base import Labeler, confident_images, equal_quota
+from .base import PerClassLabeler
 
-Rule = Literal["argmax", "column", "leaderboard"]
-Ranked = tuple[float, int]  # score, image: they sort by score, and on a tie by image
+_Rule = Literal["argmax", "column", "leaderboard"]
+_Ranked = tuple[float, int]  # score, image: they sort by score, and on a tie by image
 
 
-class FPL(Labeler):
+class FPL(PerClassLabeler):
     """Takes the same number of the most confident images for every class."""
 
-    title: ClassVar[str] = "FPL"
-    summary: ClassVar[str] = "each client trains on its most confident images of each class"
-
-    def quota(self, counts: IntArray, images: int, request: Select) -> IntArray:
-        """Return the same capacity for every class."""
-        return equal_quota(self.config, counts, images, request.refresh)
-
-    def expected_images(self, images: float, classes: int) -> float:
-        """Return K for every class, or all images."""
-        return min(self.config.labels.per_class * classes, images)
+    title = "FPL"
+    summary = "each client trains on its most confident images of each class"
 
     def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
         """Return the most confident images of each class, by the rule of `labels.fpl_rule`."""
-        labels = self.config.labels
-        among = confident_images(log_probs, labels.confidence_quantile) if labels.among == "sure" else None
-        return select_top(log_probs, int(quota[0]), labels.fpl_rule, among=among)
+        among = self.eligible_images(log_probs)
+        return select_top(log_probs, int(quota[0]), self.config.labels.fpl_rule, among=among)
 
     def labels_per_image(self, classes: int) -> int:
         """Return the number of classes: some rules select an image for several."""
@@ -42,7 +32,7 @@ class FPL(Labeler):
 
 
 def select_top(
-    log_probs: FloatArray, per_class: int, rule: Rule = "argmax", *, among: IntArray | None = None
+    log_probs: FloatArray, per_class: int, rule: _Rule = "argmax", *, among: IntArray | None = None
 ) -> Selection:
     """Return at most per_class (K) images for each class, by class and then most confident first.
 
@@ -83,7 +73,7 @@ def _leaderboards(log_probs: FloatArray, per_class: int) -> Selection:
     be missed, as in the authors' program; one image may be on several boards. Equal scores are rejected; sorting puts
     the larger index first (the authors': the larger file path).
     """
-    boards: list[list[Ranked]] = [[] for _ in range(log_probs.shape[1])]
+    boards: list[list[_Ranked]] = [[] for _ in range(log_probs.shape[1])]
     # The score to beat on each board: that of its last entry, and nothing while there is room.
     bar = np.full(len(boards), np.nan)
     for image, scores in enumerate(log_probs):
@@ -96,7 +86,7 @@ def _leaderboards(log_probs: FloatArray, per_class: int) -> Selection:
     return Selection(np.array(index, np.int64), label)
 
 
-def _admit(board: list[Ranked], entry: Ranked, capacity: int) -> float:
+def _admit(board: list[_Ranked], entry: _Ranked, capacity: int) -> float:
     """Put the entry on the board, and return the score that the next one has to beat (nan: none)."""
     full = len(board) == capacity
     board.append(entry)

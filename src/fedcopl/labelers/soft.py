@@ -8,19 +8,16 @@ Choices: T = 1 trains towards the posterior itself; T < 1 sharpens it, as MixMat
 the model while it trains (FST-CBDG); here they change at each refresh.
 """
 
-from typing import ClassVar
-
-import numpy as np
 from pydantic import Field
 
-from ..algorithm import FloatArray, IntArray
+from ..algorithm import FloatArray, IntArray, softmax
 from ..algorithm.select import Selection, select
 from ..config import Section
 from ..messages import Select
 from .base import Labeler
 
 
-class SoftOptions(Section):
+class _SoftOptions(Section):
     """Settings of soft labels."""
 
     temperature: float = Field(1.0, gt=0)
@@ -30,9 +27,9 @@ class SoftOptions(Section):
 class Soft(Labeler):
     """Takes every image, with its class probabilities as the target."""
 
-    title: ClassVar[str] = "soft labels"
-    summary: ClassVar[str] = "each client trains on all its images with the probability of each class as the target"
-    Options = SoftOptions
+    title = "soft labels"
+    summary = "each client trains on all its images with the probability of each class as the target"
+    Options = _SoftOptions
 
     @property
     def loss(self) -> str:
@@ -46,9 +43,7 @@ class Soft(Labeler):
     def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
         """Return all images with their targets, by predicted class and then most confident first."""
         chosen = select(log_probs, quota)
-        scores = log_probs[chosen.index] / self.options.temperature
-        weights = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))
-        return chosen._replace(candidates=weights / weights.sum(axis=1, keepdims=True))
+        return chosen._replace(candidates=softmax(log_probs[chosen.index] / self.options.temperature))
 
     def expected_images(self, images: float, classes: int) -> float:
         """Return the number of images: all are trained on."""

@@ -9,7 +9,6 @@ made anew at every step (here at every refresh).
 """
 
 import math
-from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -21,7 +20,7 @@ from ..messages import Select
 from .base import Labeler
 
 
-class ThresholdOptions(Section):
+class _ThresholdOptions(Section):
     """Settings of the fixed threshold."""
 
     confidence: float = Field(0.95, gt=0, le=1)
@@ -31,9 +30,9 @@ class ThresholdOptions(Section):
 class Threshold(Labeler):
     """Takes every image whose predicted class reaches a fixed probability."""
 
-    title: ClassVar[str] = "threshold"
-    summary: ClassVar[str] = "each client trains on its images that reach a fixed confidence"
-    Options = ThresholdOptions
+    title = "threshold"
+    summary = "each client trains on its images that reach a fixed confidence"
+    Options = _ThresholdOptions
 
     def count(self, log_probs: FloatArray) -> IntArray:
         """Return how many images of each predicted class reach tau, (C,)."""

@@ -9,21 +9,19 @@ the priors if they are on. Not built: the paper's average over the probabilities
 over several trained prompts.
 """
 
-from typing import ClassVar
-
 import numpy as np
 
 from ..algorithm import FloatArray, IntArray
 from ..algorithm.select import Selection, select
 from ..messages import Select
-from .base import Labeler
+from .base import PerClassLabeler
 
 
-class UPL(Labeler):
+class UPL(PerClassLabeler):
     """Takes the same number of the most confident images for every class, once, with zero-shot CLIP."""
 
-    title: ClassVar[str] = "UPL"
-    summary: ClassVar[str] = "each client trains on the images of each class that zero-shot CLIP is most confident of"
+    title = "UPL"
+    summary = "each client trains on the images of each class that zero-shot CLIP is most confident of"
     refreshes = False
 
     def quota(self, counts: IntArray, images: int, request: Select) -> IntArray:
@@ -33,7 +31,3 @@ class UPL(Labeler):
     def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
         """Return the most confident of the images predicted as each class."""
         return select(log_probs, quota)
-
-    def expected_images(self, images: float, classes: int) -> float:
-        """Return K for every class, or all images."""
-        return min(self.config.labels.per_class * classes, images)

@@ -101,7 +101,7 @@ class AccessControl:
 
 
 async def read_form(request: Request, keys: Keys) -> Mapping[str, str] | None:
-    """The fields of a form of our own, or None: too long, of another kind, or without the key."""
+    """Return the fields of a form of our own; None if it is too long, of another type, or without the key."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
         return None
     body = b""

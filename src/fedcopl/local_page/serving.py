@@ -7,14 +7,12 @@ import socket
 import webbrowser
 from collections.abc import Callable
 from contextlib import closing, suppress
-from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import uvicorn
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -22,16 +20,16 @@ from starlette.types import ASGIApp
 
 from ..data.images import silence_decoders
 from ..errors import ConfigError
-from ..report import numbers as words
+from ..report.run_page import template_environment
 from .access import Keys
 
 HOST = "127.0.0.1"
 
 
-def serve(make: Callable[[Keys], ASGIApp], *, port: int, token: str, open_it: bool) -> None:
-    """Print the address and serve until Ctrl-C, which is raised as KeyboardInterrupt."""
+def serve(make: Callable[[Keys], ASGIApp], *, port: int, open_it: bool, token: str | None = None) -> None:
+    """Print the address, with a new token by default, and serve until Ctrl-C, which is raised as KeyboardInterrupt."""
     with closing(_listen(port)) as listening, silence_decoders():
-        keys = Keys(token, listening.getsockname()[1])
+        keys = Keys(token or secrets.token_urlsafe(24), listening.getsockname()[1])
         settings = uvicorn.Config(
             make(keys),
             lifespan="off",
@@ -61,10 +59,6 @@ def _listen(port: int) -> socket.socket:
     return listening
 
 
-def new_token() -> str:
-    return secrets.token_urlsafe(24)
-
-
 def persistent_token(key_file: Path, purpose: str) -> str:
     """Return the same token for the same purpose at each start, so that an open page keeps working.
 
@@ -79,7 +73,7 @@ def persistent_token(key_file: Path, purpose: str) -> str:
         key = key_file.read_bytes()
         if len(key) == 32:
             return hmac.new(key, purpose.encode("utf-8", "surrogateescape"), sha256).hexdigest()[:32]
-    return new_token()
+    return secrets.token_urlsafe(24)
 
 
 _FILES = {
@@ -90,31 +84,14 @@ _FILES = {
 }
 
 
-@cache
-def _environment() -> Environment:
-    jinja = Environment(
-        loader=PackageLoader("fedcopl.local_page", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    jinja.filters |= {
-        name: getattr(words, name) for name in ("count", "duration", "loss", "percent", "several", "size")
-    }
-    return jinja
-
-
 def page(name: str, status: int = 200, **values: Any) -> HTMLResponse:
-    return HTMLResponse(_environment().get_template(name).render(values), status)
+    """Return a response with a rendered template."""
+    template = template_environment("fedcopl.local_page", "templates").get_template(name)
+    return HTMLResponse(template.render(values), status)
 
 
-def file_routes(*names: str) -> list[Route]:
-    """Return one route for each static file; no other file is served."""
-    return [_file_route(name) for name in names]
-
-
-def _file_route(name: str) -> Route:
+def file_route(name: str) -> Route:
+    """Return the route of one static file."""
     content = (files("fedcopl.local_page") / "static" / name).read_bytes()
 
     def give(request: Request) -> Response:

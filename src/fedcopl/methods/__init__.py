@@ -105,8 +105,8 @@ def priors_note(config: RunConfig) -> str | None:
 
 
 def settled(config: RunConfig) -> RunConfig:
-    """Return the settings with the rounds that are run: one for a method that does not change after it."""
-    return config.model_copy(update={"rounds": 1}) if choose_method(config).single_round else config
+    """Return the settings with the rounds that are run: one if nothing is trained."""
+    return config if choose_method(config).trains else config.model_copy(update={"rounds": 1})
 
 
 def _refuse_contradictions(config: RunConfig) -> None:

@@ -1,7 +1,9 @@
 """The base class of all methods: which arrays are trained and shared, how logits and the loss are computed."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,7 @@ from ..algorithm import IntArray
 from ..algorithm.select import Selection
 from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
+from ..clip.neutral_init import stretched_words
 from ..config import NoOptions, RunConfig, Section, read_options
 from .prompts import Shape, first_prompts, text_shape, visual_shape
 
@@ -20,10 +23,15 @@ Criterion = Callable[[Tensor], Tensor]
 """The loss of a batch's logits on its pseudo labels."""
 
 
-class Batch(NamedTuple):
-    """The selected images of one training step, B of them."""
+@dataclass(frozen=True)
+class Batch:
+    """One training step: its B images with their pseudo labels, and the features by the arrays in training."""
 
-    index: IntArray  # type: ignore[assignment]  # which of the client's images, (B,); hides tuple.index
+    encoder: Encoder
+    images: Tensor  # image features, (B, d)
+    classes: Tensor  # class features, (C, d)
+    params: NamedTensors  # all arrays of the client's model
+    index: IntArray  # which of the client's images, (B,)
     label: IntArray  # pseudo labels, (B,)
     candidates: NDArray[Any] | None  # candidate sets or soft targets, (B, C), if the labeler makes them
     plain: Callable[[], Tensor]  # computes zero-shot CLIP's features of these images, (B, d), without gradient
@@ -55,8 +63,7 @@ class Method:
     title: ClassVar[str] = "Local"  # display name; `run_title` adds labeler and priors
     is_ours: ClassVar[bool] = False  # CoPL's labels and priors are expected of it; otherwise a method of the literature
     words: ClassVar[Mapping[str, str]] = {"visual": "visual prompts", "text": "text prompts"}  # names of shared arrays
-    single_round: ClassVar[bool] = False  # further rounds would change nothing
-    trains: ClassVar[bool] = True  # False: nothing is trained
+    trains: ClassVar[bool] = True  # False: nothing is trained, so there is one round
     personal_without_training: ClassVar[bool] = False  # each site's predictions are its own although nothing is trained
     pools: ClassVar[bool] = False  # all images in one place: the centralised baseline
     Options: ClassVar[type[Section]] = NoOptions  # the method's own settings, from the section [options]
@@ -140,27 +147,15 @@ class Method:
         """Return the maximum learning rate of one trained array."""
         return self.config.train.lr
 
-    def loss(
-        self,
-        encoder: Encoder,
-        images: Tensor,
-        classes: Tensor,
-        params: NamedTensors,
-        batch: Batch,
-        criterion: Criterion,
-    ) -> Tensor:
+    def loss(self, batch: Batch, criterion: Criterion) -> Tensor:
         """Return the loss of a batch.
 
         Args:
-            encoder: The frozen CLIP.
-            images: The image features of the batch, (B, d).
-            classes: The class features, (C, d).
-            params: All arrays of the client's model.
-            batch: Which images these are, and their pseudo labels.
+            batch: The images with their pseudo labels, the features and the arrays.
             criterion: Computes the loss on the pseudo labels from logits, (B, C). A loss that calls it several times
                 calls it last with the logits of the prediction: losses on candidate sets keep the last probabilities.
         """
-        return criterion(self.logits(encoder, images, classes, params))
+        return criterion(self.logits(batch.encoder, batch.images, batch.classes, batch.params))
 
     def after_training(self, trained: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return further arrays to keep after training; they are never sent."""
@@ -169,6 +164,54 @@ class Method:
     def penalty(self, params: NamedTensors, begin: NamedTensors) -> Tensor | float:
         """Return a regularisation term, given the trained arrays now and at the beginning of the round."""
         return 0.0
+
+
+class FrozenImages(Method):
+    """A method that does not train image features: they are computed once per run."""
+
+    keeps_images = True
+    of_images = ()
+
+    def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
+        return dict.fromkeys(self.of_classes, text_shape(clip, self.config.model))
+
+    def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
+        return encoder.image_features(tokens)
+
+    def plain_images(self, frozen: Tensor) -> Tensor:
+        return frozen
+
+    def images(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:
+        return frozen
+
+
+class HandWrittenTexts(Method):
+    """A method whose class features are those of zero-shot CLIP, by the hand-written sentences."""
+
+    of_classes = ()
+
+    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
+        return encoder.class_features(None)
+
+
+class TwoTextPrompts(Method):
+    """A method with a text prompt that the server averages, "global text", and one that stays, "local text"."""
+
+    words = MappingProxyType({"global text": "global text prompts"})
+    of_classes: ClassVar[tuple[str, ...]] = ("global text", "local text")
+
+    def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
+        return dict.fromkeys(("global text", "local text"), text_shape(clip, self.config.model))
+
+    def shared(self) -> tuple[str, ...]:
+        return ("global text",)
+
+    def start(self, clip: Clip, classes: int) -> dict[str, Array]:
+        """Return different initial values for the two prompts: equal ones would stay equal."""
+        first = super().start(clip, classes)
+        if self.config.train.init == "neutral":
+            first["local text"] = stretched_words(clip, self.config.model.template, first["local text"].shape)
+        return first
 
 
 def as_numpy(tensor: Tensor) -> NDArray[np.float32]:

@@ -26,14 +26,14 @@ result. Not built: the average over augmented views.
 import numpy as np
 from pydantic import Field
 
-from ..algorithm import FloatArray
+from ..algorithm import FloatArray, softmax
 from ..config import Section
 from .site_fit import Scores, SiteFit
 
-LEAST = 1e-300  # a probability whose logarithm is still finite
+_LEAST = 1e-300  # a probability whose logarithm is still finite
 
 
-class BCAOptions(Section):
+class _BCAOptions(Section):
     """Settings of BCA."""
 
     likelihood_threshold: float = Field(0.05, ge=0, le=1)
@@ -50,10 +50,10 @@ class BCA(SiteFit):
     """Class embeddings and class priors updated by one image after the other, nothing trained (BCA)."""
 
     title = "BCA"
-    Options = BCAOptions
+    Options = _BCAOptions
 
     def fit(self, features: FloatArray, log_probs: FloatArray, texts: FloatArray, scale: float) -> Scores:
-        options: BCAOptions = self.options
+        options = self.options
         embeddings, priors = texts.copy(), np.eye(len(texts))
         text_counts, prior_counts = (np.full(len(texts), n) for n in (options.text_count, options.prior_count))
         for feature in features:
@@ -66,12 +66,10 @@ class BCA(SiteFit):
             if posterior[k] > options.prior_threshold:
                 priors[k] = (prior_counts[k] * priors[k] + posterior) / (prior_counts[k] + 1)
                 prior_counts[k] += 1
-        return lambda images, image_log_probs: np.log(np.maximum(posteriors(images, embeddings, priors, scale), LEAST))
+        return lambda images, image_log_probs: np.log(np.maximum(posteriors(images, embeddings, priors, scale), _LEAST))
 
 
 def posteriors(features: FloatArray, embeddings: FloatArray, priors: FloatArray, scale: float) -> FloatArray:
     """Return P(Y | x), (m, C), of features, (m, d), from embeddings mu, (C, d), and P(Y | mu), (C, C)."""
-    logits = scale * features @ embeddings.T
-    nearest = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares: FloatArray = nearest / nearest.sum(axis=1, keepdims=True) @ priors
+    shares: FloatArray = softmax(scale * features @ embeddings.T) @ priors
     return shares

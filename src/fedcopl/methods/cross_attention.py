@@ -6,7 +6,7 @@ from torch import Tensor
 from .base import NamedTensors
 from .prompts import Shape
 
-WIDER = 4  # hidden width of the feed-forward layer, relative to the block's
+_WIDER = 4  # hidden width of the feed-forward layer, relative to the block's
 
 
 def layer_shapes(width: int, inputs: int) -> dict[str, Shape]:
@@ -16,7 +16,7 @@ def layer_shapes(width: int, inputs: int) -> dict[str, Shape]:
         width: Of queries and output, w.
         inputs: Width of keys and values.
     """
-    hidden = WIDER * width
+    hidden = _WIDER * width
     return {
         "query map": (width, width),
         "query map bias": (width,),

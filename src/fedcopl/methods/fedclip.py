@@ -19,26 +19,25 @@ from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
 from ..rng import stream
-from .base import Batch, Criterion, Method, NamedTensors
+from .base import Batch, Criterion, HandWrittenTexts, NamedTensors
 from .prompts import Shape
 
 
-class FedCLIPOptions(Section):
+class _FedCLIPOptions(Section):
     """Settings of FedCLIP."""
 
     loss: Literal["ce", "contrastive"] = "ce"
-    """over all classes; or its authors': each image against the texts of its batch, and each text against the images"""
+    """over all classes, or its authors' loss between the images and the texts of a batch, in both directions"""
 
 
-class FedCLIP(Method):
+class FedCLIP(HandWrittenTexts):
     """An adapter on image features, averaged (FedCLIP)."""
 
     title = "FedCLIP"
     words = dict.fromkeys(("down", "down bias", "up", "up bias"), "adapters")
-    Options = FedCLIPOptions
     keeps_images = True
     of_images = ("down", "down bias", "up", "up bias")
-    of_classes = ()
+    Options = _FedCLIPOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         size = clip.feature_size
@@ -67,22 +66,12 @@ class FedCLIP(Method):
         attention = F.linear(hidden, params["up"], params["up bias"]).softmax(-1)
         return F.normalize(attention * frozen, dim=-1)
 
-    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
-        return encoder.class_features(None)
-
-    def loss(
-        self,
-        encoder: Encoder,
-        images: Tensor,
-        classes: Tensor,
-        params: NamedTensors,
-        batch: Batch,
-        criterion: Criterion,
-    ) -> Tensor:
+    def loss(self, batch: Batch, criterion: Criterion) -> Tensor:
         """Return the loss of `options.loss`; candidate sets always have their own loss."""
         if self.options.loss == "ce" or batch.candidates is not None:
-            return super().loss(encoder, images, classes, params, batch, criterion)
-        return contrast(encoder.logits(images, classes[torch.from_numpy(batch.label).to(classes.device)]))
+            return super().loss(batch, criterion)
+        texts = batch.classes[torch.from_numpy(batch.label).to(batch.classes.device)]
+        return contrast(batch.encoder.logits(batch.images, texts))
 
 
 def contrast(logits: Tensor) -> Tensor:

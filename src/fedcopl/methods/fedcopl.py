@@ -2,16 +2,12 @@
 
 from typing import Literal
 
-from torch import Tensor
-
-from ..clip.encoder import Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
-from .base import Method, NamedTensors
-from .promptfl import FrozenImages
+from .base import FrozenImages, HandWrittenTexts, Method
 from .prompts import Shape, visual_shape
 
-SHARED = {"visual": ("visual",), "text": ("text",), "both": ("visual", "text"), "none": ()}
+_SHARED = {"visual": ("visual",), "text": ("text",), "both": ("visual", "text"), "none": ()}
 
 
 class FedCoPL(Method):
@@ -21,7 +17,7 @@ class FedCoPL(Method):
     is_ours = True
 
     def shared(self) -> tuple[str, ...]:
-        return SHARED[self.config.sharing.aggregate]
+        return _SHARED[self.config.sharing.aggregate]
 
 
 class Local(Method):
@@ -30,19 +26,18 @@ class Local(Method):
     title = "Local"
 
 
-class FedVPTOptions(Section):
+class _FedVPTOptions(Section):
     """Settings of FedVPT."""
 
     every_block: bool = True
     """prompts at every vision block, as VPT-deep has them; false: at as many as model.visual_depth says"""
 
 
-class FedVPT(Method):
+class FedVPT(HandWrittenTexts):
     """Visual prompts averaged, hand-written sentences for the classes (FedVPT)."""
 
     title = "FedVPT"
-    Options = FedVPTOptions
-    of_classes = ()
+    Options = _FedVPTOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         model = self.config.model
@@ -52,23 +47,12 @@ class FedVPT(Method):
     def shared(self) -> tuple[str, ...]:
         return ("visual",)
 
-    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
-        return encoder.class_features(None)
 
-
-class ZeroShot(FrozenImages):
+class ZeroShot(HandWrittenTexts, FrozenImages):
     """Zero-shot CLIP, nothing trained."""
 
     title = "CLIP"
     trains = False
-    single_round = True
-    of_classes = ()
-
-    def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
-        return {}
-
-    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
-        return encoder.class_features(None)
 
 
 class PriorsOnly(ZeroShot):
@@ -77,7 +61,7 @@ class PriorsOnly(ZeroShot):
     is_ours = True
 
 
-class CentralOptions(Section):
+class _CentralOptions(Section):
     """Settings of the centralised bounds."""
 
     labels: Literal["pseudo", "truth"] = "pseudo"
@@ -89,4 +73,4 @@ class Central(Method):
 
     title = "Central"
     pools = True
-    Options = CentralOptions
+    Options = _CentralOptions

@@ -31,14 +31,14 @@ from ..clip.frozen_clip import Clip
 from ..clip.vision_towers import VisionTower
 from ..config import Section
 from ..errors import ConfigError
-from .base import Batch, Criterion, Method, NamedTensors
+from .base import Batch, Criterion, HandWrittenTexts, NamedTensors
 from .cross_attention import LAYERS, cross_attention, layer_shapes, standardised
 from .prompts import Shape, initial_layers
 
-PROMPTFORMER = ("text map", "text map bias", *LAYERS)
+_PROMPTFORMER = ("text map", "text map bias", *LAYERS)
 
 
-class FedMVPOptions(Section):
+class _FedMVPOptions(Section):
     """Settings of FedMVP, as in its authors' code."""
 
     prompts: int = Field(4, ge=1)
@@ -49,13 +49,12 @@ class FedMVPOptions(Section):
     """lambda: weight of the distance to the features of zero-shot CLIP; 0: none"""
 
 
-class FedMVP(Method):
+class FedMVP(HandWrittenTexts):
     """A network that makes visual prompts of each image and the class texts, averaged (FedMVP)."""
 
-    title, words = "FedMVP", dict.fromkeys(PROMPTFORMER, "prompt generators")
-    Options = FedMVPOptions
-    of_images = PROMPTFORMER
-    of_classes = ()
+    title, words = "FedMVP", dict.fromkeys(_PROMPTFORMER, "prompt generators")
+    of_images = _PROMPTFORMER
+    Options = _FedMVPOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         width = clip.vision.prompt_width
@@ -65,7 +64,7 @@ class FedMVP(Method):
         return texts | layer_shapes(width, width)
 
     def shared(self) -> tuple[str, ...]:
-        return PROMPTFORMER
+        return _PROMPTFORMER
 
     def start(self, clip: Clip, classes: int) -> dict[str, Array]:
         return initial_layers(self.shapes(clip, classes), self.config.seed)
@@ -82,19 +81,8 @@ class FedMVP(Method):
             prompts = vision.norm_first(prompts)
         return encoder.image_features(torch.cat([frozen, prompts], dim=1))
 
-    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
-        return encoder.class_features(None)
-
-    def loss(
-        self,
-        encoder: Encoder,
-        images: Tensor,
-        classes: Tensor,
-        params: NamedTensors,
-        batch: Batch,
-        criterion: Criterion,
-    ) -> Tensor:
+    def loss(self, batch: Batch, criterion: Criterion) -> Tensor:
         """Return the loss on the pseudo labels plus the distance to the features of zero-shot CLIP."""
-        mean = super().loss(encoder, images, classes, params, batch, criterion)
+        mean = super().loss(batch, criterion)
         weight: float = self.options.consistency
-        return mean if weight == 0 else mean + weight * (1 - F.cosine_similarity(images, batch.plain()).mean())
+        return mean if weight == 0 else mean + weight * (1 - F.cosine_similarity(batch.images, batch.plain()).mean())

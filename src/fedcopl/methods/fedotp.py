@@ -17,49 +17,32 @@ from pydantic import Field
 from torch import Tensor
 
 from ..algorithm.optimal_transport import transport
-from ..clip.encoder import Array, Encoder
+from ..clip.encoder import Encoder
 from ..clip.frozen_clip import Clip
-from ..clip.neutral_init import stretched_words
 from ..clip.vision_towers import ResNetTower
 from ..config import Section
-from .base import Method, NamedTensors, in_double
-from .prompts import Shape, text_shape
+from .base import NamedTensors, TwoTextPrompts, in_double
 
-Smoothing = Annotated[float, Field(gt=0)]
+_Smoothing = Annotated[float, Field(gt=0)]
 
 
-class FedOTPOptions(Section):
+class _FedOTPOptions(Section):
     """Settings of FedOTP, as in its authors' scripts."""
 
     mass: float = Field(0.8, gt=0, le=1)
     """gamma: the share of the patches' mass that must be transported; 1 is balanced transport"""
-    smoothing: Smoothing | Literal["auto"] = "auto"
+    smoothing: _Smoothing | Literal["auto"] = "auto"
     """lambda of the entropy; auto: 0.1, and 0.01 with a ResNet, as its authors' scripts for each"""
 
 
-class FedOTP(Method):
+class FedOTP(TwoTextPrompts):
     """A shared and a personal text prompt, joined by optimal transport over patches (FedOTP)."""
 
-    title, words = "FedOTP", {"global text": "global text prompts"}
-    Options = FedOTPOptions
+    title = "FedOTP"
     keeps_images = True
     everyone_first = True
     of_images = ()
-    of_classes = ("global text", "local text")
-
-    def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
-        shape = text_shape(clip, self.config.model)
-        return {"global text": shape, "local text": shape}
-
-    def shared(self) -> tuple[str, ...]:
-        return ("global text",)
-
-    def start(self, clip: Clip, classes: int) -> dict[str, Array]:
-        """Return different initial values for the two prompts: equal ones would stay equal."""
-        first, model = super().start(clip, classes), self.config.model
-        if self.config.train.init == "neutral":
-            first["local text"] = stretched_words(clip, model.template, text_shape(clip, model))
-        return first
+    Options = _FedOTPOptions
 
     def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
         return encoder.patch_features(tokens)

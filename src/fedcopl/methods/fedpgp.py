@@ -21,12 +21,11 @@ from torch import Tensor
 from ..clip.encoder import Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
-from .base import Batch, Criterion, NamedTensors
-from .promptfl import FrozenImages
+from .base import Batch, Criterion, FrozenImages, NamedTensors
 from .prompts import Shape, text_shape
 
 
-class FedPGPOptions(Section):
+class _FedPGPOptions(Section):
     """Settings of FedPGP."""
 
     rank: int = Field(8, ge=1)
@@ -41,8 +40,8 @@ class FedPGP(FrozenImages):
     """An averaged text prompt plus a personal low-rank one, held near zero-shot CLIP (FedPGP)."""
 
     title, words = "FedPGP", {"global text": "global text prompts"}
-    Options = FedPGPOptions
     of_classes = ("global text", "low rank left", "low rank right")
+    Options = _FedPGPOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         vectors, width = text_shape(clip, self.config.model)
@@ -56,22 +55,14 @@ class FedPGP(FrozenImages):
         """Return the class features T by G + U V, (C, d)."""
         return encoder.class_features(params["global text"] + params["low rank left"] @ params["low rank right"])
 
-    def loss(
-        self,
-        encoder: Encoder,
-        images: Tensor,
-        classes: Tensor,
-        params: NamedTensors,
-        batch: Batch,
-        criterion: Criterion,
-    ) -> Tensor:
+    def loss(self, batch: Batch, criterion: Criterion) -> Tensor:
         """Return the loss on the pseudo labels plus mu times the contrastive loss."""
-        mean = super().loss(encoder, images, classes, params, batch, criterion)
+        mean = super().loss(batch, criterion)
         mu: float = self.options.mu
         if mu == 0:
             return mean
-        shared = encoder.class_features(params["global text"])
-        return mean + mu * contrast(encoder.class_features(None), shared, classes, self.options.temperature)
+        zero_shot, shared = (batch.encoder.class_features(text) for text in (None, batch.params["global text"]))
+        return mean + mu * contrast(zero_shot, shared, batch.classes, self.options.temperature)
 
 
 def contrast(zero_shot: Tensor, shared: Tensor, personal: Tensor, temperature: float) -> Tensor:

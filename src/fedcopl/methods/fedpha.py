@@ -33,16 +33,14 @@ from torch import Tensor
 
 from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
-from ..clip.neutral_init import stretched_words
 from ..config import Section
 from ..errors import ConfigError
 from ..rng import stream
-from .base import Batch, Criterion, NamedTensors
-from .promptfl import FrozenImages
+from .base import Batch, Criterion, FrozenImages, NamedTensors, TwoTextPrompts
 from .prompts import Shape, text_shape
 
 
-class FedPHAOptions(Section):
+class _FedPHAOptions(Section):
     """Settings of FedPHA."""
 
     longest: int = Field(0, ge=0)
@@ -55,28 +53,18 @@ class FedPHAOptions(Section):
     """alpha: distance to the features of the global prompt that local features are pushed to"""
 
 
-class FedPHA(FrozenImages):
+class FedPHA(TwoTextPrompts, FrozenImages):
     """An averaged text prompt, and a personal one of any length, pulled and pushed (FedPHA)."""
 
-    title, words = "FedPHA", {"global text": "global text prompts"}
-    Options = FedPHAOptions
+    title = "FedPHA"
     of_classes = ("local text",)
+    Options = _FedPHAOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         (vectors, width), options = text_shape(clip, self.config.model), self.options
         if 0 < options.longest < options.shortest:
             raise ConfigError(f"options.longest: is {options.longest}, and options.shortest is {options.shortest}")
         return {"global text": (vectors, width), "local text": (options.longest or vectors, width)}
-
-    def shared(self) -> tuple[str, ...]:
-        return ("global text",)
-
-    def start(self, clip: Clip, classes: int) -> dict[str, Array]:
-        """Return different initial values for the two prompts: equal ones would have no distance to push."""
-        first = super().start(clip, classes)
-        if self.config.train.init == "neutral":
-            first["local text"] = stretched_words(clip, self.config.model.template, first["local text"].shape)
-        return first
 
     def start_at(self, start: Mapping[str, Array], client: int) -> Mapping[str, Array]:
         """Return the local prompt in the client's own length: rows beyond it are zero."""
@@ -92,17 +80,10 @@ class FedPHA(FrozenImages):
         """Return T_l, (C, d)."""
         return encoder.class_features(used(params["local text"]))
 
-    def loss(
-        self,
-        encoder: Encoder,
-        images: Tensor,
-        classes: Tensor,
-        params: NamedTensors,
-        batch: Batch,
-        criterion: Criterion,
-    ) -> Tensor:
+    def loss(self, batch: Batch, criterion: Criterion) -> Tensor:
         """Return the losses of both prompts on the pseudo labels, plus pull and push."""
-        local, shared = used(params["local text"]), params["global text"]
+        encoder, images, classes = batch.encoder, batch.images, batch.classes
+        local, shared = used(batch.params["local text"]), batch.params["global text"]
         projected = encoder.class_features(minor_part(local, shared, self.options.ratio))
         global_classes = encoder.class_features(shared)
         both = criterion(encoder.logits(images, global_classes)) + criterion(encoder.logits(images, classes))

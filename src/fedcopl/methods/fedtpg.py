@@ -22,15 +22,14 @@ from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
 from ..errors import ConfigError
-from .base import NamedTensors
+from .base import FrozenImages, NamedTensors
 from .cross_attention import LAYERS, cross_attention, layer_shapes, standardised
-from .promptfl import FrozenImages
 from .prompts import Shape, initial_layers, initial_prompts, text_shape
 
-GENERATOR = ("queries", *LAYERS)
+_GENERATOR = ("queries", *LAYERS)
 
 
-class FedTPGOptions(Section):
+class _FedTPGOptions(Section):
     """Settings of FedTPG."""
 
     heads: int = Field(4, ge=1)
@@ -40,9 +39,9 @@ class FedTPGOptions(Section):
 class FedTPG(FrozenImages):
     """A generator of the text prompt from the class names, averaged (FedTPG)."""
 
-    title, words = "FedTPG", dict.fromkeys(GENERATOR, "prompt generators")
-    Options = FedTPGOptions
-    of_classes = GENERATOR
+    title, words = "FedTPG", dict.fromkeys(_GENERATOR, "prompt generators")
+    of_classes = _GENERATOR
+    Options = _FedTPGOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         vectors, width = text_shape(clip, self.config.model)
@@ -51,7 +50,7 @@ class FedTPG(FrozenImages):
         return {"queries": (vectors, width)} | layer_shapes(width, clip.feature_size)
 
     def shared(self) -> tuple[str, ...]:
-        return GENERATOR
+        return _GENERATOR
 
     def start(self, clip: Clip, classes: int) -> dict[str, Array]:
         """Return normal queries, and layers uniform in +- 1 / sqrt(inputs)."""

@@ -18,14 +18,13 @@ from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
 from ..rng import stream
-from .base import Batch, Criterion, NamedTensors
-from .promptfl import FrozenImages
+from .base import Batch, Criterion, FrozenImages, HandWrittenTexts, NamedTensors
 from .prompts import Shape
 
 SYNTHETIC = "made-up features"
 
 
-class FSTOptions(Section):
+class _FSTOptions(Section):
     """Settings after FST-CBDG; `spread` and `samples` are not published."""
 
     balance: bool = True
@@ -36,7 +35,7 @@ class FSTOptions(Section):
     """synthetic features of each class"""
 
 
-class FST(FrozenImages):
+class FST(HandWrittenTexts, FrozenImages):
     """A linear classifier averaged, rare classes balanced with synthetic features (after Yan & Guo).
 
     z_c = <f, w_c + D_c>, where D starts at 0 and is trained. CLIP's scale s is left out: with s, images that the model
@@ -44,8 +43,7 @@ class FST(FrozenImages):
     """
 
     title, words = "after FST-CBDG", {"classifier": "linear classifiers"}
-    Options = FSTOptions
-    of_classes = ()
+    Options = _FSTOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         return {"classifier": (classes, clip.feature_size)}
@@ -55,9 +53,6 @@ class FST(FrozenImages):
 
     def start(self, clip: Clip, classes: int) -> dict[str, Array]:
         return {name: np.zeros(shape, np.float32) for name, shape in self.shapes(clip, classes).items()}
-
-    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
-        return encoder.class_features(None)
 
     def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
         return images @ (classes + params["classifier"]).T
@@ -70,21 +65,14 @@ class FST(FrozenImages):
         scaled = torch.from_numpy(noise / np.sqrt(texts.shape[1])).to(texts)
         return {**constants, SYNTHETIC: F.normalize(texts + self.options.spread * scaled, dim=-1)}
 
-    def loss(
-        self,
-        encoder: Encoder,
-        images: Tensor,
-        classes: Tensor,
-        params: NamedTensors,
-        batch: Batch,
-        criterion: Criterion,
-    ) -> Tensor:
+    def loss(self, batch: Batch, criterion: Criterion) -> Tensor:
         """Return the mean loss over the batch and the synthetic features that balance it."""
-        mean = super().loss(encoder, images, classes, params, batch, criterion)
-        if SYNTHETIC not in params:
+        mean = super().loss(batch, criterion)
+        if SYNTHETIC not in batch.params:
             return mean
+        classes, params = batch.classes, batch.params
         missing = missing_images(batch.label, len(classes)).to(mean)
-        synthetic = self.logits(encoder, params[SYNTHETIC].flatten(0, 1), classes, params)
+        synthetic = self.logits(batch.encoder, params[SYNTHETIC].flatten(0, 1), classes, params)
         targets = torch.arange(len(classes), device=mean.device).repeat(self.options.samples)
         each = F.cross_entropy(synthetic, targets, reduction="none").view(self.options.samples, -1).mean(0)
         return (len(batch.label) * mean + missing @ each) / (len(batch.label) + missing.sum())

@@ -1,7 +1,7 @@
 """Losses on pseudo labels: cross-entropy on hard labels, and five losses on candidate sets or soft targets."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -10,21 +10,20 @@ from torch import Tensor
 from ..algorithm.select import Selection
 from ..priors.posterior import LogitAdjustment
 
-MIN_WEIGHT = 1e-6  # a smaller weight counts as zero, as in CPL's code
-GCE_POWER = 0.7  # q of the generalised cross-entropy
-LW_OUTSIDE = 2.0  # weight of the classes outside the candidate set in `lw`
+_MIN_WEIGHT = 1e-6  # a smaller weight counts as zero, as in CPL's code
+_GCE_POWER = 0.7  # q of the generalised cross-entropy
+_LW_OUTSIDE = 2.0  # weight of the classes outside the candidate set in `lw`
 
 
-class LabelLoss(Protocol):
+class LabelLoss(ABC):
     """A loss over the selected images, which are addressed by their rows in the selection."""
 
+    @abstractmethod
     def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
         """Return the mean loss of the images at `rows`, (B,), from their logits, (B, C)."""
-        ...
 
-    def epoch_done(self) -> None:
-        """Update what the loss keeps between epochs."""
-        ...
+    def epoch_done(self) -> None:  # noqa: B027
+        """Update the weights of the candidates, if the loss computes them anew after each epoch."""
 
 
 def label_loss(selection: Selection, kind: str, device: torch.device) -> LabelLoss:
@@ -32,10 +31,10 @@ def label_loss(selection: Selection, kind: str, device: torch.device) -> LabelLo
     if selection.candidates is None:
         return CrossEntropy(torch.from_numpy(selection.label).to(device))
     targets = torch.from_numpy(selection.candidates).float().to(device)
-    return CANDIDATE_LOSSES[kind](targets)
+    return _CANDIDATE_LOSSES[kind](targets)
 
 
-class CrossEntropy:
+class CrossEntropy(LabelLoss):
     """-log p of the label."""
 
     def __init__(self, labels: Tensor):
@@ -44,11 +43,8 @@ class CrossEntropy:
     def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
         return F.cross_entropy(logits, self._labels[rows])
 
-    def epoch_done(self) -> None:
-        """Hard labels do not change."""
 
-
-class CCLoss:
+class _CCLoss(LabelLoss):
     """`cc`: -log sum_c t_c p_c over the candidate set S; t_c = 1 unless targets are soft."""
 
     def __init__(self, targets: Tensor):
@@ -57,11 +53,8 @@ class CCLoss:
     def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
         return (logits.logsumexp(-1) - (logits + self._log_targets[rows]).logsumexp(-1)).mean()
 
-    def epoch_done(self) -> None:
-        """Candidate sets do not change."""
 
-
-class SoftLoss:
+class _SoftLoss(LabelLoss):
     """`soft`: the cross-entropy -sum_c t_c log p_c with the probabilities t as the target."""
 
     def __init__(self, targets: Tensor):
@@ -70,25 +63,19 @@ class SoftLoss:
     def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
         return -(self._targets[rows] * logits.log_softmax(-1)).sum(-1).mean()
 
-    def epoch_done(self) -> None:
-        """Targets do not change."""
 
-
-class GCELoss:
+class _GCELoss(LabelLoss):
     """`gce`: sum over S of t_c (1 - p_c^q) / q."""
 
     def __init__(self, targets: Tensor):
         self._targets = targets
 
     def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
-        each = (1 - (GCE_POWER * logits.log_softmax(-1)).exp()) / GCE_POWER
+        each = (1 - (_GCE_POWER * logits.log_softmax(-1)).exp()) / _GCE_POWER
         return (self._targets[rows] * each).sum(-1).mean()
 
-    def epoch_done(self) -> None:
-        """Candidate sets do not change."""
 
-
-class RCLoss:
+class _RCLoss(LabelLoss):
     """`rc`: -sum_c w_c log p_c; w is uniform on S at first, then the last epoch's probabilities restricted to S."""
 
     def __init__(self, targets: Tensor):
@@ -105,15 +92,15 @@ class RCLoss:
         self._weights = _restricted(self._probabilities, self._inside)
 
 
-class LWLoss(RCLoss):
+class _LWLoss(_RCLoss):
     """`lw`: sum over S of -w_c log p_c, plus twice the sum outside S of -w_c log(1 - p_c), where w starts at 0."""
 
     def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
         outside = (self._weights * ~self._inside)[rows]
-        log_rejected = torch.log1p(-logits.softmax(-1).clamp(max=1 - MIN_WEIGHT))
+        log_rejected = torch.log1p(-logits.softmax(-1).clamp(max=1 - _MIN_WEIGHT))
         inside = -(self._weights * self._inside)[rows] * logits.log_softmax(-1)
         self._probabilities[rows] = logits.detach().softmax(-1)
-        return (inside + LW_OUTSIDE * outside * -log_rejected).sum(-1).mean()
+        return (inside + _LW_OUTSIDE * outside * -log_rejected).sum(-1).mean()
 
     def epoch_done(self) -> None:
         """Normalise the probabilities of this epoch inside and outside the candidate sets separately."""
@@ -124,7 +111,7 @@ class LWLoss(RCLoss):
 def _restricted(probabilities: Tensor, mask: Tensor) -> Tensor:
     """Probabilities of the masked classes, renormalised; tiny ones are dropped, zeros where the mask is empty."""
     shares = _normalised(probabilities * mask)
-    return _normalised(shares * (shares >= MIN_WEIGHT))
+    return _normalised(shares * (shares >= _MIN_WEIGHT))
 
 
 def _normalised(weights: Tensor) -> Tensor:
@@ -132,7 +119,7 @@ def _normalised(weights: Tensor) -> Tensor:
     return torch.where(total > 0, weights / total, 0.0)
 
 
-class AdjustedLoss:
+class AdjustedLoss(LabelLoss):
     """Another loss on prior-adjusted logits, weight * z + offset.
 
     Training then adds to the priors instead of learning them a second time.
@@ -146,15 +133,14 @@ class AdjustedLoss:
         return self._loss(self._weight * logits + self._offset[rows], rows)
 
     def epoch_done(self) -> None:
-        """Update the loss on the adjusted logits."""
         self._loss.epoch_done()
 
 
-CANDIDATE_LOSSES: Mapping[str, Callable[[Tensor], LabelLoss]] = {
-    "cc": CCLoss,
-    "gce": GCELoss,
-    "rc": RCLoss,
-    "lw": LWLoss,
-    "soft": SoftLoss,
+_CANDIDATE_LOSSES: Mapping[str, Callable[[Tensor], LabelLoss]] = {
+    "cc": _CCLoss,
+    "gce": _GCELoss,
+    "rc": _RCLoss,
+    "lw": _LWLoss,
+    "soft": _SoftLoss,
 }
 """The losses on selections with candidates, as `Labeler.loss` names them."""

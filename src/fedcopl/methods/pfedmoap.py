@@ -25,18 +25,17 @@ from ..clip.frozen_clip import Clip
 from ..config import Section
 from ..errors import ConfigError
 from ..rng import stream
-from .base import NamedTensors
-from .promptfl import FrozenImages
+from .base import FrozenImages, NamedTensors
 from .prompts import Shape, first_prompts, text_shape
 
-POOLED = 128  # coordinates of a feature that the gate receives
-SHARPNESS = 10.0  # of the attention over the experts, instead of 1 / sqrt(width)
+_POOLED = 128  # coordinates of a feature that the gate receives
+_SHARPNESS = 10.0  # of the attention over the experts, instead of 1 / sqrt(width)
 GATE = ("query", "key", "value", "output")
 EXPERTS = "experts' text"  # as the client names what the server sends
-EXPERTS_CLASSES = "experts' classes"  # made of them while the client trains
+_EXPERTS_CLASSES = "experts' classes"  # made of them while the client trains
 
 
-class PFedMoAPOptions(Section):
+class _PFedMoAPOptions(Section):
     """Settings of pFedMoAP, as in its authors' configuration."""
 
     experts: int = Field(10, ge=1)
@@ -56,8 +55,8 @@ class PFedMoAP(FrozenImages):
     """
 
     title = "pFedMoAP"
-    Options = PFedMoAPOptions
-    of_classes = ("text", EXPERTS, EXPERTS_CLASSES)
+    of_classes = ("text", EXPERTS, _EXPERTS_CLASSES)
+    Options = _PFedMoAPOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         size = len(range(0, clip.feature_size, stride(clip.feature_size)))
@@ -97,14 +96,14 @@ class PFedMoAP(FrozenImages):
         """Compute the experts' class features, which do not change during training."""
         if EXPERTS not in constants:
             return constants
-        return {**constants, EXPERTS_CLASSES: _of_experts(encoder, constants[EXPERTS])}
+        return {**constants, _EXPERTS_CLASSES: _of_experts(encoder, constants[EXPERTS])}
 
     def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return the class features T_L of the client, then those of each expert, (E, C, d)."""
         local = encoder.class_features(params["text"])[None]
         if EXPERTS not in params:
             return local
-        known = params.get(EXPERTS_CLASSES)
+        known = params.get(_EXPERTS_CLASSES)
         return torch.cat([local, _of_experts(encoder, params[EXPERTS]) if known is None else known])
 
     def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
@@ -129,7 +128,7 @@ def gate_name(part: str) -> str:
 
 def stride(width: int) -> int:
     """Return the step between the coordinates of a feature that the gate receives (the authors' "pooling")."""
-    return max(width // POOLED, 1)
+    return max(width // _POOLED, 1)
 
 
 def mixture(images: Tensor, classes: Tensor, gate: Mapping[str, tuple[Tensor, Tensor]], heads: int) -> Tensor:
@@ -145,6 +144,6 @@ def mixture(images: Tensor, classes: Tensor, gate: Mapping[str, tuple[Tensor, Te
         F.linear(features, *gate[part]).unflatten(-1, (heads, -1))
         for part, features in (("query", images), ("key", classes), ("value", classes))
     )
-    attention = (SHARPNESS * torch.einsum("bhp,echp->bche", query, key)).softmax(-1)
+    attention = (_SHARPNESS * torch.einsum("bhp,echp->bche", query, key)).softmax(-1)
     mixed = torch.einsum("bche,echp->bchp", attention, value).flatten(-2)
     return torch.einsum("bp,bcp->bc", images, F.linear(mixed, *gate["output"]))

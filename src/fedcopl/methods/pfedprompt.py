@@ -17,13 +17,12 @@ from ..algorithm.image_memory import Memory, build_memory, memory_logits, spatia
 from ..algorithm.select import Selection
 from ..clip.encoder import Array, Encoder
 from ..config import RunConfig, Section
-from .base import Batch, Criterion, Method, NamedTensors, in_double
-from .promptfl import FrozenImages
+from .base import Batch, Criterion, FrozenImages, Method, NamedTensors, in_double
 
-KEYS, VALUES, IMAGES = "memory keys", "memory values", "memory images"
+_KEYS, _VALUES, _IMAGES = "memory keys", "memory values", "memory images"
 
 
-class PFedPromptOptions(Section):
+class _PFedPromptOptions(Section):
     """Settings of pFedPrompt; the constants are Tip-Adapter's usual ones, and CALIP's."""
 
     attention: Literal["memory", "spatial"] = "memory"
@@ -44,12 +43,12 @@ class PFedPromptOptions(Section):
     """for `spatial`: b3, weight of images attended by classes"""
 
 
-class PFedPrompt(FrozenImages):
+class _MemoryPFedPrompt(FrozenImages):
     """Averages the text prompt, trained on text logits; labelling and evaluation add a memory of images."""
 
     title = "pFedPrompt"
-    Options = PFedPromptOptions
-    remembers_by_class = (KEYS, VALUES, IMAGES)
+    Options = _PFedPromptOptions
+    remembers_by_class = (_KEYS, _VALUES, _IMAGES)
 
     def shared(self) -> tuple[str, ...]:
         return ("text",)
@@ -57,43 +56,37 @@ class PFedPrompt(FrozenImages):
     def remember(self, frozen: Callable[[], Tensor], selection: Selection, classes: int) -> dict[str, Array]:
         memory = build_memory(in_double(frozen()), selection, classes, self.options.memory_per_class)
         # Image numbers are exact in float32 up to 16 million; all arrays of a client have one type.
-        return {name: part.astype(np.float32) for name, part in zip((KEYS, VALUES, IMAGES), memory, strict=True)}
+        return {name: part.astype(np.float32) for name, part in zip((_KEYS, _VALUES, _IMAGES), memory, strict=True)}
 
     def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
         return self._with_memory(self.logits(encoder, images, classes, params), images, params, None)
 
-    def loss(
-        self,
-        encoder: Encoder,
-        images: Tensor,
-        classes: Tensor,
-        params: NamedTensors,
-        batch: Batch,
-        criterion: Criterion,
-    ) -> Tensor:
-        logits = self.logits(encoder, images, classes, params)
-        return criterion(
-            self._with_memory(logits, images, params, batch.index) if self.options.memory_in_training else logits
-        )
+    def loss(self, batch: Batch, criterion: Criterion) -> Tensor:
+        if not self.options.memory_in_training:
+            return super().loss(batch, criterion)
+        logits = self.logits(batch.encoder, batch.images, batch.classes, batch.params)
+        return criterion(self._with_memory(logits, batch.images, batch.params, batch.index))
 
     def _with_memory(
         self, logits: Tensor, images: Tensor, params: NamedTensors, own: NDArray[np.int64] | None
     ) -> Tensor:
         """Add alpha phi(A) L to the logits; `own` are the client's own images, whose keys are left out."""
         weight: float = self.options.memory_weight
-        if weight == 0 or KEYS not in params:
+        if weight == 0 or _KEYS not in params:
             return logits
-        memory = Memory(in_double(params[KEYS]), in_double(params[VALUES]), in_double(params[IMAGES]).astype(np.int64))
+        memory = Memory(
+            in_double(params[_KEYS]), in_double(params[_VALUES]), in_double(params[_IMAGES]).astype(np.int64)
+        )
         sharpness, kernel = self.options.sharpness, self.options.kernel
         added = memory_logits(in_double(images), memory, sharpness=sharpness, kernel=kernel, images=own)
         return logits + weight * torch.from_numpy(added).to(logits)
 
 
-class SpatialPFedPrompt(FrozenImages):
+class _SpatialPFedPrompt(FrozenImages):
     """Averages the text prompt; labelling and evaluation add attention between patches and classes."""
 
     title = "pFedPrompt"
-    Options = PFedPromptOptions
+    Options = _PFedPromptOptions
 
     def shared(self) -> tuple[str, ...]:
         return ("text",)
@@ -123,4 +116,4 @@ class SpatialPFedPrompt(FrozenImages):
 
 def pfedprompt(config: RunConfig) -> Method:
     """A shared text prompt, and a memory of each client's own images (pFedPrompt, reconstructed)."""
-    return SpatialPFedPrompt(config) if config.options.get("attention") == "spatial" else PFedPrompt(config)
+    return _SpatialPFedPrompt(config) if config.options.get("attention") == "spatial" else _MemoryPFedPrompt(config)

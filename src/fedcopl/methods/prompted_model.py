@@ -6,19 +6,22 @@ from functools import cached_property
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..algorithm.holdout import evenly_spaced
 from ..clip.encoder import ENCODE_BATCH, ClientImages, Encoder
 from ..federation.learner import Prompts as Prompts
 from .base import Method, NamedTensors
-from .prompts import is_text
+from .prompts import kind_of
 
 CLASS_SIDES = 128 * 2**20  # bytes of cached class features: those of all clients of a small model, 64 of a large one
+_COMPARED_IMAGES = 64  # a share is then known to a few per cent
 Key = tuple[tuple[str, bytes, tuple[int, ...]], ...]
 
 
-class Declared(Mapping[str, Tensor]):
+class _Declared(Mapping[str, Tensor]):
     """The arrays that a method declares for one side, and no others, because results are cached by their values.
 
     Raises:
@@ -53,7 +56,9 @@ class PromptedModel:
     def __init__(self, method: Method, encoder: Encoder):
         self.method, self.encoder = method, encoder
         shapes = method.shapes(encoder.clip, encoder.classes)
-        encoder.refuse_long_names(max((shape[0] for name, shape in shapes.items() if is_text(name)), default=0))
+        encoder.refuse_long_names(
+            max((shape[0] for name, shape in shapes.items() if kind_of(name) == "text"), default=0)
+        )
         self._kept: OrderedDict[Key, Tensor] = OrderedDict()  # class features, least recently used first
         self._bytes = 0  # of the cache
 
@@ -76,11 +81,11 @@ class PromptedModel:
 
     def images(self, frozen: Tensor, params: NamedTensors) -> Tensor:
         """Return the image features of a batch, from the arrays that the method declares for them."""
-        return self.method.images(self.encoder, frozen, Declared(params, self.method, "of_images"))
+        return self.method.images(self.encoder, frozen, _Declared(params, self.method, "of_images"))
 
     def classes_of(self, params: NamedTensors) -> Tensor:
         """Return the class features with gradient, from the arrays that the method declares for them."""
-        return self.method.classes(self.encoder, Declared(params, self.method, "of_classes"))
+        return self.method.classes(self.encoder, _Declared(params, self.method, "of_classes"))
 
 
 def _size(key: Key, classes: Tensor) -> int:
@@ -103,13 +108,26 @@ class ImageSide:
     def __len__(self) -> int:
         return len(self._images)
 
-    def part(self, rows: NDArray[np.int64]) -> "ImageSide":
-        """Return the features of some of these images, with caches of their own."""
-        return ImageSide(self._model, self._images.part(rows))
+    @torch.inference_mode()
+    def effect_of(self, prompts: Prompts) -> tuple[int, float | None, float]:
+        """Compare prompts with zero-shot CLIP on at most 64 evenly spaced images.
 
-    def inference_prompts(self, prompts: Prompts) -> Prompts:
-        """Return the arrays for labelling and evaluation."""
-        return self._model.method.inference_prompts(prompts)
+        Zero-shot features of all images are computed and kept, because the first labels need them.
+
+        Returns:
+            The number of images compared, the mean cosine of the features with and without prompts (None where a
+            method has other features), and the share of the images with the same prediction.
+        """
+        if not len(self):
+            return 0, None, 1.0
+        index = evenly_spaced(len(self), _COMPARED_IMAGES)
+        rows, some = torch.from_numpy(index), ImageSide(self._model, self._images.part(index))
+        same = some.logits(prompts).argmax(-1) == self.zero_shot_logits()[rows].argmax(-1)
+        prompted = torch.cat(some.features(self._model.method.inference_prompts(prompts)))
+        plain = self.plain_part(index)
+        has_cosine = prompted.shape == plain.shape
+        cosine = F.cosine_similarity(prompted, plain).double().mean().item() if has_cosine else None
+        return len(index), cosine, same.double().mean().item()
 
     def frozen(self, index: NDArray[np.int64]) -> Tensor:
         """Return the frozen part of some images, on the device."""

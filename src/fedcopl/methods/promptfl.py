@@ -10,71 +10,49 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from ..clip.encoder import Encoder
-from ..clip.frozen_clip import Clip
 from ..config import RunConfig, Section
-from .base import Method, NamedTensors
-from .prompts import Shape, text_shape
+from .base import FrozenImages, Method, NamedTensors
 
 
-class PromptFLOptions(Section):
+class _PromptFLOptions(Section):
     """Settings of PromptFL."""
 
     modality: Literal["text", "dual"] = "text"
     """`text` as in PromptFL; `dual` also trains and averages visual prompts"""
 
 
-class PromptProxOptions(PromptFLOptions):
+class _PromptProxOptions(_PromptFLOptions):
     """Settings of PromptProx."""
 
     mu: float = Field(0.5, ge=0)
     """weight of the proximal term; 0.5 is what the FedOTP and pFedMoAP repositories use"""
 
 
-class FrozenImages(Method):
-    """A method that does not train image features: they are computed once per run."""
-
-    keeps_images = True
-    of_images = ()
-
-    def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
-        return {"text": text_shape(clip, self.config.model)}
-
-    def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
-        return encoder.image_features(tokens)
-
-    def plain_images(self, frozen: Tensor) -> Tensor:
-        return frozen
-
-    def images(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:
-        return frozen
-
-
-class PromptFL(FrozenImages):
+class _PromptFL(FrozenImages):
     """FedAvg over the text prompt."""
 
     title = "PromptFL"
-    Options = PromptFLOptions
+    Options = _PromptFLOptions
 
     def shared(self) -> tuple[str, ...]:
         return ("text",)
 
 
-class DualPromptFL(Method):
+class _DualPromptFL(Method):
     """FedAvg over both prompts."""
 
     title = "PromptFL"
-    Options = PromptFLOptions
+    Options = _PromptFLOptions
 
     def shared(self) -> tuple[str, ...]:
         return ("visual", "text")
 
 
-class Proximal(Method):
+class _Proximal(Method):
     """Adds the proximal term (mu / 2) |theta - theta^r|^2 to the loss."""
 
     title = "PromptProx"
-    Options = PromptProxOptions
+    Options = _PromptProxOptions
 
     def penalty(self, params: NamedTensors, begin: NamedTensors) -> Tensor | float:
         mu: float = self.options.mu
@@ -83,19 +61,19 @@ class Proximal(Method):
         return mu / 2 * sum((params[name] - begin[name]).square().sum() for name in begin)
 
 
-class PromptProx(Proximal, PromptFL):
+class _PromptProx(_Proximal, _PromptFL):
     """PromptFL whose clients stay near the average."""
 
 
-class DualPromptProx(Proximal, DualPromptFL):
+class _DualPromptProx(_Proximal, _DualPromptFL):
     """PromptProx with both prompts."""
 
 
 def promptfl(config: RunConfig) -> Method:
     """One text prompt for all, averaged (PromptFL)."""
-    return DualPromptFL(config) if config.options.get("modality") == "dual" else PromptFL(config)
+    return _DualPromptFL(config) if config.options.get("modality") == "dual" else _PromptFL(config)
 
 
 def promptprox(config: RunConfig) -> Method:
     """PromptFL with a proximal term that holds clients near the average."""
-    return DualPromptProx(config) if config.options.get("modality") == "dual" else PromptProx(config)
+    return _DualPromptProx(config) if config.options.get("modality") == "dual" else _PromptProx(config)

@@ -15,41 +15,23 @@ prompt; the two prompts begin differently, as in FedOTP. Not built: a theta comp
 from pydantic import Field
 from torch import Tensor
 
-from ..clip.encoder import Array, Encoder
-from ..clip.frozen_clip import Clip
-from ..clip.neutral_init import stretched_words
+from ..clip.encoder import Encoder
 from ..config import Section
-from .base import NamedTensors
-from .promptfl import FrozenImages
-from .prompts import Shape, text_shape
+from .base import FrozenImages, NamedTensors, TwoTextPrompts
 
 
-class PromptFolioOptions(Section):
+class _PromptFolioOptions(Section):
     """Settings of PromptFolio."""
 
     theta: float = Field(0.4, ge=0, le=1)
     """weight of the local prompt's class features; 1 - theta is that of the global prompt's"""
 
 
-class PromptFolio(FrozenImages):
+class PromptFolio(TwoTextPrompts, FrozenImages):
     """A mixture of the class features by an averaged and a personal text prompt (PromptFolio)."""
 
-    title, words = "PromptFolio", {"global text": "global text prompts"}
-    Options = PromptFolioOptions
-    of_classes = ("global text", "local text")
-
-    def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
-        return dict.fromkeys(self.of_classes, text_shape(clip, self.config.model))
-
-    def shared(self) -> tuple[str, ...]:
-        return ("global text",)
-
-    def start(self, clip: Clip, classes: int) -> dict[str, Array]:
-        """Return different initial values for the two prompts: equal ones would stay equal up to their steps."""
-        first, model = super().start(clip, classes), self.config.model
-        if self.config.train.init == "neutral":
-            first["local text"] = stretched_words(clip, model.template, text_shape(clip, model))
-        return first
+    title = "PromptFolio"
+    Options = _PromptFolioOptions
 
     def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return (1 - theta) h_G + theta h_L, (C, d), not normalised."""

@@ -24,27 +24,24 @@ def text_shape(clip: Clip, model: Model) -> Shape:
     return model.text_prompts, clip.text.shape.width
 
 
-def is_text(name: str) -> bool:
-    """Return whether an array is a text prompt, by the last word of its name: its rows come before each class name."""
-    return name.split()[-1] == "text"
+def kind_of(name: str) -> str:
+    """Return the kind of an array, the last word of its name: "text" and "visual" are prompts.
+
+    >>> kind_of("global text"), kind_of("gate query bias")
+    ('text', 'bias')
+    """
+    return name.split()[-1]
 
 
 def first_prompts(clip: Clip, config: RunConfig, shapes: Mapping[str, Shape]) -> dict[str, NDArray[np.float32]]:
     """Return the initial arrays of all clients, by the setting `train.init`; they do not depend on images."""
-    random = initial_prompts(shapes, config.train.init_std, config.seed)
-    if config.train.init == "random":
-        return random
-    return {name: _neutral(name, clip, config, prompt) for name, prompt in random.items()}
-
-
-def _neutral(name: str, clip: Clip, config: RunConfig, random: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return a neutral prompt of the kind in the last word of its name; other arrays keep random values."""
-    match name.split()[-1]:
-        case "visual":
-            return neutral_visual(clip, random)
-        case "text":
-            return repeated_words(clip, config.model.template, random.shape)
-    return random
+    first = initial_prompts(shapes, config.train.init_std, config.seed)
+    for name, random in first.items() if config.train.init == "neutral" else ():
+        if kind_of(name) == "visual":
+            first[name] = neutral_visual(clip, random)
+        elif kind_of(name) == "text":
+            first[name] = repeated_words(clip, config.model.template, random.shape)
+    return first
 
 
 def neutral_visual(clip: Clip, random: NDArray[np.float32]) -> NDArray[np.float32]:

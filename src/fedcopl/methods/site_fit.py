@@ -29,7 +29,6 @@ class SiteFit(ZeroShot, ABC):
     change it: they are predicted one by one, as a site must that is asked later.
     """
 
-    single_round = True
     personal_without_training = True
 
     def __init__(self, config: RunConfig):

@@ -28,31 +28,12 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import Field
 
-from ..algorithm import FloatArray
+from ..algorithm import FloatArray, softmax
 from ..algorithm.transduction import nearest, neighbour_terms
-from ..config import Section
 from .site_fit import Scores, SiteFit
+from .transclip import TransCLIPOptions
 
-LEAST_VARIANCE = 1e-8  # of a coordinate in which all images agree
-
-
-class StatAOptions(Section):
-    """Settings of StatA, as in its authors' code."""
-
-    anchor: float = Field(1.0, ge=0)
-    """alpha: weight of the anchor, in images of each class; 0: none"""
-    soft_counts: bool = False
-    """count a class's images by their probabilities instead of by their most probable class"""
-    text_weight: float = Field(1.0, ge=0)
-    """lambda: weight of the text probabilities"""
-    mixture_weight: float = Field(0.02, ge=0)
-    """kappa: weight of the Gaussians"""
-    neighbours: int = Field(3, ge=0)
-    """neighbours of an image in the Laplacian term"""
-    turns: int = Field(10, ge=1)
-    """outer iterations over assignments and Gaussians"""
-    passes: int = Field(5, ge=1)
-    """inner iterations over the assignments"""
+_LEAST_VARIANCE = 1e-8  # of a coordinate in which all images agree
 
 
 class Gaussians(NamedTuple):
@@ -70,14 +51,23 @@ class Gaussians(NamedTuple):
         return log_p
 
 
+class _StatAOptions(TransCLIPOptions):
+    """Settings of StatA, as in its authors' code: those of TransCLIP and of the anchor."""
+
+    anchor: float = Field(1.0, ge=0)
+    """alpha: weight of the anchor, in images of each class; 0: none"""
+    soft_counts: bool = False
+    """count a class's images by their probabilities instead of by their most probable class"""
+
+
 class StatA(SiteFit):
     """TransCLIP with Gaussians anchored at the texts, for sites that lack classes (StatA)."""
 
     title = "StatA"
-    Options = StatAOptions
+    Options = _StatAOptions
 
     def fit(self, features: FloatArray, log_probs: FloatArray, texts: FloatArray, scale: float) -> Scores:
-        options: StatAOptions = self.options
+        options = self.options
         text, kappa, count = options.text_weight, options.mixture_weight, options.neighbours
         z = np.exp(log_probs)
         anchor = text_anchor(features, z, texts)
@@ -86,7 +76,7 @@ class StatA(SiteFit):
         for turn in range(options.turns + 1):  # the last one only assigns, so that z is of the final Gaussians
             logits = text * log_probs + kappa * model.log_likelihood(features)
             for _ in range(options.passes):
-                z = _softmax(logits + neighbour_terms(neighbour_index, affinity, z))
+                z = softmax(logits + neighbour_terms(neighbour_index, affinity, z))
             if turn < options.turns:
                 model = anchored(features, z, anchor, options.anchor, soft_counts=options.soft_counts)
 
@@ -102,7 +92,7 @@ class StatA(SiteFit):
 def text_anchor(features: FloatArray, probabilities: FloatArray, texts: FloatArray) -> Gaussians:
     """Return mu' and Sigma': the text features, and the variance of the images around them, for all classes alike."""
     shared = np.einsum("ic,icd->d", probabilities, (features[:, None] - texts) ** 2) / len(features)
-    return Gaussians(texts, np.tile(np.maximum(shared, LEAST_VARIANCE), (len(texts), 1)))
+    return Gaussians(texts, np.tile(np.maximum(shared, _LEAST_VARIANCE), (len(texts), 1)))
 
 
 def anchored(features: FloatArray, z: FloatArray, anchor: Gaussians, alpha: float, *, soft_counts: bool) -> Gaussians:
@@ -115,10 +105,4 @@ def anchored(features: FloatArray, z: FloatArray, anchor: Gaussians, alpha: floa
     means = beta * first + (1 - beta) * anchor.means
     around = second - 2 * means * first + means**2  # E (f - mu)^2
     variances = beta * around + (1 - beta) * (anchor.variances + (anchor.means - means) ** 2)
-    return Gaussians(means, np.maximum(variances, LEAST_VARIANCE))
-
-
-def _softmax(scores: FloatArray) -> FloatArray:
-    shares: FloatArray = np.exp(scores - scores.max(axis=1, keepdims=True))
-    shares /= shares.sum(axis=1, keepdims=True)
-    return shares
+    return Gaussians(means, np.maximum(variances, _LEAST_VARIANCE))

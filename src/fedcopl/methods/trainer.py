@@ -1,7 +1,7 @@
 """Step 4 of the algorithm: one client's local epochs on its pseudo labels."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,8 +17,7 @@ from ..priors.posterior import LogitAdjustment
 from .base import Batch, NamedTensors, as_numpy
 from .losses import AdjustedLoss, LabelLoss, label_loss
 from .prompted_model import PromptedModel, Prompts
-
-PROMPT_KINDS = ("visual", "text")  # the last word of every prompt's name
+from .prompts import kind_of
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,9 @@ class Trainer:
                 highest = self._model.method.rate(name) * self._job.lr_factor
                 self._optimizer.rates[name] = learning_rate(self._config, self._job.round, epoch, highest)
             total = 0.0
-            for rows in batches(images, self._config.train.batch, self._job.shuffle):
+            order = self._job.shuffle.permutation(images)
+            for start in range(0, images, self._config.train.batch):  # the last batch is kept however small
+                rows = order[start : start + self._config.train.batch]
                 total += self._step(rows) * len(rows)
             self._loss.epoch_done()
             mean_loss = total / images
@@ -82,11 +83,12 @@ class Trainer:
         """One SGD step on the images at these rows of the selection; returns their mean loss."""
         method, encoder, selection = self._model.method, self._model.encoder, self._job.selection
         params = {**self._constants, **self._prompts()}
-        images = self._model.images(self._job.frozen(selection.index[rows]), params)
-        classes, positions = self._model.classes_of(params), torch.from_numpy(rows).to(encoder.device)
-        part = part_of(selection, rows)
-        batch = Batch(*part, plain=lambda: self._job.plain(part.index))
-        loss = method.loss(encoder, images, classes, params, batch, lambda logits: self._loss(logits, positions))
+        index, label = selection.index[rows], selection.label[rows]
+        candidates = None if selection.candidates is None else selection.candidates[rows]
+        images, classes = self._model.images(self._job.frozen(index), params), self._model.classes_of(params)
+        batch = Batch(encoder, images, classes, params, index, label, candidates, lambda: self._job.plain(index))
+        positions = torch.from_numpy(rows).to(encoder.device)
+        loss = method.loss(batch, lambda logits: self._loss(logits, positions))
         objective = loss + method.penalty(self._prompts(), self._begin)
         scale = encoder.arithmetic.loss_scale
         (objective * scale).backward()
@@ -100,7 +102,7 @@ class Trainer:
 
 
 @dataclass(frozen=True)
-class TrainingUnit:
+class _TrainingUnit:
     """The origin and unit length in which SGD sees a trained array; None leaves the array as it is.
 
     A prompt passes through a norm, so its gradient grows as one over its length: in absolute numbers one learning rate
@@ -121,13 +123,13 @@ class TrainingUnit:
         return moved if self.origin is None else moved + self.origin
 
 
-def _training_unit(name: str, value: Tensor, start: Prompts, config: RunConfig) -> TrainingUnit:
+def _training_unit(name: str, value: Tensor, start: Prompts, config: RunConfig) -> _TrainingUnit:
     """Only prompts are trained in units of their length; what else a method trains is in absolute numbers."""
     origin = torch.tensor(start[name], device=value.device) if config.train.decay_to == "init" else None
-    if name.split()[-1] not in PROMPT_KINDS or config.train.step != "relative":
-        return TrainingUnit(origin, None)
+    if kind_of(name) not in ("visual", "text") or config.train.step != "relative":
+        return _TrainingUnit(origin, None)
     length = value.norm(dim=-1, keepdim=True).mean(dim=-2, keepdim=True)  # mean length of the vectors of each level
-    return TrainingUnit(origin, torch.where(length > 0, length, 1.0))
+    return _TrainingUnit(origin, torch.where(length > 0, length, 1.0))
 
 
 @dataclass
@@ -161,18 +163,6 @@ class SGD:
                 maximize=False,
             )
             self._momentum_buffers[name], value.grad = buffers[0], None
-
-
-def batches(count: int, size: int, shuffle: np.random.Generator) -> Iterator[Rows]:
-    """Yield the rows of one epoch in a new order, the last batch kept however small."""
-    order = shuffle.permutation(count)
-    return (order[start : start + size] for start in range(0, count, size))
-
-
-def part_of(selection: Selection, rows: Rows) -> Selection:
-    """Return the selection restricted to some of its rows."""
-    candidates = None if selection.candidates is None else selection.candidates[rows]
-    return Selection(selection.index[rows], selection.label[rows], candidates)
 
 
 def learning_rate(config: RunConfig, round: int, epoch: int, highest: float) -> float:

@@ -34,7 +34,7 @@ class TransCLIP(SiteFit):
     Options = TransCLIPOptions
 
     def fit(self, features: FloatArray, log_probs: FloatArray, texts: FloatArray, scale: float) -> Scores:
-        options: TransCLIPOptions = self.options
+        options = self.options
         weights = MixtureWeights(options.text_weight, options.mixture_weight, options.neighbours)
         mixture = transduce(features, log_probs, weights, turns=options.turns, passes=options.passes)
         return lambda images, image_log_probs: scores_of(images, image_log_probs, mixture, weights)

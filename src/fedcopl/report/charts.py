@@ -8,7 +8,7 @@ from .numbers import NOTHING, count, marks, shortened
 
 _WIDTH, _HEIGHT = 480, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 14, 16, 46
-_LETTER, _BESIDE = 10.2, 10  # dots of a digit of a tick, at most (a phone's are 16 px), and between text and axis
+_DIGIT, _GAP = 10.2, 10  # pixels of a digit of a tick, at most (a phone's are 16 px), and between text and axis
 _MARKED = 40  # a line with more points is drawn without marks
 _Bounds = tuple[float, float]
 
@@ -18,15 +18,15 @@ class Unit:
     """Number format of a chart, and the limits of its axis.
 
     The axis covers all values and those to `include`, within `bounds`, and spans at least `least`, so that noise does
-    not look like a trend. It is linear in `bend(value)`; `ticked` writes its marks.
+    not look like a trend. It is linear in `transform(value)`; `format_ticks` formats its marks.
     """
 
     write: Callable[[float], str]
-    ticked: Callable[[Sequence[float]], list[str]] = marks
+    format_ticks: Callable[[Sequence[float]], list[str]] = marks
     bounds: _Bounds = (0, math.inf)
     include: tuple[float, ...] = ()
     least: float = 0.0
-    bend: Callable[[float], float] = float
+    transform: Callable[[float], float] = float
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,17 @@ class _AxisScale:
     high: float
     start: float
     end: float
-    bend: Callable[[float], float] = float  # a logarithm, say; low and high are bent already
+    transform: Callable[[float], float] = float  # a logarithm, say; low and high are position already
 
     def __call__(self, value: float) -> float:
-        bent = min(max(self.bend(value), self.low), self.high)
-        share = (bent - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+        position = min(max(self.transform(value), self.low), self.high)
+        share = (position - self.low) / (self.high - self.low) if self.high > self.low else 0.5
         return round(self.start + share * (self.end - self.start), 1)
 
 
 @dataclass(frozen=True)
-class ChartLine:
-    """A row of measurements, one per round; None where nothing was measured."""
+class Series:
+    """Numbers with a name, one per round or class; None where nothing was measured."""
 
     name: str
     kind: str  # its style: dash, mark and colour
@@ -116,13 +116,13 @@ class LineChart:
 def line_chart(
     title: str,
     rounds: Sequence[int],
-    lines: Sequence[ChartLine],
+    lines: Sequence[Series],
     unit: Unit,
     *,
     levels: Mapping[str, float | None] | None = None,
     refreshed: Sequence[int] = (),
 ) -> LineChart | None:
-    """Lines over the rounds, with horizontal ones at named `levels`; None when there is nothing to draw."""
+    """Draw lines over the rounds, with horizontal ones at named `levels`; None when there is nothing to draw."""
     lines = [line for line in lines if any(value is not None for value in line.values)]
     if not lines:
         return None
@@ -131,15 +131,15 @@ def line_chart(
     drawn += [edge for line in lines for _, low, high in _edges(line) for edge in (low, high)]
     possible = [min(max(value, unit.bounds[0]), unit.bounds[1]) for value in drawn]
     values = [*possible, *unit.include, *drawn_levels.values()]
-    steps = ticks(*_room([unit.bend(value) for value in values], unit))
-    up = _AxisScale(steps[0], steps[-1], _HEIGHT - _BOTTOM, _TOP, unit.bend)
-    even = replace(up, bend=float)
-    texts = unit.ticked(steps)
-    last = _LETTER * len(count(rounds[-1]))  # dots of the longest text below the axis
+    steps = ticks(*_axis_range([unit.transform(value) for value in values], unit))
+    up = _AxisScale(steps[0], steps[-1], _HEIGHT - _BOTTOM, _TOP, unit.transform)
+    even = replace(up, transform=float)
+    texts = unit.format_ticks(steps)
+    last = _DIGIT * len(count(rounds[-1]))  # pixels of the longest text below the axis
     left, right = _left(texts), _WIDTH - max(_RIGHT, math.ceil(last / 2))
     pad = min(14.0, (right - left) / (2 * len(rounds)))
     across = _AxisScale(rounds[0], rounds[-1], left + pad, right - pad)
-    limit = min(10, int((right - left) / (last + _BESIDE)))
+    limit = min(10, int((right - left) / (last + _GAP)))
     return LineChart(
         title=title,
         across=[_Tick(across(value), count(round(value))) for value in whole_ticks(rounds[0], rounds[-1], limit)],
@@ -155,16 +155,16 @@ def line_chart(
 
 def _left(texts: Sequence[str]) -> int:
     """Left margin: room for the longest mark."""
-    return max(_LEFT, math.ceil(_BESIDE + _LETTER * max(map(len, texts))))
+    return max(_LEFT, math.ceil(_GAP + _DIGIT * max(map(len, texts))))
 
 
-def _edges(line: ChartLine) -> list[tuple[int, float, float]]:
+def _edges(line: Series) -> list[tuple[int, float, float]]:
     """Position, lower and upper edge of a line's band, where it has one."""
     pairs = enumerate(zip(line.values, line.spread, strict=False))
     return [(n, mean - std, mean + std) for n, (mean, std) in pairs if mean is not None and std is not None]
 
 
-def _room(values: Sequence[float], unit: Unit) -> _Bounds:
+def _axis_range(values: Sequence[float], unit: Unit) -> _Bounds:
     """The range of an axis: that of the values, and room above and below where they lie close together."""
     low, high = min(values), max(values)
     if high - low < unit.least:
@@ -175,7 +175,7 @@ def _room(values: Sequence[float], unit: Unit) -> _Bounds:
     return (low - 1, high + 1) if low else (0.0, 1.0)
 
 
-def _drawn(line: ChartLine, rounds: Sequence[int], across: _AxisScale, up: _AxisScale, unit: Unit) -> _DrawnLine:
+def _drawn(line: Series, rounds: Sequence[int], across: _AxisScale, up: _AxisScale, unit: Unit) -> _DrawnLine:
     measured = [(r, value) for r, value in zip(rounds, line.values, strict=True) if value is not None]
     over = [(across(rounds[n]), up(high)) for n, _, high in _edges(line)]
     under = [(across(rounds[n]), up(low)) for n, low, _ in reversed(_edges(line))]
@@ -190,9 +190,9 @@ def _drawn(line: ChartLine, rounds: Sequence[int], across: _AxisScale, up: _Axis
 
 
 def _strips(
-    rounds: Sequence[int], lines: Sequence[ChartLine], across: _AxisScale, unit: Unit, refreshed: set[int], wide: float
+    rounds: Sequence[int], lines: Sequence[Series], across: _AxisScale, unit: Unit, refreshed: set[int], wide: float
 ) -> list[_Strip]:
-    def cell(line: ChartLine, position: int) -> str:
+    def cell(line: Series, position: int) -> str:
         value, std = line.values[position], line.spread[position] if line.spread else None
         if value is None:
             return NOTHING
@@ -223,7 +223,7 @@ def _step(at_least: float) -> float:
 
 
 def whole_ticks(low: int, high: int, most: int = 10) -> list[float]:
-    """Round whole numbers between the two."""
+    """Return round whole numbers between the two."""
     step = max(1.0, _step((high - low) / most)) if high > low else 1.0
     return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
@@ -247,15 +247,6 @@ class _BarGroup:
 
 
 @dataclass(frozen=True)
-class Bars:
-    """One row of bars, a bar for each name; None where there is nothing to show."""
-
-    name: str
-    kind: str  # its style
-    numbers: Sequence[float | None]
-
-
-@dataclass(frozen=True)
 class BarChart:
     label: str
     width: float
@@ -263,7 +254,7 @@ class BarChart:
     bar: float
     up: list[_Tick]
     groups: list[_BarGroup]
-    series: Sequence[Bars]
+    series: Sequence[Series]
     level: _Tick | None
     upright: bool  # the names do not fit side by side
     height: int
@@ -275,7 +266,7 @@ class BarChart:
 def bar_chart(
     label: str,
     names: Sequence[str],
-    series: Sequence[Bars],
+    series: Sequence[Series],
     unit: Unit,
     *,
     level: tuple[str, float] | None = None,
@@ -284,13 +275,13 @@ def bar_chart(
     slot = min(max(900 / len(names), 36.0), 104.0)
     upright = max(map(len, names)) * 8 > slot
     bottom = _HEIGHT - _BOTTOM
-    numbers = [float(number) for one in series for number in one.numbers if number is not None]
+    numbers = [float(number) for one in series for number in one.values if number is not None]
     steps = ticks(0, max([1.0, *numbers, *([] if level is None else [level[1]])]))
-    up, texts = _AxisScale(steps[0], steps[-1], bottom, _TOP), unit.ticked(steps)
+    up, texts = _AxisScale(steps[0], steps[-1], bottom, _TOP), unit.format_ticks(steps)
     left, wide, groups = _left(texts), slot * 0.78 / len(series), []
     for position, name in enumerate(names):
         start, bars, lines = left + slot * position, [], [name]
-        for n, (title, kind, number) in enumerate((one.name, one.kind, one.numbers[position]) for one in series):
+        for n, (title, kind, number) in enumerate((one.name, one.kind, one.values[position]) for one in series):
             lines.append(f"{title} {NOTHING if number is None else unit.write(number)}")
             if number is not None:
                 at = round(start + slot * 0.11 + wide * n, 1)

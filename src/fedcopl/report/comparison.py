@@ -1,22 +1,18 @@
 """Comparison of several runs: which settings differ, which runs form an experiment, which number is best; one page."""
 
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from ..config import by_full_name
-from ..files import write_text
 from ..run.pseudo_labels import read_last_labels
 from ..run.record import Outcome
-from . import curves
 from . import numbers as words
-from .charts import ChartLine, LineChart, Unit, line_chart
-from .curves import ACCURACIES, BYTES, COUNT, PERCENT, SERIES, AccuracyKind, ByRound, drift_unit, hundred
+from .curves import ACCURACIES, BYTES, COUNT, PERCENT, SERIES, AccuracyKind, Spread, group_charts, hundred, spread
 from .label_free import mean_confidence
 from .narrative import label_story
 from .run_page import LiveStatus, by_section, template, written
@@ -32,13 +28,13 @@ _SECTIONS = {
     "settings": "Settings",
 }
 _EXCLUDED = {"name", "seed"}  # settings that do not make another experiment
-_SPEAKING = {"method", "labeler", "backbone", "source"}  # settings whose values need no name before them
+_SELF_EXPLANATORY = {"method", "labeler", "backbone", "source"}  # settings whose values need no name before them
 _LONG_LABEL = 48  # letters of a name for a group; with more it is called after its folder
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """The outcome of a run, or what there is of it so far, and the folder it lies in."""
+    """The outcome of a run, finished or not, and its folder."""
 
     folder: Path
     outcome: Outcome
@@ -47,32 +43,6 @@ class ComparedRun:
     def confidence(self) -> float | None:
         """Mean probability of the labels in per cent, where accuracy is not measured."""
         return None if self.outcome.final.macro is not None else hundred(mean_confidence(read_last_labels(self.folder)))
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A number over the runs of a group: its mean, and its standard deviation over seeds where there are several."""
-
-    mean: float
-    std: float | None = None
-
-    def written(self, write: Callable[[float], str]) -> str:
-        """Format as `82.7 ± 0.6 %`, with the unit once at the end."""
-        if self.std is None:
-            return write(self.mean)
-        number, space, unit = write(self.mean).partition(words.SPACE)
-        deviation, _, its_unit = write(self.std).removeprefix("+").partition(words.SPACE)
-        if self.std and its_unit != unit:
-            return f"{write(self.mean)} ± {write(self.std)}"
-        return f"{number} ± {deviation}{space}{unit}"
-
-
-def spread(values: Sequence[float | None]) -> Spread | None:
-    """Return mean and sample standard deviation (n - 1); None without a value."""
-    present = [value for value in values if value is not None]
-    if not present:
-        return None
-    return Spread(statistics.fmean(present), statistics.stdev(present) if len(present) > 1 else None)
 
 
 @dataclass(frozen=True)
@@ -146,7 +116,7 @@ class _RunGroup:
 
 
 def differing(runs: Sequence[ComparedRun]) -> list[str]:
-    """The settings that are not the same in all runs, without names and seeds, in the order of the file."""
+    """Return the settings that are not the same in all runs, without names and seeds, in the order of the file."""
     settings = [by_full_name(run.outcome.settings) for run in runs]
     names = dict.fromkeys(name for one in settings for name in one if name not in _EXCLUDED)
     return [name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)]
@@ -202,7 +172,7 @@ def _by_settings(run: ComparedRun, differ: Sequence[str]) -> str:
     settings = by_full_name(run.outcome.settings)
     titled = {"method", "labeler"} if run.outcome.method else set()
     shown = [(name.rpartition(".")[2], settings.get(name, words.NOTHING)) for name in differ if name not in titled]
-    return ", ".join(str(value) if name in _SPEAKING else f"{name} {value}" for name, value in shown)
+    return ", ".join(str(value) if name in _SELF_EXPLANATORY else f"{name} {value}" for name, value in shown)
 
 
 def _short_folders(folders: Sequence[Path]) -> list[str]:
@@ -297,11 +267,6 @@ def _recall_table(groups: Sequence[_RunGroup]) -> tuple[list[str], list[tuple[st
     return list(columns), [(name, [cell(own[n]) for own in columns.values()]) for n, name in enumerate(classes)]
 
 
-def write_comparison(path: Path, runs: Sequence[ComparedRun]) -> None:
-    """Write the comparison as one self-contained file."""
-    write_text(path, render_comparison(runs))
-
-
 def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = None) -> str:
     """Render the page that compares these runs."""
     runs, repeats = _drop_duplicates(runs)
@@ -329,7 +294,7 @@ def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = Non
         cells=cells,
         latex=_latex_table(groups, measures, cells),
         comparable=_same_classes(groups),
-        charts=_charts(shown),
+        charts=group_charts({group.label: [run.outcome for run in group.runs] for group in shown}),
         left_out=len(groups) - len(shown),
         recall=recall,
         values=[
@@ -345,56 +310,6 @@ def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = Non
 
 def _format_setting(value: object) -> str:
     return value if isinstance(value, str) and value else written(value)
-
-
-def _charts(groups: Sequence[_RunGroup]) -> list[LineChart]:
-    """Draw every number that is measured round by round, all groups on top of each other."""
-    zero_shot = {run.outcome.zero_shot.macro for group in groups for run in group.runs}
-    common = hundred(zero_shot.pop()) if len(zero_shot) == 1 else None
-    charts = [
-        _overlaid(
-            groups,
-            f"Accuracy, {kind.name}",
-            partial(curves.accuracy_by_round, kind=kind),
-            PERCENT,
-            common if kind.name == "macro" else None,
-        )
-        for kind in ACCURACIES
-    ]
-    loss, sent = (partial(curves.by_round, value=attrgetter(name)) for name in ("loss", "bytes_up"))
-    charts.append(_overlaid(groups, "Training loss", loss, curves.LOSS))
-    charts.append(_overlaid(groups, "Pseudo labels that are right", curves.by_refresh, PERCENT))
-    trained = [curves.drifting(group.runs[0].outcome) for group in groups]
-    for name in dict.fromkeys(name for one in trained for name in one):
-        if sum(name in one for one in trained) > 1 or len(groups) == 1:  # others: on the page of their run
-            for measure in curves.DRIFT:
-                values = partial(curves.drift_by_round, name=name, measure=measure)
-                charts.append(_overlaid(groups, f"{measure}, {name}", values))
-    charts.append(_overlaid(groups, "Bytes sent up per round", sent, BYTES))
-    charts.append(_overlaid(groups, "Time per round", curves.seconds_by_round, curves.SECONDS))
-    return [chart for chart in charts if chart]
-
-
-def _overlaid(
-    groups: Sequence[_RunGroup],
-    title: str,
-    values: Callable[[Outcome], ByRound],
-    unit: Unit | None = None,
-    zero_shot: float | None = None,
-) -> LineChart | None:
-    """Draw one line per group, the mean over the runs that measured it, with a band of one standard deviation."""
-    lines, by_group = [], []
-    for group in groups:
-        measured = [values(run.outcome) for run in group.runs]
-        every = sorted({r for one in measured for r in one})
-        by_group.append({r: number for r in every if (number := spread([one.get(r) for one in measured]))})
-    rounds = sorted({r for numbers in by_group for r in numbers})
-    for look, group, numbers in zip(SERIES, groups, by_group, strict=False):
-        means = [numbers[r].mean if r in numbers else None for r in rounds]
-        deviations = [numbers[r].std if r in numbers else None for r in rounds] if len(group.runs) > 1 else ()
-        lines.append(ChartLine(group.label, look, means, deviations))
-    unit = unit or drift_unit(number.mean for numbers in by_group for number in numbers.values())
-    return line_chart(title, rounds, lines, unit, levels={curves.ZERO_SHOT: zero_shot})
 
 
 def _rows(groups: Sequence[_RunGroup], measures: Sequence[_Measure]) -> Iterator[dict[str, Any]]:

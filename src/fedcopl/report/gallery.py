@@ -19,8 +19,8 @@ from ..run.record import adapter
 _PER_CLASS = 8  # images shown of a class
 _DOUBTED = 12  # least confident images of all
 _IN_ALL = 480  # with many classes fewer are shown of each, but never fewer than 2
-SIDE = 96  # dots of a thumbnail's longer side
-_TINY = 32  # up to this side an image is kept dot by dot and enlarged by the page
+SIDE = 96  # pixels of a thumbnail's longer side
+_TINY = 32  # up to this side an image is kept pixel by pixel and enlarged by the page
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Example:
 
 
 def as_plain(examples: Sequence[Example]) -> list[dict[str, Any]]:
-    """The content of examples.json, from which the page can be written again without the images."""
+    """Return the content of examples.json, from which the page can be written again without the images."""
     return [asdict(example) for example in examples]
 
 
 def read_examples(folder: Path, classes: int) -> list[Example]:
-    """The examples that were kept with a run; none where there is no such file."""
+    """Return the examples that were kept with a run; none where there is no such file."""
     file = folder / EXAMPLES
     if not file.is_file():
         return []
@@ -155,7 +155,7 @@ def _example(
 
 
 def thumbnail(image: Image.Image) -> tuple[str, int, int]:
-    """The image as a data URI, at most SIDE dots wide and high; a tiny one is kept as it is."""
+    """Return the image as a data URI, at most SIDE pixels wide and high; a tiny one is kept as it is."""
     small = on_white(image)
     if max(small.size) <= _TINY:
         return _data_uri(small, "PNG"), *small.size
@@ -164,7 +164,7 @@ def thumbnail(image: Image.Image) -> tuple[str, int, int]:
 
 
 def on_white(image: Image.Image) -> Image.Image:
-    """A copy in grey or in colour, on white where it is transparent."""
+    """Return a copy in grey or in colour, on white where it is transparent."""
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return _stretched(image)
     if image.has_transparency_data:
@@ -175,10 +175,10 @@ def on_white(image: Image.Image) -> Image.Image:
 
 
 def _stretched(image: Image.Image) -> Image.Image:
-    """Deep grey (16 bit, float) from its darkest to its lightest dot: its scale is not known."""
-    dots = np.asarray(image, np.float64)
-    low, high = float(dots.min()), float(dots.max())
-    return Image.fromarray(((dots - low) * (255 / ((high - low) or 1))).round().astype(np.uint8))
+    """Scale deep grey (16 bit, float) from its darkest to its lightest pixel: its scale is not known."""
+    pixels = np.asarray(image, np.float64)
+    low, high = float(pixels.min()), float(pixels.max())
+    return Image.fromarray(((pixels - low) * (255 / ((high - low) or 1))).round().astype(np.uint8))
 
 
 def _data_uri(image: Image.Image, form: str) -> str:

@@ -89,18 +89,10 @@ def _margin(error: float, images: int) -> float:
 
 @dataclass(frozen=True)
 class _EstimatedShare:
-    """The estimated share of a class among a client's images, with its range."""
+    """The estimated share of a class among a client's images, in whole per cent with its range."""
 
     name: str
-    share: float
-    low: float
-    high: float
-
-    @property
-    def text(self) -> str:
-        """Format as whole per cent."""
-        share, low, high = (f"{100 * value:.0f}" for value in (self.share, self.low, self.high))
-        return f"{share}{SPACE}% ({low} to {high})"
+    text: str
 
 
 @dataclass(frozen=True)
@@ -164,22 +156,20 @@ def label_free(
     not_reviewed = {client.name for client in clients} - {review.client for review in reviews}
     agreeing = [(own.agreement, len(own.label)) for own in labels.values() if own.agreement is not None]
     compared = [record.labelling for record in outcome.rounds if record.labelling and record.labelling.compared]
+    checks = [record.holdout for record in outcome.rounds if record.holdout]
     return _LabelFree(
-        clients,
-        mean_confidence(labels),
-        sum(len(own.label) for own in labels.values()),
-        sum(client.unsure or 0 for client in clients),
-        sum(share * images for share, images in agreeing) / sum(images for _, images in agreeing) if agreeing else None,
-        label_free_accuracy(calibrated) if calibrated is not None and not_reviewed else None,
-        len(refused),
-        reviews,
-        sum(
-            bool(checks and (checks.trainings_rolled_back or checks.server_rolled_back))
-            for checks in (record.holdout for record in outcome.rounds)
-        ),
-        by_rounds((record.number, text) for record in outcome.rounds for text in record.rollbacks()),
-        any(record.holdout and record.holdout.images for record in outcome.rounds),
-        min(1.0, compared[-1].unchanged / compared[-1].compared) if compared else None,
+        clients=clients,
+        confidence=mean_confidence(labels),
+        images=sum(len(own.label) for own in labels.values()),
+        unsure=sum(client.unsure or 0 for client in clients),
+        agreement=sum(share * images for share, images in agreeing) / sum(n for _, n in agreeing) if agreeing else None,
+        accuracy=label_free_accuracy(calibrated) if calibrated is not None and not_reviewed else None,
+        refused=len(refused),
+        reviews=reviews,
+        rounds_rolled_back=sum(bool(one.trainings_rolled_back or one.server_rolled_back) for one in checks),
+        rolled_back=by_rounds((record.number, text) for record in outcome.rounds for text in record.rollbacks()),
+        checked=any(one.images for one in checks),
+        unchanged=min(1.0, compared[-1].unchanged / compared[-1].compared) if compared else None,
     )
 
 
@@ -201,7 +191,9 @@ def _label_free_client(
         largest = np.argsort(-labels.class_share, kind="stable")[:_MAX_CLASSES_SHOWN].tolist()
         for k in (k for k in largest if labels.class_share[k] >= _MIN_SHARE_SHOWN):
             share, margin = float(labels.class_share[k]), _margin(float(labels.class_error[k]), len(labels.label))
-            shares.append(_EstimatedShare(classes[k], share, max(0.0, share - margin), min(1.0, share + margin)))
+            low, high = max(0.0, share - margin), min(1.0, share + margin)
+            text = f"{100 * share:.0f}{SPACE}% ({100 * low:.0f} to {100 * high:.0f})"
+            shares.append(_EstimatedShare(classes[k], text))
     confidence, unsure = float(labels.confidence.mean()), int((labels.confidence < UNSURE).sum())
     return _LabelFreeClient(client.name, client.train, shares, refused, confidence, unsure, labels.agreement)
 

@@ -80,17 +80,17 @@ def _story(outcome: Outcome) -> LabelStory:
 
 
 def has_priors(outcome: Outcome) -> bool:
-    """Whether the clients labelled and predicted with label-free priors."""
+    """Return whether the clients labelled and predicted with label-free priors."""
     return any(any(refresh.class_prior) for refresh in outcome.refreshes)
 
 
 def refused_priors(outcome: Outcome) -> set[str]:
-    """The clients that refused the priors, as the server noted it."""
+    """Return the clients that refused the priors, as the server noted it."""
     return {name for record in outcome.rounds for name, note in record.bounded.items() if "refused the priors" in note}
 
 
 def lead(outcome: Outcome) -> str:
-    """The run in one sentence."""
+    """Describe the run in one sentence."""
     held = outcome.images_held
     images = "their own images" if held is None else words.several(held, "image", "images")
     classes = words.several(len(outcome.classes), "class", "classes")

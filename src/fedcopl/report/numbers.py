@@ -1,4 +1,4 @@
-"""Numbers as text."""
+"""Number formats of the pages."""
 
 import math
 from collections.abc import Sequence
@@ -10,30 +10,32 @@ MINUS, NOTHING, SPACE = "\N{MINUS SIGN}", "\N{EN DASH}", "\N{NO-BREAK SPACE}"
 
 
 def count(number: int | None) -> str:
-    return NOTHING if number is None else signed(f"{number:,}")
+    """Format a count with thousands separators; a dash where nothing was counted."""
+    return NOTHING if number is None else _signed(f"{number:,}")
 
 
 def percent(share: float | None) -> str:
-    """0.8634 is 86.3 %; a dash where nothing was measured."""
+    """Format a share, 0.8634 as 86.3 %; a dash where nothing was measured."""
     return NOTHING if share is None else f"{100 * share:.1f}{SPACE}%"
 
 
 def whole_percent(share: float) -> str:
-    """An estimate, whose decimals mean nothing: 0.8634 is 86 %."""
+    """Format an estimated share without meaningless decimals: 0.8634 as 86 %."""
     return f"{100 * share:.0f}{SPACE}%"
 
 
 def ratio(value: float | None) -> str:
-    """A number without a unit, such as a drift; of a large one the decimals do not matter."""
+    """Format a number without a unit, such as a drift; a large one without decimals."""
     return NOTHING if value is None else f"{value:.2f}" if value < 100 else f"{value:,.0f}"
 
 
 def loss(value: float | None) -> str:
+    """Format a loss; a dash where nothing was measured."""
     return NOTHING if value is None else f"{value:.3f}"
 
 
 def difference(after: float | None, before: float | None) -> float | None:
-    """Format a difference in percentage points: from 0.80 to 0.83 is 3."""
+    """Return a difference in percentage points: from 0.80 to 0.83 is 3."""
     return None if after is None or before is None else 100 * (after - before)
 
 
@@ -42,15 +44,16 @@ def points(value: float | None) -> str:
     if value is None:
         return NOTHING
     text = f"{value:+.1f}"
-    return "0.0" if float(text) == 0 else signed(text)
+    return "0.0" if float(text) == 0 else _signed(text)
 
 
 def change(number: int) -> str:
-    return signed(f"{number:+,}") if number else "0"
+    """Format a change of a count with its sign."""
+    return _signed(f"{number:+,}") if number else "0"
 
 
-def signed(text: str) -> str:
-    """A real minus sign, which is as wide as the plus."""
+def _signed(text: str) -> str:
+    """Use a real minus sign, which is as wide as the plus."""
     return text.replace("-", MINUS)
 
 
@@ -65,19 +68,19 @@ def size(octets: int) -> str:
 
 
 def sizes(values: Sequence[float]) -> list[str]:
-    """The marks of an axis, all in the unit of the largest: 0 kB, 50 kB, 100 kB."""
+    """Format the ticks of an axis of bytes, all in the unit of the largest: 0 kB, 50 kB, 100 kB."""
     power = min(int(math.log10(max(values[-1], 1)) / 3 + 1e-9), 3)
     return marks([value / 1000**power for value in values], ("bytes", "kB", "MB", "GB")[power])
 
 
 def marks(values: Sequence[float], unit: str = "") -> list[str]:
-    """The marks of an axis, with as many decimals as distinct marks need."""
+    """Format the ticks of an axis, with as many decimals as distinct ticks need."""
     decimals = max(0, -math.floor(math.log10(values[1] - values[0]) + 1e-9))
     return [f"{value:,.{decimals}f}{SPACE + unit if unit else ''}" for value in values]
 
 
 def powers(logarithms: Sequence[float]) -> list[str]:
-    """The marks of an axis of powers of ten: 0.1, 0.32, 1, 3.2, 10; from a hundred thousand on 10⁵, 3·10⁵, 10⁶."""
+    """Format the ticks of a logarithmic axis: 0.1, 0.32, 1, 3.2, 10; from a hundred thousand on 10⁵, 3·10⁵, 10⁶."""
     texts = []
     for value in logarithms:
         whole = math.floor(value + 1e-9)
@@ -88,6 +91,7 @@ def powers(logarithms: Sequence[float]) -> list[str]:
 
 
 def duration(seconds: float) -> str:
+    """Format seconds as `7.2 s`, `3 min 05 s` or `2 h 10 min`."""
     if seconds < 10:
         return f"{seconds:.1f}{SPACE}s"
     minutes, left = divmod(round(seconds), 60)
@@ -97,8 +101,10 @@ def duration(seconds: float) -> str:
 
 
 def several(number: int, one: str, many: str = "") -> str:
+    """Format a count and its noun, which do not break over lines."""
     return counted(number, one, many).replace(" ", SPACE, 1)
 
 
 def shortened(text: str, most: int) -> str:
+    """Cut a text after `most` characters, with an ellipsis."""
     return text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -19,7 +19,7 @@ from ..run.pseudo_labels import LastLabels, read_last_labels
 from ..run.record import ClientRecord, Counts, Measured, Outcome, RoundRecord
 from . import curves
 from . import numbers as words
-from .charts import BarChart, Bars, bar_chart
+from .charts import BarChart, Series, bar_chart
 from .gallery import Example, read_examples
 from .label_free import (
     LOW_AGREEMENT,
@@ -74,11 +74,6 @@ def render_folder(folder: Path, outcome: Outcome, live: LiveStatus | None = None
     return render(outcome, examples, read_last_labels(folder), read_reviews(folder), live)
 
 
-def render_waiting(title: str, live: LiveStatus) -> str:
-    """Render the page of a run without a finished round."""
-    return template("base.html.jinja").render(title=title, live=live, sections=[])
-
-
 def render(
     outcome: Outcome,
     examples: Sequence[Example],
@@ -87,36 +82,10 @@ def render(
     live: LiveStatus | None = None,
 ) -> str:
     """Render the report; `labels` are the pseudo labels of the last refresh by client."""
-    story, numbers, recall, priors = (
-        label_story(outcome),
-        _label_counts(outcome),
-        _recall_rows(outcome),
-        _class_priors(outcome),
-    )
-    clients = _reported_clients(outcome, numbers)
+    story, numbers, recall = label_story(outcome), _label_counts(outcome), _recall_rows(outcome)
+    priors, clients = _class_priors(outcome), _reported_clients(outcome, numbers)
+    classes = _class_rows(outcome, numbers) if numbers else []
     shown_if = {"Class priors": priors["priors"], "Classes": recall}
-    result = {
-        "labelled": outcome.final.macro is not None,
-        "moments": _accuracies(outcome),
-        "label_free": label_free(outcome, labels or {}, reviews),
-        "problems": _problems(outcome),
-        "clients": clients,
-        "changed": _changed_clients(clients),
-        "taking_part": {row.name: row for row in clients},
-        "participation": any(row.rounds not in (None, len(outcome.rounds)) for row in clients),
-    }
-    shown = {
-        **priors,
-        "recall": recall,
-        "recall_chart": _recall_chart(recall) if recall else None,
-        "doubted": [example for example in examples if example.doubted],
-        "groups": [
-            (label, members)
-            for label in range(len(outcome.classes))
-            if (members := [example for example in examples if example.label == label and not example.doubted])
-        ],
-        "chosen": by_section(outcome.settings),
-    }
     return template("report.html.jinja").render(
         outcome=outcome,
         live=live,
@@ -125,29 +94,43 @@ def render(
         lead=lead(outcome),
         unfinished=None if outcome.is_complete else outcome.planned_rounds,
         sections=[(anchor, heading) for anchor, heading in _SECTIONS.items() if shown_if.get(heading, True)],
-        **result,
-        **shown,
-        **_for_researchers(outcome, numbers, story),
+        labelled=outcome.final.macro is not None,
+        moments=_accuracies(outcome),
+        label_free=label_free(outcome, labels or {}, reviews),
+        problems=_problems(outcome),
+        clients=clients,
+        changed=_changed_clients(clients),
+        taking_part={row.name: row for row in clients},
+        participation=any(row.rounds not in (None, len(outcome.rounds)) for row in clients),
+        **priors,
+        recall=recall,
+        recall_chart=_recall_chart(recall) if recall else None,
+        doubted=[example for example in examples if example.doubted],
+        groups=[
+            (label, members)
+            for label in range(len(outcome.classes))
+            if (members := [example for example in examples if example.label == label and not example.doubted])
+        ],
+        chosen=by_section(outcome.settings),
+        tiles=list(_tiles(outcome)),
+        classes=classes,
+        balance=_balance_chart(classes, story) if classes else None,
+        heat_tables=_heat_tables(outcome, numbers, story) if numbers else [],
+        **curves.run_charts(outcome),
+        steps=curves.time_by_step(outcome),
     )
 
 
-def _for_researchers(outcome: Outcome, numbers: Mapping[str, _Table], story: LabelStory) -> dict[str, Any]:
-    """Return the variables of the page's collapsed section."""
-    classes = _class_rows(outcome, numbers) if numbers else []
-    return {
-        "tiles": list(_tiles(outcome)),
-        "classes": classes,
-        "balance": _balance_chart(classes, story) if classes else None,
-        "heat_tables": _heat_tables(outcome, numbers, story) if numbers else [],
-        **curves.run_charts(outcome),
-        "steps": curves.time_by_step(outcome),
-    }
+def template(name: str) -> Template:
+    """Return a template of this package."""
+    return template_environment("fedcopl.report").get_template(name)
 
 
 @cache
-def template(name: str) -> Template:
+def template_environment(package: str, folder: str = "") -> Environment:
+    """Return the environment of the templates in a package, with the number formats as filters."""
     environment = Environment(
-        loader=PackageLoader("fedcopl.report", ""),
+        loader=PackageLoader(package, folder),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -155,7 +138,7 @@ def template(name: str) -> Template:
     )
     environment.filters |= {name: getattr(words, name) for name in _FILTERS} | {"quote": shlex.quote}
     environment.globals |= {"SHOWN": SHOWN, "REVIEWED": REVIEWED, "UNSURE": UNSURE, "LOW_AGREEMENT": LOW_AGREEMENT}
-    return environment.get_template(name)
+    return environment
 
 
 def _accuracies(outcome: Outcome) -> list[tuple[str, Measured]]:
@@ -183,7 +166,7 @@ def _tiles(outcome: Outcome) -> Iterator[dict[str, Any]]:
 def _balance_chart(classes: Sequence[_Row], story: LabelStory) -> BarChart:
     """Images per class at the last refresh, with a line at the equal share where the server balances."""
     kinds = ("estimated", "allocated", "selected")
-    series = [Bars(kind, kind, [row[kind] for row in classes]) for kind in kinds]
+    series = [Series(kind, kind, [row[kind] for row in classes]) for kind in kinds]
     share = sum(row["estimated"] for row in classes) / len(classes)
     level = ("equal share", share) if story.cooperative else None
     names = [row["name"] for row in classes]
@@ -192,21 +175,22 @@ def _balance_chart(classes: Sequence[_Row], story: LabelStory) -> BarChart:
 
 def _recall_chart(rows: Sequence[_Row]) -> BarChart:
     series = [
-        Bars("zero-shot", "estimated", [curves.hundred(row["zero_shot"]) for row in rows]),
-        Bars("last round", "selected", [curves.hundred(row["last"]) for row in rows]),
+        Series("zero-shot", "estimated", [curves.hundred(row["zero_shot"]) for row in rows]),
+        Series("last round", "selected", [curves.hundred(row["last"]) for row in rows]),
     ]
-    measured = [one for one in series if any(number is not None for number in one.numbers)]
+    measured = [one for one in series if any(number is not None for number in one.values)]
     return bar_chart("Recall of each class", [row["name"] for row in rows], measured, curves.PERCENT)
 
 
 def by_section(settings: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """The settings by section, those without one first, each value as in settings.toml."""
+    """Return the settings by section, those without one first, each value as in settings.toml."""
     alone = {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
     titled = [("general", alone), *((key, value) for key, value in settings.items() if key not in alone)]
     return [(title, [(key, written(value)) for key, value in pairs.items()]) for title, pairs in titled if pairs]
 
 
 def written(value: object) -> str:
+    """Format the value of a setting as in settings.toml."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -254,7 +238,7 @@ class _HeatTable:
     totals: list[int]
     signed: bool = False
     unit: str = "counts"
-    missing: str = "no reply"  # stands for a row without numbers
+    missing: str = "no reply"  # text of a row without numbers
 
 
 def _heat_tables(outcome: Outcome, numbers: Mapping[str, _Table], story: LabelStory) -> list[_HeatTable]:

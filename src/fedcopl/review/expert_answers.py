@@ -18,7 +18,7 @@ from ..files import make_folders, only_for_owner
 from ..run.folder import file_name
 
 _VERSION = 1  # of the tables, kept in the file
-_PATIENCE = 30  # seconds to wait for another process that is writing
+_LOCK_TIMEOUT = 30  # seconds to wait for another process that is writing
 _SCHEMA = """
 CREATE TABLE answer (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -138,7 +138,7 @@ class Answers:
             if create:
                 make_folders(self.path.parent)
                 os.close(only_for_owner(str(self.path), os.O_CREAT | os.O_RDWR))  # SQLite's other files get its rights
-            with closing(sqlite3.connect(self.path, timeout=_PATIENCE)) as database:
+            with closing(sqlite3.connect(self.path, timeout=_LOCK_TIMEOUT)) as database:
                 self._prepare(database)
                 yield database
         except (sqlite3.Error, OSError) as error:

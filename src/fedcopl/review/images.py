@@ -19,7 +19,7 @@ from ..data.cache import PixelCache, Progress
 from ..data.catalog import SOURCES, load_dataset
 from ..data.dataset import ImageSet
 from ..data.decoding import BadImage, DecodeOptions
-from ..data.images import ImageFiles, StoredImages, digest
+from ..data.images import FilePage, ImageList, StoredImages, digest
 from ..errors import DataError, RunFolderError, printable
 from ..files import no_folder
 from ..plurals import counted
@@ -43,20 +43,33 @@ class LabelHistory:
     trained_as: NDArray[np.int64] | None = None  # (n) the label an image is trained with, NOT_TRAINED; None: not known
     is_final: bool = False  # the last row is no refresh, but what the finished classifier says
 
+    @classmethod
+    def of(cls, refreshes: Sequence[PseudoLabels], trained_as: NDArray[np.int64] | None = None) -> "LabelHistory":
+        """Return the history of the labels of all refreshes."""
+        last = refreshes[-1]
+        return cls(
+            tuple(labels.round for labels in refreshes),
+            np.stack([labels.classes[:, 0] for labels in refreshes]).astype(np.int64),
+            np.stack([labels.log_probability[:, 0] for labels in refreshes]).astype(np.float64),
+            last.classes.astype(np.int64),
+            last.log_probability.astype(np.float64),
+            trained_as,
+        )
+
     @property
     def made(self) -> str:
-        """Which labels are shown, in words."""
+        """Describe which labels are shown."""
         return "with the finished classifier" if self.is_final else f"at the refresh of round {self.rounds[-1] + 1:,}"
 
     @property
     def label(self) -> NDArray[np.int64]:
-        """The label of each image: of the last refresh, or of the finished classifier."""
+        """Return the label of each image: of the last refresh, or of the finished classifier."""
         label: NDArray[np.int64] = self.labels[-1]
         return label
 
     @property
     def confidence(self) -> NDArray[np.float64]:
-        """The log-probability of each pseudo label."""
+        """Return the log-probability of each pseudo label."""
         confidence: NDArray[np.float64] = self.log_probability[-1]
         return confidence
 
@@ -79,10 +92,7 @@ class Gallery:
 
     def image(self, number: int) -> Image.Image:
         """Return an image; BadImage if it cannot be read."""
-        try:
-            return self.images[number]
-        except OSError as error:
-            raise BadImage(f"cannot be read: {error.strerror or error}") from error
+        return self.images[number]
 
     def digest(self, number: int) -> str:
         """Return a digest of its content, which identifies it when the file is moved; "" if unreadable."""
@@ -94,11 +104,12 @@ class Gallery:
 
     def file(self, number: int) -> Path | None:
         """Return where an image lies, if it is a file."""
-        return self.images.paths[number] if isinstance(self.images, ImageFiles) else None
+        file = self.images.file(number)
+        return None if file is None else file.path
 
 
 def open_gallery(folder: Path, client: str | None) -> Gallery:
-    """The images of one client of a run, or of the only one there is."""
+    """Return the images of one client of a run; of the only one by default."""
     if not folder.is_dir():
         raise RunFolderError(f"{folder}: {no_folder(folder)}; name the folder of a run")
     classes, clients = read_images(folder)
@@ -108,7 +119,7 @@ def open_gallery(folder: Path, client: str | None) -> Gallery:
     if not images.names or not refreshes:
         reason = "holds no image" if not images.names else "has no labels yet: a run writes them at its first refresh"
         raise RunFolderError(f"{folder}: the client {printable(name)} {reason}")
-    predictions = predictions_of(refreshes, _trained_as(folder, name, len(images.names)))
+    predictions = LabelHistory.of(refreshes, _trained_as(folder, name, len(images.names)))
     if max(int(labels.classes.max()) for labels in refreshes) >= len(classes):
         raise RunFolderError(f"{folder}: its labels do not fit its {counted(len(classes), 'class')}")
     shown = [image.encode("utf-8", "backslashreplace").decode() for image in images.names]  # answers need valid text
@@ -128,18 +139,6 @@ def _choose_client(folder: Path, clients: Sequence[str], requested: str | None) 
     return matches[0]
 
 
-def predictions_of(refreshes: Sequence[PseudoLabels], trained_as: NDArray[np.int64] | None = None) -> LabelHistory:
-    last = refreshes[-1]
-    return LabelHistory(
-        tuple(labels.round for labels in refreshes),
-        np.stack([labels.classes[:, 0] for labels in refreshes]).astype(np.int64),
-        np.stack([labels.log_probability[:, 0] for labels in refreshes]).astype(np.float64),
-        last.classes.astype(np.int64),
-        last.log_probability.astype(np.float64),
-        trained_as,
-    )
-
-
 def _trained_as(folder: Path, client: str, images: int) -> NDArray[np.int64] | None:
     """The label that each image is trained with, where the folder has a run's checkpoint."""
     checkpoint = load_checkpoint(folder)
@@ -154,7 +153,9 @@ def _trained_as(folder: Path, client: str, images: int) -> NDArray[np.int64] | N
 def _images(folder: Path, held: HeldImages) -> StoredImages:
     if held.files is not None:
         reading = DecodeOptions.of(RunConfig.from_mapping({"data": held.reading}, str(folder)).data)
-        return ImageFiles([Path(file) for file in held.files], held.pages).with_options(reading)
+        pages = held.pages or [None] * len(held.files)
+        files = [FilePage(Path(file), page) for file, page in zip(held.files, pages, strict=True)]
+        return ImageList(files).with_options(reading)
     data = load_settings(folder / "settings.toml").data
     if data.source not in SOURCES:
         raise DataError(f"{folder}: its images were passed in memory and cannot be opened again")
@@ -167,7 +168,11 @@ def _images(folder: Path, held: HeldImages) -> StoredImages:
 
 
 def with_final_labels(gallery: Gallery, folder: Path, progress: Progress = lambda done, total: None) -> Gallery:
-    """The gallery with the finished classifier's labels as its last; an error of ours where there is no such thing."""
+    """Return the gallery with the labels of the finished classifier as its last ones.
+
+    Raises:
+        FedCoPLError: There is no finished classifier, or it cannot be loaded.
+    """
     results = folder / RESULTS
     if not results.is_file():
         raise DataError("the run is not over")
@@ -195,7 +200,7 @@ def with_final_labels(gallery: Gallery, folder: Path, progress: Progress = lambd
 
 def _final_log_probs(gallery: Gallery, folder: Path, progress: Progress) -> NDArray[np.float64]:
     """log p (n, C) of all images."""
-    from ..classifier.loading import load  # brings torch, only where nobody has done this before
+    from ..classifier.loading import load  # imports torch, only where no labels are stored yet
 
     predictor = load(folder, client=gallery.client).predictor
     transform = predictor.transform
@@ -206,8 +211,8 @@ def _final_log_probs(gallery: Gallery, folder: Path, progress: Progress) -> NDAr
     return predictor.log_probabilities(cut.array)
 
 
-SIDES = {"small": 144, "large": 720}  # dots of the longer side
-_TINY = 64  # up to this side an image is enlarged dot by dot
+SIDES = {"small": 144, "large": 720}  # pixels of the longer side
+_TINY = 64  # up to this side an image is enlarged pixel by pixel
 _MEMORY = 64_000_000  # bytes of pictures kept
 _AT_ONCE = 3  # images decoded at the same time: one may take 256 MB
 
@@ -215,7 +220,6 @@ _AT_ONCE = 3  # images decoded at the same time: one may take 256 MB
 class _ShownPicture(NamedTuple):
     content: bytes
     media_type: str
-    broken: bool = False
 
 
 class ShownPictures:
@@ -237,7 +241,7 @@ class ShownPictures:
             with self._decoding:
                 picture = encoded(self._gallery.image(number), SIDES[size])
         except BadImage:
-            picture = _ShownPicture(_png(_crossed_out()), "image/png", broken=True)
+            picture = _ShownPicture(_png(_crossed_out()), "image/png")
         self._keep(key, picture)
         return picture
 
@@ -252,7 +256,7 @@ class ShownPictures:
 
 
 def encoded(image: Image.Image, side: int) -> _ShownPicture:
-    """An image at most `side` dots wide and high; a tiny one is enlarged without blurring its dots."""
+    """Encode an image at most `side` pixels wide and high; a tiny one is enlarged without blurring its pixels."""
     plain = on_white(image)
     longest = max(plain.size)
     if longest <= _TINY:

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from ..data.dataset import clean
 from ..errors import RunFolderError
 from ..local_page.access import AccessControl, Keys, read_form
-from ..local_page.serving import file_routes, page
+from ..local_page.serving import file_route, page
 from .expert_answers import AnswerKind, ExpertAnswer, Given
 from .images import NOT_TRAINED, SIDES, ShownPictures
 from .sample_survey import ANSWERED, ORDERS, SAMPLE, Numbers, SampleSurvey, answers_csv
@@ -77,7 +77,7 @@ class ReviewPage:
             Route("/image/{size}/{number:int}", self.image),
             Route("/answers.csv", self.export),
             *(Route(path, self.post, methods=["POST"]) for path in ("/answer", "/undo")),
-            *file_routes("icon.svg", "pages.css", "review.js"),
+            *map(file_route, ("icon.svg", "pages.css", "review.js")),
         ]
         app = Starlette(
             routes=routes,
@@ -123,7 +123,7 @@ class ReviewPage:
 
     def _numbers(self, position: _Position, current: Mapping[str, ExpertAnswer]) -> Numbers:
         if position.order != ANSWERED:
-            return self.survey.views.numbers(position.order, position.label)
+            return self.survey.numbers(position.order, position.label)
         number_of, label = self.survey.number_of, self.survey.gallery.predictions.label
         answered = [number_of[name] for name in reversed(list(current)) if name in number_of]
         return np.array([n for n in answered if position.label in (None, label[n])], np.int64)
@@ -163,7 +163,7 @@ class ReviewPage:
             gallery.classes[gallery.predictions.label[number]],
             kind,
             label,
-            self.survey.views.plan_round if position.order == SAMPLE else None,
+            self.survey.plan_round if position.order == SAMPLE else None,
             position.tab,
             position.query(),
         )

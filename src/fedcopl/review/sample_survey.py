@@ -23,7 +23,7 @@ from ..files import write_text
 from ..report.label_free import write_review
 from ..rng import stream
 from .expert_answers import AnswerKind, Answers, ExpertAnswer, Given
-from .images import Gallery, LabelHistory
+from .images import Gallery
 
 Numbers = NDArray[np.int64]
 SAMPLE, ANSWERED = "sample", "answered"
@@ -36,33 +36,6 @@ ORDERS: Mapping[str, str] = {
 }
 _KEPT = 64  # orders held in memory; of 100,000 images each takes 0.8 MB
 _HALF_WIDTH = 0.05  # of an interval that most would call good enough
-
-
-class Views:
-    """The numbers of the images in each order, all of them or those of one class."""
-
-    def __init__(self, predictions: LabelHistory, plan_round: int | None):
-        self.predictions = predictions
-        planned = (
-            predictions.rounds.index(plan_round) if plan_round in predictions.rounds else len(predictions.rounds) - 1
-        )
-        self.plan_round = predictions.rounds[planned]
-        self.strata = strata_of(predictions.labels[planned], predictions.log_probability[planned])
-        self._kept = lru_cache(maxsize=_KEPT)(self._make)
-
-    def numbers(self, order: str, label: int | None = None) -> Numbers:
-        return self._kept(order, label)
-
-    def _make(self, order: str, label: int | None) -> Numbers:
-        if label is not None:
-            whole = self.numbers(order)
-            of_class: Numbers = whole[self.predictions.label[whole] == label]
-            return of_class
-        if order == SAMPLE:
-            return drawn_order(self.strata, stream(0, "review"))
-        doubt = self.predictions.confidence
-        sorted_by = {"doubtful": (doubt,), "sure": (-doubt,), "changed": (doubt, -self.predictions.changes)}
-        return np.lexsort(sorted_by[order])
 
 
 @dataclass(frozen=True)
@@ -101,7 +74,24 @@ class SampleSurvey:
 
     def __init__(self, gallery: Gallery, answers: Answers):
         self.gallery, self.answers = gallery, answers
-        self.views = Views(gallery.predictions, answers.plan_round())
+        predictions, planned = gallery.predictions, answers.plan_round()
+        plan = predictions.rounds.index(planned) if planned in predictions.rounds else len(predictions.rounds) - 1
+        self.plan_round = predictions.rounds[plan]  # whose labels determine the random order
+        self._strata = strata_of(predictions.labels[plan], predictions.log_probability[plan])
+        self.numbers = lru_cache(maxsize=_KEPT)(self._numbers)
+
+    def _numbers(self, order: str, label: int | None = None) -> Numbers:
+        """Return the numbers of the images in an order, of all of them or of those with one label."""
+        predictions = self.gallery.predictions
+        if label is not None:
+            whole = self.numbers(order)
+            of_class: Numbers = whole[predictions.label[whole] == label]
+            return of_class
+        if order == SAMPLE:
+            return drawn_order(self._strata, stream(0, "review"))
+        doubt = predictions.confidence
+        sorted_by = {"doubtful": (doubt,), "sure": (-doubt,), "changed": (doubt, -predictions.changes)}
+        return np.lexsort(sorted_by[order])
 
     @cached_property
     def number_of(self) -> Mapping[str, int]:
@@ -109,7 +99,7 @@ class SampleSurvey:
 
     def sample(self, current: Mapping[str, ExpertAnswer]) -> Iterator[tuple[int, ExpertAnswer]]:
         """Yield the reviewed images of the random sample, with their answers."""
-        for number in self.views.numbers(SAMPLE):
+        for number in self.numbers(SAMPLE):
             answer = current.get(self.gallery.names[number])
             if answer is None or not answer.sampled:
                 return
@@ -125,7 +115,7 @@ class SampleSurvey:
         reviewed = np.array([number for number, _ in judged], np.int64)
         right = np.array([is_right for _, is_right in judged], np.bool_)
         return SampleOutcome(
-            estimate=estimate_share(self.views.strata, reviewed, right),
+            estimate=estimate_share(self._strata, reviewed, right),
             classes=list(self._by_class(reviewed, right)),
             unclear=len(sampled) - len(judged),
             answered=len(current),
@@ -159,15 +149,15 @@ class SampleSurvey:
         return np.bincount(self.gallery.predictions.label, minlength=len(self.gallery.classes))
 
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would work such a cell out
-_WORDS = {"none": "(none of the classes)", "unclear": "(cannot tell)"}
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would evaluate such a cell
+_KIND_TEXT = {"none": "(none of the classes)", "unclear": "(cannot tell)"}
 
 
 def answers_csv(answers: Iterable[ExpertAnswer]) -> str:
     """Format one CSV row per answered image; names that look like formulas are escaped."""
     rows = [("file", "pseudo label", "label", "when", "digest")]
     for answer in answers:
-        label = answer.label or _WORDS[answer.kind]
+        label = answer.label or _KIND_TEXT[answer.kind]
         rows.append((answer.image, answer.pseudo, label, answer.answered, answer.digest))
     return _csv([f"'{cell}" if cell.startswith(_FORMULA) else cell for cell in row] for row in rows)
 
@@ -212,7 +202,7 @@ def _csv(rows: Iterable[Sequence[str | None]]) -> str:
     return file.getvalue()
 
 
-_KIND_OF: dict[str, AnswerKind] = {_WORDS["none"]: "none", _WORDS["unclear"]: "unclear"}
+_KIND_OF: dict[str, AnswerKind] = {_KIND_TEXT["none"]: "none", _KIND_TEXT["unclear"]: "unclear"}
 
 
 @dataclass

@@ -20,6 +20,7 @@ from ..priors.posterior import PosteriorModel
 from .record import Outcome, read_outcome, to_plain
 
 _CHECKPOINT = "checkpoint.safetensors"
+_PLAIN_FIELDS = ("round", "classes", "members", "everyone_first", "neighbours", "width", "stale", "seen")
 
 
 @dataclass(frozen=True)
@@ -46,19 +47,11 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     for number, upload in enumerate(server.uploads.values()):
         tensors |= {f"upload/{number}/{name}": value for name, value in upload.items()}
     tensors, duplicates = _deduplicate(tensors)
-    about = {
+    about = {name: getattr(server, name) for name in _PLAIN_FIELDS} | {
         "again": duplicates,
-        "round": server.round,
-        "classes": server.classes,
-        "members": server.members,
-        "everyone_first": server.everyone_first,
-        "neighbours": server.neighbours,
-        "width": server.width,
-        "stale": server.stale,
         "uploads": tuple(server.uploads),
         "left_out": dict(server.left_out),
         "reported": {client: asdict(counts) for client, counts in server.reported.items()},
-        "seen": server.seen,
         "prior_steps": len(server.prior_totals),
         "clients": tuple(clients),
     }
@@ -100,23 +93,18 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
 def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
     tensors = tensors | {name: tensors[other] for name, other in about["again"].items()}
     model = below(tensors, "prior_model/")
+    lists = {name: tuple(about[name]) for name in _PLAIN_FIELDS if isinstance(about[name], list)}
+    plain: dict[str, Any] = {name: about[name] for name in _PLAIN_FIELDS} | lists
     server = ServerState(
-        about["round"],
-        below(tensors, "server/"),
-        about["classes"],
-        tuple(about["members"]),
-        about["everyone_first"],
-        about["neighbours"],
-        _by_client(tensors, "upload/", about["uploads"]),
-        about["left_out"],
-        about["width"],
-        PosteriorModel.from_arrays(model) if model else None,
-        tuple(tensors[f"prior_totals/{step}"] for step in range(about["prior_steps"])),
-        below(tensors, "good/") or None,
-        {client: ReportedCounts(**counts) for client, counts in about["reported"].items()},
-        tuple(about["seen"]),
-        tensors.get("class_prior"),
-        about["stale"],
+        **plain,
+        shared=below(tensors, "server/"),
+        uploads=_by_client(tensors, "upload/", about["uploads"]),
+        left_out=about["left_out"],
+        prior_model=PosteriorModel.from_arrays(model) if model else None,
+        prior_totals=tuple(tensors[f"prior_totals/{step}"] for step in range(about["prior_steps"])),
+        good=below(tensors, "good/") or None,
+        reported={client: ReportedCounts(**counts) for client, counts in about["reported"].items()},
+        class_prior=tensors.get("class_prior"),
     )
     clients = _by_client(tensors, "client/", about["clients"])
     states = {client: state_from(own) for client, own in clients.items()}

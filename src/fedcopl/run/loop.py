@@ -111,6 +111,7 @@ def complete_outcome(outcome: Outcome, config: RunConfig, **known: Any) -> Outco
 def round_record(report: RoundReport, scores: Measured) -> RoundRecord:
     """Return the record of a round from the server's report and the accuracies measured after it."""
     return RoundRecord(
+        **vars(scores),
         round=report.round,
         untrained=measured(list(report.untrained.values())) if report.untrained else None,
         refreshed=report.refreshed,
@@ -129,9 +130,4 @@ def round_record(report: RoundReport, scores: Measured) -> RoundRecord:
         missed_refresh=report.missed_refresh,
         releases=tuple(report.releases),
         holdout=HoldoutRecord(**report.checks._asdict(), server_rolled_back=report.server_rolled_back),
-        macro=scores.macro,
-        weighted=scores.weighted,
-        everywhere=scores.everywhere,
-        clients=scores.clients,
-        recall=scores.recall,
     )

@@ -1,7 +1,8 @@
 """The pseudo labels of each client's images at each refresh, for `fedcopl review`; they never leave the client."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -12,7 +13,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from ..data.dataset import ImageSet
-from ..data.images import ImageFiles
 from ..errors import RunFolderError
 from ..federation.client_state import Tensors
 from ..files import write_bytes, write_text
@@ -64,12 +64,12 @@ def write_images(folder: Path, classes: Sequence[str], images: ImageSet, parts: 
 def _held(images: ImageSet, part: NDArray[Any]) -> dict[str, Any]:
     """Return the fields of `HeldImages` that differ from the defaults."""
     stored, names = images.images, [images.names[index] for index in part]
-    if not isinstance(stored, ImageFiles):
+    files = [file for index in part if (file := stored.file(int(index)))]
+    if len(files) < len(names):
         return {"names": names, "files": None}
-    own = stored.take(part.tolist())
-    pages = {"pages": list(own.pages)} if any(page is not None for page in own.pages) else {}
+    pages = {"pages": [file.page for file in files]} if any(file.page is not None for file in files) else {}
     reading = {"reading": stored.options.plain()} if stored.options.plain() else {}
-    return {"names": names, "files": [str(path.absolute()) for path in own.paths], **pages, **reading}
+    return {"names": names, "files": [str(file.path.absolute()) for file in files], **pages, **reading}
 
 
 def write_labels(
@@ -110,12 +110,10 @@ def read_final(folder: Path, client: str, made_of: str) -> PseudoLabels | None:
     file = _final(folder, client)
     if not file.is_file():
         return None
-    try:
-        with safe_open(file, framework="numpy") as stored:
-            is_same = json.loads(stored.metadata()["about"])["made_of"] == made_of
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError):
-        return None
-    return _labels_in(file, client) if is_same else None
+    with suppress(RunFolderError), _opened(file) as (_, about):
+        if about["made_of"] == made_of:
+            return _labels_in(file, client)
+    return None
 
 
 def _final(folder: Path, client: str) -> Path:
@@ -175,32 +173,34 @@ def read_last_labels(folder: Path) -> dict[str, LastLabels]:
     file = max((folder / _LABELS).glob("round-*.safetensors"), default=None)
     if file is None:
         return {}
-    try:
-        with safe_open(file, framework="numpy") as stored:
-            about = json.loads(stored.metadata()["about"])
-            agreement, last = about.get("agreement", {}), {}
-            for number, client in enumerate(about["clients"]):
-                names = ("classes", "log_probability", "class_share")
-                classes, log, shares = (stored.get_tensor(f"client/{number}/{name}") for name in names)
-                last[client] = LastLabels(
-                    classes[:, 0].astype(np.int64),
-                    log[:, 0].astype(np.float64).clip(max=0),
-                    agreement.get(client),
-                    *shares.astype(np.float64).clip(0, 1),
-                )
-            return last
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
-        raise RunFolderError(f"{file}: is damaged: {error}") from error
+    last = {}
+    with _opened(file) as (stored, about):
+        for number, client in enumerate(about["clients"]):
+            names = ("classes", "log_probability", "class_share")
+            classes, log, shares = (stored.get_tensor(f"client/{number}/{name}") for name in names)
+            last[client] = LastLabels(
+                classes[:, 0].astype(np.int64),
+                log[:, 0].astype(np.float64).clip(max=0),
+                about.get("agreement", {}).get(client),
+                *shares.astype(np.float64).clip(0, 1),
+            )
+    return last
 
 
 def _labels_in(file: Path, client: str) -> PseudoLabels | None:
+    with _opened(file) as (stored, about):
+        if client not in about["clients"]:
+            return None
+        prefix = f"client/{about['clients'].index(client)}"
+        arrays = (stored.get_tensor(f"{prefix}/{name}") for name in ("classes", "log_probability"))
+        return PseudoLabels(about["round"], *arrays)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Open a file of labels with its metadata; an error while it is read is a RunFolderError that names the file."""
     try:
         with safe_open(file, framework="numpy") as stored:
-            about = json.loads(stored.metadata()["about"])
-            if client not in about["clients"]:
-                return None
-            prefix = f"client/{about['clients'].index(client)}"
-            arrays = (stored.get_tensor(f"{prefix}/{name}") for name in ("classes", "log_probability"))
-            return PseudoLabels(about["round"], *arrays)
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+            yield stored, json.loads(stored.metadata()["about"])
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
         raise RunFolderError(f"{file}: is damaged: {error}") from error

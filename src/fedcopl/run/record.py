@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, Strict, TypeAdapter, ValidationError
 
-from ..algorithm.metrics import Score, accuracy
+from ..algorithm.metrics import Score, macro_accuracy
 from ..plurals import counted
 from ..privacy.accountant import PrivacyStatement, Release
 
@@ -478,8 +478,12 @@ def measured(own: Sequence[Score], whole: Sequence[Score] | None = None) -> Meas
         own: Correct predictions and number of each client's own test images.
         whole: Correct predictions and number of all clients' test images, for each client's model.
     """
-    if not any(examples for _, examples in own):
+    tried = sum(examples for _, examples in own)
+    if not tried:
         return Measured()
-    mean = accuracy(own, whole)
-    clients = tuple(correct / examples if examples else None for correct, examples in own)
-    return Measured(macro=mean.macro, weighted=mean.weighted, everywhere=mean.global_, clients=clients)
+    return Measured(
+        macro=macro_accuracy(own),
+        weighted=sum(correct for correct, _ in own) / tried,
+        everywhere=None if whole is None else macro_accuracy(whole),
+        clients=tuple(correct / examples if examples else None for correct, examples in own),
+    )

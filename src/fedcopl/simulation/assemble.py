@@ -23,7 +23,6 @@ from ..federation.prior_estimation import NO_PRIOR, PriorState
 from ..federation.server import ServerState, refuse_privacy
 from ..methods import choose_method
 from ..methods.learner import ClipLearner, ClipTestSet
-from ..methods.movement import CLIENTS, Movement, mean_movement, movement
 from ..plurals import counted
 from ..rng import stream
 from ..run.build import (
@@ -39,9 +38,11 @@ from ..run.build import (
 from ..run.loop import complete_outcome
 from ..run.previous_run import PreviousRun, adapt_previous_run, initial_states
 from ..run.progress_reporter import ProgressReporter
-from ..run.record import ClientRecord, Outcome
+from ..run.record import ClientRecord, FirstPrompts, Outcome
 from .audit import Audit, Evaluator
 from .worker_pool import WorkerContext, WorkerPool
+
+_COMPARED_CLIENTS = 50  # evenly spaced: more would not improve the mean
 
 
 @dataclass(frozen=True)
@@ -85,17 +86,24 @@ class Simulation:
     images: str  # their number and digest
     states: Mapping[str, ClientState] = field(default_factory=dict)  # of clients that continue a previous run
 
-    def first_movement(self, pool: WorkerPool | None = None) -> Movement | None:
-        """Return how far the initial prompts change zero-shot CLIP's predictions; None if they were trained before."""
+    def first_prompts(self, pool: WorkerPool | None = None) -> FirstPrompts | None:
+        """Return the mean effect of the initial prompts on some clients; None if a previous run trained them."""
         if self.config.previous_run:
             return None
         learners = dict(zip(self.clients, self.learners, strict=True))
-        some = [list(learners)[number] for number in evenly_spaced(len(learners), CLIENTS)]
+        some = [list(learners)[number] for number in evenly_spaced(len(learners), _COMPARED_CLIENTS)]
         if pool is None:
-            moved = [movement(learners[name].side, self.audit.start) for name in some]
+            effects = [learners[name].side.effect_of(self.audit.start) for name in some]
         else:
-            moved = [*pool.run(dict.fromkeys(some, (_movement, self.audit.start))).values()]
-        return mean_movement([one for one in moved if one is not None])
+            effects = [*pool.run(dict.fromkeys(some, (_effect, self.audit.start))).values()]
+        if not (effects := [effect for effect in effects if effect[0]]):
+            return None
+        images, cosines, unchanged = zip(*effects, strict=True)
+        return FirstPrompts(
+            images=sum(images),
+            cosine=None if None in cosines else float(np.average(cosines, weights=images)),
+            unchanged=float(np.average(unchanged, weights=images)),
+        )
 
     @property
     def device(self) -> str:
@@ -132,8 +140,8 @@ class Simulation:
             )
 
 
-def _movement(context: WorkerContext, client: str, prompts: Prompts) -> Movement | None:
-    return movement(context.learners[client].side, prompts)
+def _effect(context: WorkerContext, client: str, prompts: Prompts) -> tuple[int, float | None, float]:
+    return context.learners[client].side.effect_of(prompts)
 
 
 def assemble(

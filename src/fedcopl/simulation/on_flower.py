@@ -22,11 +22,10 @@ from flwr.serverapp import Grid, ServerApp
 from ..config import RunConfig
 from ..data.catalog import load_dataset
 from ..data.partitioning import client_names
-from ..deployment.server.grid_transport import GridTransport, Timeouts
-from ..deployment.server.site_registry import KnownSites
+from ..deployment.server.grid_transport import GridTransport, KnownSites, Timeouts
 from ..deployment.site.pipeline import make_client_app
 from ..deployment.site.site_state import SiteState
-from ..deployment.wire.terms import Terms
+from ..deployment.terms import Terms
 from ..errors import FedCoPLError, FederationError
 from ..federation.client import Client
 from ..federation.client_state import ClientState
@@ -74,15 +73,23 @@ def _simulation(settings: str) -> Simulation:
 class _OverGrid(LocalTransport):
     """Transport to clients in Flower's processes; their states are read from their folders after each reply."""
 
-    def begin(self, grid: Grid, folder: Path, over: threading.Event) -> None:
-        """Write the initial states into the folders of the sites, under a new run id."""
+    def __init__(
+        self,
+        grid: Grid,
+        over: threading.Event,
+        folder: Path,
+        clients: Mapping[str, Client],
+        states: Mapping[str, ClientState] | None,
+        progress: ProgressReporter,
+    ):
+        super().__init__(clients, states, progress, folder)
         self._run, self._home = secrets.token_hex(8), folder
-        for name, state in self.states.items():
+        for name, state in self.states.items():  # the folders of the sites, under a new run id
             _simulated_state(folder, self._run, name).seed(state)
-        names = {name: number for number, name in enumerate(self._clients)}
+        names = {name: number for number, name in enumerate(clients)}
         terms = Terms(self._run, 1, 0, "", "", "", {})
         timeouts = Timeouts(_TIMEOUT, len(names), poll=0.05)
-        self._sites = GridTransport(grid, terms, KnownSites(names), timeouts, self._progress, over.is_set)
+        self._sites = GridTransport(grid, terms, KnownSites(names), timeouts, progress, over.is_set)
 
     def request(self, requests: Mapping[str, Request]) -> dict[str, Reply]:
         """Send requests over the grid, and return the replies in the same order."""
@@ -104,17 +111,7 @@ def simulate_over(
     previous_run: Path | None = None,
 ) -> Outcome:
     """Run `simulate` with the nodes of a grid as clients; `over` ends waiting for replies."""
-
-    def engine(
-        folder: Path,
-        clients: Mapping[str, Client],
-        states: Mapping[str, ClientState] | None,
-        progress: ProgressReporter,
-    ) -> _OverGrid:
-        transport = _OverGrid(clients, states, progress, folder)
-        transport.begin(grid, folder, over)
-        return transport
-
+    engine = partial(_OverGrid, grid, over)
     try:
         return simulate(config, folder, resume=resume, progress=progress, engine=engine, previous_run=previous_run)
     finally:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ..clip.frozen_clip import Clip
@@ -24,7 +24,7 @@ from ..run.loop import run_rounds
 from ..run.previous_run import read_previous_run, require_previous_run, with_reference
 from ..run.progress_reporter import ProgressReporter, SilentReporter
 from ..run.pseudo_labels import read_last_labels, write_images, write_labels
-from ..run.record import FirstPrompts, Outcome, RefreshRecord, RoundRecord
+from ..run.record import Outcome, RefreshRecord, RoundRecord
 from .assemble import Simulation, assemble
 from .worker_pool import WorkerContext, WorkerCount, WorkerFailed, WorkerPool, open_pool
 
@@ -115,7 +115,7 @@ def _handle(context: WorkerContext, client: str, request: Request, state: Client
     return context.clients[client].handle(request, state)
 
 
-Engine = Callable[[Path, Mapping[str, Client], Mapping[str, ClientState] | None, ProgressReporter], LocalTransport]
+_Engine = Callable[[Path, Mapping[str, Client], Mapping[str, ClientState] | None, ProgressReporter], LocalTransport]
 """Builds the transport to the clients of a simulation."""
 
 
@@ -127,7 +127,7 @@ def simulate(
     progress: ProgressReporter | None = None,
     dataset: Dataset | None = None,
     clip: Clip | None = None,
-    engine: Engine | None = None,
+    engine: _Engine | None = None,
     previous_run: Path | None = None,
     workers: WorkerCount = "auto",
 ) -> Outcome:
@@ -212,8 +212,7 @@ class _SimulationRecorder:
         self._before = server.shared, dict(transport.states)  # before the current round
 
     def begin(self, first: RoundReport) -> Outcome:
-        moved = self._simulation.first_movement(self._pool)
-        prompts = None if moved is None else FirstPrompts(**asdict(moved))
+        prompts = self._simulation.first_prompts(self._pool)
         for note in prompts.notes() if prompts else ():
             self._progress.noticed(note)
         zero_shot = self._audit.zero_shot(first.scores)

@@ -31,6 +31,7 @@ from ..errors import ConfigError, FedCoPLError
 from ..federation.client import Client
 from ..methods import choose_method
 from ..methods.learner import ClipLearner, ClipTestSet
+from ..methods.prompts import kind_of
 
 if TYPE_CHECKING:
     from .assemble import Simulation
@@ -313,7 +314,7 @@ def working_memory(config: RunConfig, clip: Clip, classes: Sequence[str]) -> flo
     method, vision, text = choose_method(config), clip.vision, clip.text
     sentences = clip.sentences([f"{name}." for name in classes])
     shapes = method.shapes(clip, len(classes))
-    texts = sum(name.split()[-1] == "text" for name in shapes)
+    texts = sum(kind_of(name) == "text" for name in shapes)
     step = texts * _activations(text.shape, len(sentences.shared) + sentences.rest.numel())
     if isinstance(vision, ResNetTower):
         encoding = 5 * _FLOAT * ENCODE_BATCH * vision.attnpool.positional_embedding.numel()

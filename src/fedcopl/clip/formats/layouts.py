@@ -17,7 +17,7 @@ from ..blocks import Activation, TowerShape
 from ..preprocess import ImageTransform
 from ..text_towers import BertText, PaddedText, Sentences, TextTower
 from ..tokenizer import Tokenizer
-from ..vision_towers import ResNetTower, VisionTower
+from ..vision_towers import SHRINK, ResNetTower, VisionTower
 from .files import Weights
 
 _Tower = TypeVar("_Tower", bound=nn.Module)
@@ -26,7 +26,7 @@ _Text = TypeVar("_Text", bound=TextTower)
 _SCALE = "logit_scale"
 _BIAS = "logit_bias"  # of SigLIP's sigmoid; equal for all classes, so the softmax does not depend on it
 # Tables that older versions stored with the weights; all of them follow from the sizes.
-_HARMLESS = re.compile(
+_IGNORED_WEIGHTS = re.compile(
     r"(text_model|vision_model|text\.transformer)\.embeddings\.position_ids|attn_mask|input_resolution|context_length|vocab_size"
     r"|.+\.num_batches_tracked"
 )
@@ -66,7 +66,7 @@ def weight_names(table: str) -> dict[str, tuple[str, ...]]:
     return names
 
 
-HEAD_WIDTH = 64  # of all of OpenAI's models
+_HEAD_WIDTH = 64  # of all of OpenAI's models
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class BlockTraits:
     heads: int | None  # None: one for every `head_width` of the width
     activation: Activation
     epsilon: float = 1e-5
-    head_width: int = HEAD_WIDTH
+    head_width: int = _HEAD_WIDTH
 
 
 class _NoInitialisation(TorchFunctionMode):
@@ -90,13 +90,13 @@ class _NoInitialisation(TorchFunctionMode):
 
 
 @contextmanager
-def unfilled() -> Iterator[None]:
+def without_weights() -> Iterator[None]:
     """Create modules with sizes but without weights or memory."""
     with torch.device("meta"), _NoInitialisation():
         yield
 
 
-def check_square(tokens: int, name: str, weights: Weights, extra: int = 1) -> int:
+def _check_square(tokens: int, name: str, weights: Weights, extra: int = 1) -> int:
     """Return the side of the square of patches in `tokens` tokens, of which `extra` are no patches."""
     side = math.isqrt(max(tokens - extra, 0))
     if side < 1 or side**2 != tokens - extra:
@@ -110,9 +110,9 @@ def build_vision(weights: Weights, names: TowerNames, traits: BlockTraits, image
     (*_, patch) = weights.shape(names.one("patches.weight"), 4)
     (tokens, _) = weights.table(names.one("positions"))
     has_class = "class_token" in names.outside
-    grid = check_square(tokens, names.one("positions"), weights, extra=int(has_class))
+    grid = _check_square(tokens, names.one("positions"), weights, extra=int(has_class))
     shape = _tower_shape(weights, names, traits)
-    with unfilled():
+    with without_weights():
         tower = VisionTower(
             shape,
             patch=patch,
@@ -122,17 +122,17 @@ def build_vision(weights: Weights, names: TowerNames, traits: BlockTraits, image
             norm_first="norm_first.weight" in names.outside and names.one("norm_first.weight") in weights.tensors,
             pooling="class token" if has_class else "attention",
         )
-    return fill(tower, weights, names)
+    return _load_weights(tower, weights, names)
 
 
 def build_text(weights: Weights, names: TowerNames, traits: BlockTraits, kind: type[_Text]) -> _Text:
     """Build a text transformer from its weights."""
     (vocabulary, _) = weights.shape(names.one("embedding.weight"), 2)
     (positions, _) = weights.shape(names.one("positions"), 2)
-    with unfilled():
+    with without_weights():
         shape = _tower_shape(weights, names, traits)
         tower = kind(shape, vocabulary=vocabulary, positions=positions, output=_output(weights, names))
-    return fill(tower, weights, names)
+    return _load_weights(tower, weights, names)
 
 
 def build_bert(weights: Weights, names: TowerNames, traits: BlockTraits, length: int) -> BertText:
@@ -142,7 +142,7 @@ def build_bert(weights: Weights, names: TowerNames, traits: BlockTraits, length:
     (kinds, _) = weights.shape(names.one("kinds"), 2)
     is_double = names.one("project.0.weight") in weights.tensors
     (output, hidden) = weights.shape(names.one("project.2.weight" if is_double else "project.weight"), 2)
-    with unfilled():
+    with without_weights():
         tower = BertText(
             _tower_shape(weights, names, traits),
             vocabulary=vocabulary,
@@ -152,7 +152,20 @@ def build_bert(weights: Weights, names: TowerNames, traits: BlockTraits, length:
             hidden_output=hidden if is_double else None,
         )
     tower.context_length = min(length, positions)
-    return fill(tower, weights, names)
+    return _load_weights(tower, weights, names)
+
+
+def build_resnet(weights: Weights, names: TowerNames) -> ResNetTower:
+    """Build CLIP's ResNet from its weights."""
+    (stem, *_) = weights.shape(names.one("layer1.0.conv1.weight"), 4)
+    (tokens, _) = weights.shape(names.one("attnpool.positional_embedding"), 2)
+    (output, _) = weights.shape(names.one("attnpool.c_proj.weight"), 2)
+    stages = [re.compile(re.escape(names.one(f"layer{stage}")) + r"\.(\d+)\.") for stage in range(1, 5)]
+    depths = [len({match[1] for match in map(stage.match, weights.tensors) if match}) for stage in stages]
+    grid = _check_square(tokens, names.one("attnpool.positional_embedding"), weights)
+    with without_weights():
+        tower = ResNetTower(stem=stem, depths=depths, image=grid * SHRINK, output=output)
+    return _load_weights(tower, weights, names)
 
 
 def _tower_shape(weights: Weights, names: TowerNames, traits: BlockTraits) -> TowerShape:
@@ -171,8 +184,8 @@ def _output(weights: Weights, names: TowerNames) -> int:
     return weights.shape(names.one("project.weight"), 2)["project.weight" in names.transposed]
 
 
-def fill(tower: _Tower, weights: Weights, names: TowerNames) -> _Tower:
-    """Load weights into an unfilled tower, as fp32."""
+def _load_weights(tower: _Tower, weights: Weights, names: TowerNames) -> _Tower:
+    """Load weights into an without_weights tower, as fp32."""
     ours = {}
     for name, empty in tower.state_dict().items():
         is_transposed = name in names.transposed
@@ -227,7 +240,7 @@ def check_towers(
     used = {theirs for tower, names in (vision, text) for ours in tower.state_dict() for theirs in names.of(ours)}
     used |= {_SCALE, _BIAS} if isinstance(text[0], PaddedText) else {_SCALE}
     for name in weights.tensors:
-        if name not in used and not _HARMLESS.fullmatch(name):
+        if name not in used and not _IGNORED_WEIGHTS.fullmatch(name):
             raise ModelError(f"{weights.file}: has the weight {name}, which this kind of CLIP does not have")
     if weights.get(_SCALE).numel() != 1:
         raise ModelError(f"{weights.file}: {_SCALE} has the shape {tuple(weights.get(_SCALE).shape)}, not ()")

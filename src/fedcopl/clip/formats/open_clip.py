@@ -6,28 +6,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from ...errors import ModelError
 from ..blocks import Activation
-from ..preprocess import CLIP_MEAN, CLIP_STD, HALF, ImageTransform, three_numbers
+from ..preprocess import HALF, read_open_clip_transform
 from ..text_towers import BertText, CausalText, PaddedText, TextTower, pad_rows, split_at_end
 from ..tokenizer import Tokenizer, canonical, clip_tokenizer, read_tokenizer
-from ..vision_towers import SHRINK, ResNetTower, VisionTower
+from ..vision_towers import VisionTower
 from .files import Weights, positive, read_json, read_weights
 from .layouts import (
-    HEAD_WIDTH,
     BlockTraits,
     Parts,
     TowerNames,
     build_bert,
+    build_resnet,
     build_text,
     build_vision,
-    check_square,
     check_towers,
     compare_sizes,
-    fill,
-    unfilled,
     weight_names,
 )
 
@@ -180,25 +175,12 @@ def _assemble(
     """Build a CLIP from weights in OpenAI's layout."""
     is_resnet = any(name.startswith("visual.layer1.") for name in weights.tensors)
     vision_names = _RESNET if is_resnet else _OPENAI_VISION
-    vision = _build_resnet(weights) if is_resnet else build_vision(weights, _OPENAI_VISION, vision_traits)
+    vision = build_resnet(weights, _RESNET) if is_resnet else build_vision(weights, _OPENAI_VISION, vision_traits)
     text = build_text(weights, _OPENAI_TEXT, text_traits, CausalText)
     scale = check_towers(weights, (vision, vision_names), (text, _OPENAI_TEXT))
-    transform = _read_preprocess(preprocess, vision.image, weights.file.with_name(OPEN_CLIP_CONFIG))
+    transform = read_open_clip_transform(preprocess, vision.image, weights.file.with_name(OPEN_CLIP_CONFIG))
     sentences = partial(split_at_end, end_id=None)
     return Parts(vision, text, scale, _plain_tokenizer(weights, text), transform, sentences)
-
-
-def _build_resnet(weights: Weights) -> ResNetTower:
-    """Build a ResNet from its weights."""
-    (stem, *_) = weights.shape("visual.layer1.0.conv1.weight", 4)
-    (tokens, _) = weights.shape("visual.attnpool.positional_embedding", 2)
-    (output, _) = weights.shape("visual.attnpool.c_proj.weight", 2)
-    blocks = {match[0] for name in weights.tensors if (match := re.match(r"visual\.layer[1-4]\.\d+\.", name))}
-    depths = [sum(block.startswith(f"visual.layer{stage}.") for block in blocks) for stage in range(1, 5)]
-    grid = check_square(tokens, "visual.attnpool.positional_embedding", weights)
-    with unfilled():
-        tower = ResNetTower(stem=stem, depths=depths, image=grid * SHRINK, output=output)
-    return fill(tower, weights, _RESNET)
 
 
 def _plain_tokenizer(weights: Weights, text: TextTower) -> Tokenizer:
@@ -215,25 +197,6 @@ def _plain_tokenizer(weights: Weights, text: TextTower) -> Tokenizer:
     return tokenizer
 
 
-def _read_preprocess(preprocess: Mapping[str, Any], image_size: int, file: Path) -> ImageTransform:
-    """Read the transform of the section preprocess_cfg of an open_clip config."""
-    if not isinstance(preprocess, Mapping):
-        raise ModelError(f"{file}: preprocess_cfg is {preprocess!r}, not a JSON object")
-    modes = {"shortest": False, "squash": True}
-    filters = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
-    mode, resample = preprocess.get("resize_mode") or "shortest", preprocess.get("interpolation") or "bicubic"
-    if mode not in modes or resample not in filters:
-        raise ModelError(f"{file}: cannot resize images by {mode!r} with {resample!r}")
-    return ImageTransform(
-        image_size,
-        image_size,
-        three_numbers(preprocess.get("mean", CLIP_MEAN), file),
-        three_numbers(preprocess.get("std", CLIP_STD), file),
-        filters[resample],
-        squash=modes[mode],
-    )
-
-
 def load_open_clip_folder(folder: Path) -> Parts:
     """Load a folder with open_clip_config.json."""
     file = folder / OPEN_CLIP_CONFIG
@@ -244,7 +207,7 @@ def load_open_clip_folder(folder: Path) -> Parts:
         return _load_with_timm(folder, vision, text, preprocess, file)
     weights = read_weights(_find_open_clip_weights(folder))
     activation: Activation = "quick_gelu" if model.get("quick_gelu") else "gelu"
-    head_width = positive(int, vision.get("head_width", HEAD_WIDTH), "head_width", file)
+    head_width = positive(int, vision.get("head_width", BlockTraits.head_width), "head_width", file)
     heads = positive(int, text.get("heads"), "heads", file)
     traits = BlockTraits(None, activation, head_width=head_width), BlockTraits(heads, activation)
     parts = _assemble(weights, *traits, preprocess)
@@ -270,12 +233,12 @@ def _sections(config: _OpenClipSettings, file: Path) -> tuple[_OpenClipSettings,
     vision, text = model["vision_cfg"], model["text_cfg"]
     is_timm = bool(vision.get("timm_model_name"))
     with_timm = _BERT_SETTINGS if text.get("hf_model_name") else _SIGLIP_SETTINGS
-    _refuse_others("vision_cfg", vision, _TIMM_VISION if is_timm else _PLAIN_VISION, file)
-    _refuse_others("text_cfg", text, with_timm if is_timm else _PLAIN_TEXT, file)
+    _check_settings("vision_cfg", vision, _TIMM_VISION if is_timm else _PLAIN_VISION, file)
+    _check_settings("text_cfg", text, with_timm if is_timm else _PLAIN_TEXT, file)
     return model, vision, text
 
 
-def _refuse_others(section: str, settings: _OpenClipSettings, supported: set[str], file: Path) -> None:
+def _check_settings(section: str, settings: _OpenClipSettings, supported: set[str], file: Path) -> None:
     for setting, value in settings.items():
         if value and setting not in supported | _TRAINING_ONLY:
             raise ModelError(f"{file}: {section}.{setting} is {value!r}: a kind of CLIP that is not supported")
@@ -302,7 +265,7 @@ def _load_with_timm(
     folder: Path, vision: _OpenClipSettings, text: _OpenClipSettings, preprocess: _OpenClipSettings, file: Path
 ) -> Parts:
     """Load a vision transformer of timm with SigLIP's text tower or a BERT."""
-    traits, is_pooled = _timm_traits(vision["timm_model_name"], file), _refuse_other_heads(vision, file)
+    traits, is_pooled = _timm_traits(vision["timm_model_name"], file), _is_pooled(vision, file)
     weights = read_weights(_find_open_clip_weights(folder))
     vision_names = _TIMM_POOLED_VISION if is_pooled else _TIMM_CLASS_VISION
     image = positive(int, vision.get("image_size", 224), "image_size", file)
@@ -317,12 +280,12 @@ def _load_with_timm(
         sentences,
         scale,
         tokenizer,
-        _read_preprocess({**usual, **preprocess}, images.image, file),
+        read_open_clip_transform({**usual, **preprocess}, images.image, file),
         partial(pad_rows, pad_id=tokenizer.pad_id, length=0 if is_bert else sentences.context_length),
     )
 
 
-def _refuse_other_heads(vision: _OpenClipSettings, file: Path) -> bool:
+def _is_pooled(vision: _OpenClipSettings, file: Path) -> bool:
     """Return whether the trunk is pooled by attention; otherwise its class token is projected."""
     pool, project = vision.get("timm_pool") or "", vision.get("timm_proj") or ""
     if (pool, project) not in (("map", "none"), ("", "linear"), ("token", "linear")):

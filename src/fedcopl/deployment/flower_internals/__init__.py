@@ -29,6 +29,7 @@ Control (connections)
     flwr.cli.build: build_fab_from_files
     flwr.proto.control_pb2: ListNodesRequest, ListRunsRequest, RegisterNodeRequest, StartRunRequest,
         UnregisterNodeRequest
+    flwr.proto.node_pb2: NodeInfo
     flwr.supercore.constant: NodeStatus
     flwr.supercore.control: ControlHttpClient
     flwr.supercore.interceptors: RuntimeVersionHttpInterceptor

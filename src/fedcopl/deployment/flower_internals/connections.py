@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from flwr.proto.control_pb2 import (
     StartRunRequest,
     UnregisterNodeRequest,
 )
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
     PullTaskInputRequest,
@@ -64,17 +64,6 @@ clientapp = "fedcopl.flower_app.client_app:app"
 _log = logging.getLogger("fedcopl.flower")
 
 
-@dataclass(frozen=True)
-class _RegisteredSite:
-    """A site in the registry of a SuperLink."""
-
-    id: int
-    name: str
-    public: bytes
-    online: bool
-    since: str  # when it last connected
-
-
 class _OperatorKey:
     """Authenticates requests to Control with the server's secret, which other users of the machine cannot read."""
 
@@ -94,15 +83,10 @@ class Control:
         interceptors = (RuntimeVersionHttpInterceptor(component_name="flwr"), _OperatorKey(secret))
         self._client = ControlHttpClient.from_server_address(address, False, ca.read_bytes(), interceptors)
 
-    def sites(self) -> list[_RegisteredSite]:
+    def sites(self) -> list[NodeInfo]:
+        """Return the registered sites."""
         nodes = self._client.ListNodes(ListNodesRequest()).nodes_info
-        return [
-            _RegisteredSite(
-                node.node_id, node.name, node.public_key, node.status == NodeStatus.ONLINE, node.last_activated_at
-            )
-            for node in nodes
-            if node.status != NodeStatus.UNREGISTERED
-        ]
+        return [node for node in nodes if node.status != NodeStatus.UNREGISTERED]
 
     def register(self, name: str, public: bytes) -> str:
         """Register a site; returns the reason if that fails, else an empty string."""
@@ -112,8 +96,8 @@ class Control:
             return " ".join(error.response.text.split())[:200] or f"status {error.response.status_code}"
         return ""
 
-    def unregister(self, site: _RegisteredSite) -> None:
-        self._client.UnregisterNode(UnregisterNodeRequest(node_id=site.id))
+    def unregister(self, site: NodeInfo) -> None:
+        self._client.UnregisterNode(UnregisterNodeRequest(node_id=site.node_id))
 
     def start_run(self) -> int:
         """Start a run whose app bundle contains no code, and return its id."""

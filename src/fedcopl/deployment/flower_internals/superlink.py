@@ -25,8 +25,8 @@ from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 from flwr.superlink import extensions
 from flwr.superlink.cli import flower_superlink
 
+from ..addresses import AddressNumber, is_this_machine, own_numbers
 from ..processes import end_with_parent
-from ..wire.addresses import AddressNumber, is_this_machine, own_numbers
 from . import CONTROL_HEADER, control_key
 
 _Scope = MutableMapping[str, Any]

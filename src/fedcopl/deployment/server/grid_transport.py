@@ -5,27 +5,40 @@ waits for the pieces of a reply for up to two hours, one site after the other, a
 SuperLink is away it retries forever. Here only the thread of that one reply waits.
 """
 
+import json
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol
 
 import httpx
-from flwr.app import Error, Message
+from flwr.app import Error, Message, RecordDict
 
 from ...errors import FederationError, Interrupted, NoClientReplied
 from ...federation.transport import Reasons, too_few
+from ...files import reading, write_text
 from ...messages import Evaluate, KeyRequest, Reply, Request, digest, payload_bytes
 from ...plurals import counted
 from ...run.progress_reporter import ProgressReporter, SilentReporter
 from ..audit_log import IN, OUT, AuditMessage
 from ..flower_internals import is_lost
 from ..flower_internals.connections import RUN_GIVEN_UP
-from ..wire.message_format import Unreadable, audit_message, one_line, read_reply, request_records, route
-from ..wire.terms import Terms
-from .site_registry import ConnectedSites, KnownSites, SiteGrid, SiteNode
+from ..message_format import (
+    NAME_QUERY,
+    Unreadable,
+    audit_message,
+    one_line,
+    read_name,
+    read_reply,
+    request_records,
+    route,
+)
+from ..terms import Terms
 
 _OVERHEAD = 1_000_000  # bytes that a reply may have beyond twice those of its request
 _CHECK_CONNECTED = 1.0  # seconds between two checks of which sites are connected
@@ -34,6 +47,16 @@ _POLL_SHARE, _POLL_LATEST = 0.1, 1.0  # poll again after this share of the time 
 _POLL_BREAK = 10.0  # times what the last poll took: many requests at once must not occupy the SuperLink
 _STOP_CHECK, _TIME_LIMIT = 0.5, 600.0  # seconds between two checks whether to stop; for a call to the SuperLink
 _SITE_ERROR = 0  # code of an error after which the request is not sent again
+
+
+class SiteGrid(Protocol):
+    """The methods of Flower's `Grid` that the server uses."""
+
+    def get_nodes(self) -> Iterable[Any]: ...
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]: ...
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
 
 
 class _Call(threading.Thread):
@@ -124,6 +147,105 @@ class GridThreads:
         return next(iter(poll.result), None)
 
 
+@dataclass
+class KnownSites:
+    """Every site that ever connected to a run: its number, which names its random streams, and its folder.
+
+    To Flower, a key is a site. A second process with the same key, by mistake or not, replies from another folder than
+    the site did, and must not be treated as the site. A restarted server reads them, with the id of the run and the
+    number of its starts, from `server.json`.
+    """
+
+    numbers: dict[str, int]
+    folders: dict[str, str] = field(default_factory=dict)  # site -> its key, and the folder of its first reply
+    run: str = ""  # unique id
+    starts: int = 0  # of the server, for this run
+    file: Path | None = None
+
+    @classmethod
+    def begin(cls, file: Path, name: str) -> "KnownSites":
+        """Count one more start of the run in this file; the first start gives it a unique id."""
+        known = cls({}, run=f"{name}-{secrets.token_hex(6)}", file=file)
+        if file.exists():
+            with reading(file):
+                kept = json.loads(file.read_text(encoding="utf-8"))
+                numbers = {str(name): int(number) for name, number in kept["sites"].items()}
+                known = cls(numbers, dict(kept["folders"]), str(kept["run"]), int(kept["starts"]), file)
+        known.starts += 1
+        known._write()
+        return known
+
+    def add(self, names: Iterable[str]) -> None:
+        """Assign numbers to new sites, in the order of their names."""
+        new = sorted(set(names) - set(self.numbers))
+        first = max(self.numbers.values(), default=-1) + 1
+        self.numbers |= {name: number for number, name in enumerate(new, first)}
+        if new:
+            self._write()
+
+    def is_same_folder(self, name: str, key: str, folder: str) -> bool:
+        """Return whether a reply comes from the folder of this site's earlier replies; a new key starts over."""
+        if not self.folders.get(name, "").startswith(f"{key} "):
+            self.folders[name] = f"{key} {folder}"
+            self._write()
+        return self.folders[name] == f"{key} {folder}"
+
+    def _write(self) -> None:
+        if self.file:
+            kept = {"run": self.run, "starts": self.starts, "sites": self.numbers, "folders": self.folders}
+            write_text(self.file, json.dumps(kept, indent=1) + "\n")
+
+
+@dataclass(frozen=True)
+class _SiteNode:
+    """The node of a site in Flower's grid."""
+
+    id: int
+    key: str  # digest of its public key
+    since: str  # when it connected: a new time means that its pending request is lost
+
+
+@dataclass
+class _ConnectedSites:
+    """The connected sites by name, which is that of the registered key.
+
+    Nodes without a name in the registry, as in a simulation or with plain `flower-supernode`, are queried for it once.
+    Two nodes under one name are never treated as one site.
+    """
+
+    grid: SiteGrid
+    name_timeout: float = 60.0  # seconds a node may take to reply with its name
+    names: dict[int, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)  # site -> problem with its connection
+
+    def now(self) -> dict[str, _SiteNode]:
+        nodes = {node.node_id: node for node in self.grid.get_nodes()}
+        self.names |= {id: node.name for id, node in nodes.items() if node.name}
+        self._query_names([id for id in nodes if id not in self.names])
+        current: dict[str, _SiteNode] = {}
+        for id in sorted(nodes, key=lambda id: (nodes[id].last_activated_at, id)):
+            name = self.names.get(id, "")
+            if name in current:
+                self.notes[name] = "two sites have this name; the one that connected second is left out"
+            elif name:
+                key = sha256(nodes[id].public_key).hexdigest()[:16]
+                current[name] = _SiteNode(id, key, nodes[id].last_activated_at)
+        return current
+
+    def _query_names(self, unknown: Iterable[int]) -> None:
+        messages = [Message(RecordDict(), id, NAME_QUERY, ttl=self.name_timeout) for id in unknown]
+        if not messages:
+            return
+        waiting = set(self.grid.push_messages(messages))
+        end = time.monotonic() + self.name_timeout
+        while waiting and time.monotonic() < end:
+            for reply in self.grid.pull_messages(waiting):
+                waiting.discard(reply.metadata.reply_to_message_id)
+                if not reply.has_error():
+                    self.names[reply.metadata.src_node_id] = read_name(reply.content)
+            time.sleep(0.1)
+
+
 @dataclass(frozen=True)
 class Timeouts:
     """Timeouts of the server, and the minimum number of sites."""
@@ -139,14 +261,14 @@ class _Pending:
     """A request whose reply is awaited."""
 
     request: Request
-    node: SiteNode | None = None  # where it was sent to
+    node: _SiteNode | None = None  # where it was sent to
     message: str = ""  # Flower's id of it; empty: it has to be sent, perhaps again
     sent: Message | None = None
 
 
 @dataclass
 class GridTransport:
-    """Implements `federation.transport.Clients`. A site gets its number when it first connects, and keeps it."""
+    """Implements `federation.transport.Transport`. A site gets its number when it first connects, and keeps it."""
 
     grid: SiteGrid
     terms: Terms
@@ -155,25 +277,26 @@ class GridTransport:
     watcher: ProgressReporter = field(default_factory=SilentReporter)
     should_stop: Callable[[], bool] = lambda: False
     audit: Callable[[AuditMessage], None] = lambda message: None
-    connected: ConnectedSites = field(init=False)
+    connected: _ConnectedSites = field(init=False)
     _drops: Reasons = field(default_factory=Reasons)
     _last_notes: dict[str, str] = field(default_factory=dict)  # site, or empty: all -> the last note about it
     _away: set[str] = field(default_factory=set)  # sites that are awaited and were not connected at the last check
 
     def __post_init__(self) -> None:
-        self.connected = ConnectedSites(self.grid)
+        self.connected = _ConnectedSites(self.grid)
 
     @property
     def least(self) -> int:
+        """Minimum number of sites in an exchange."""
         return self.timeouts.min_sites
 
     def begin(self) -> tuple[str, ...]:
         """Wait for the sites that the run starts with, and return their names."""
-        return self._wait_for_sites(max(self.timeouts.start_with, self.least))
+        return self._wait_for_sites(max(self.timeouts.start_with, self.timeouts.min_sites))
 
     def clients(self) -> tuple[str, ...]:
         """Return the connected sites in the order of their numbers; waits until there are enough."""
-        return self._wait_for_sites(self.least)
+        return self._wait_for_sites(self.timeouts.min_sites)
 
     def _wait_for_sites(self, count: int) -> tuple[str, ...]:
         while True:
@@ -190,7 +313,7 @@ class GridTransport:
         An evaluation never waits beyond the timeout: no model depends on it.
         """
         is_evaluation = all(isinstance(request, Evaluate) for request in requests.values())
-        needed = 0 if is_evaluation else min(self.least, len(requests))
+        needed = 0 if is_evaluation else min(self.timeouts.min_sites, len(requests))
         replies: dict[str, Reply] = {}
         self._collect({site: _Pending(request) for site, request in requests.items()}, replies, needed)
         if len(replies) < needed:

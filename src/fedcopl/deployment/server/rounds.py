@@ -4,8 +4,6 @@ Nothing here needs an image or a label. In addition to the files of every run's 
 `server.json`: the run's id, how often the server was started, and the number of every site.
 """
 
-import json
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +18,6 @@ from ...errors import ConfigError, NoClientReplied, RunFolderError
 from ...federation.client_state import ClientState
 from ...federation.server import ServerState, refuse_privacy
 from ...federation.transport import RoundReport
-from ...files import write_text
 from ...methods import choose_method, settled
 from ...privacy.accountant import require_accounting
 from ...run.build import backbone_name, build_clip, first_state, known_class_prior
@@ -30,9 +27,8 @@ from ...run.previous_run import PreviousRun, adapt_previous_run, read_previous_r
 from ...run.progress_reporter import ProgressReporter
 from ...run.record import ClientRecord, Measured, Outcome, RefreshRecord, RoundRecord, measured
 from ..audit_log import AuditLog
-from ..wire.terms import terms_of
-from .grid_transport import GridTransport, Timeouts
-from .site_registry import KnownSites, SiteGrid
+from ..terms import terms_of
+from .grid_transport import GridTransport, KnownSites, SiteGrid, Timeouts
 
 
 @dataclass(frozen=True)
@@ -91,39 +87,6 @@ class PreparedServer:
         return replace(state, shared=fits.shared)
 
 
-@dataclass
-class _ServerFile:
-    """`server.json`: what a restart needs in addition to the checkpoint."""
-
-    path: Path
-    run: str
-    attempt: int
-    known: KnownSites
-
-    @classmethod
-    def begin(cls, path: Path, name: str) -> "_ServerFile":
-        """Count one more start of this run; the first start gives it a unique id."""
-        file = cls._read(path) if path.exists() else cls(path, f"{name}-{secrets.token_hex(6)}", 0, KnownSites({}))
-        file.attempt += 1
-        file.known.keep = file.keep
-        file.keep(file.known)
-        return file
-
-    @classmethod
-    def _read(cls, path: Path) -> "_ServerFile":
-        try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            numbers = {str(name): int(number) for name, number in kept["sites"].items()}
-            return cls(path, str(kept["run"]), int(kept["starts"]), KnownSites(numbers, dict(kept["folders"])))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            reason = f"{error} is missing" if isinstance(error, KeyError) else error
-            raise RunFolderError(f"{path}: is damaged: {reason}") from error
-
-    def keep(self, known: KnownSites) -> None:
-        kept = {"run": self.run, "starts": self.attempt, "sites": known.numbers, "folders": known.folders}
-        write_text(self.path, json.dumps(kept, indent=1) + "\n")
-
-
 def serve(
     grid: SiteGrid, prepared: PreparedServer, watcher: ProgressReporter, should_stop: Callable[[], bool] = lambda: False
 ) -> Outcome:
@@ -133,11 +96,11 @@ def serve(
         checkpoint, server = folder.open(config, resume=plan.resume), prepared.first_state()
         folder.begin(config)
         folder.write_text("classes.txt", "\n".join(classes) + "\n")
-        file = _ServerFile.begin(folder.path / "server.json", config.name)
+        known = KnownSites.begin(folder.path / "server.json", config.name)
         model = backbone_name(config.model.backbone, prepared.clip)
-        terms = terms_of(file.run, file.attempt, config, classes, model)
+        terms = terms_of(known.run, known.starts, config, classes, model)
         audit = AuditLog(folder.path)
-        sites = GridTransport(grid, terms, file.known, plan.timeouts, watcher, should_stop, audit.write)
+        sites = GridTransport(grid, terms, known, plan.timeouts, watcher, should_stop, audit.write)
         watcher.started(config, len(sites.begin()), checkpoint.server.round if checkpoint else 0)
         recorder = ServerRecorder(config, classes, sites, model)
         with _ending_recorded(folder):

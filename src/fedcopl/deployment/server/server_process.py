@@ -1,4 +1,7 @@
-"""`fedcopl server`: a SuperLink for the sites, its registry, and the run itself, in this process."""
+"""`fedcopl server`: a SuperLink for the sites, which sites may join, and the run itself, in this process.
+
+A folder of public keys says which sites may join; the registry of Flower's SuperLink is kept in step with it.
+"""
 
 import math
 import os
@@ -6,15 +9,16 @@ import secrets
 import ssl
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
 
-from ...errors import FederationError
+from ...errors import FedCoPLError, FederationError
 from ...federation.server import ServerState
 from ...files import make_folders, write_private
 from ...priors.estimation import FEATURE_SCALES
@@ -23,14 +27,14 @@ from ...priors.statistics import Statistic
 from ...run.progress_reporter import ProgressReporter
 from ...run.record import Outcome
 from .. import OFFLINE
-from ..certificates import Certificates
+from ..addresses import own_address, with_port
 from ..flower_internals.connections import RUN_GIVEN_UP, Control, server_task
+from ..keys import Certificates, SiteKey
 from ..monitoring import health, metrics_port, server_metrics
+from ..packages import admitted_keys, today_utc
 from ..processes import GRACE, SECRET, holding, should_stop, write_log
-from ..wire.addresses import own_address, with_port
 from .grid_transport import GridThreads
 from .rounds import PreparedServer, serve
-from .site_registry import keep_admitted
 
 _WORD = 8  # bytes of a number under masks, and of a sum
 _LOG_END = 2.0  # seconds to wait for the end of a log
@@ -77,7 +81,7 @@ def run_server(home: ServerHome, prepared: PreparedServer, watcher: ProgressRepo
         ),
         _superlink_errors(home),
         closing(_connect_control(home, link, secret)) as control,
-        keep_admitted(home.sites, control, watcher),
+        _keep_admitted(home.sites, control, watcher),
     ):
 
         def stopped() -> bool:
@@ -89,6 +93,58 @@ def run_server(home: ServerHome, prepared: PreparedServer, watcher: ProgressRepo
         with server_task(home.local, home.certificates.ca, secret, stopped) as grid:
             outcome = serve(GridThreads(grid, stopped), prepared, watcher, stopped)
         return replace(outcome, traffic=control.traffic(run_id))
+
+
+def _admit(control: Control, keys: Iterable[SiteKey], watcher: ProgressReporter, *, is_start: bool = False) -> None:
+    """Unregister removed keys, register new ones and report both; an invalid key does not stop the others.
+
+    The keys that a server starts with are not reported.
+    """
+    admitted = {(key.name, key.public) for key in keys}
+    registered = {(site.name, site.public_key): site for site in control.sites()}
+    for removed in sorted(set(registered) - admitted):
+        control.unregister(registered[removed])
+        watcher.noticed(f"{removed[0]} may no longer join")
+    for name, public in sorted(admitted - set(registered)):
+        reason = control.register(name, public)
+        if reason:
+            watcher.noticed(
+                f"{name} cannot be registered ({reason}); if its key was removed while this server runs, the site "
+                "needs a new key (delete its site.key and join with --check), or restart the server with --resume"
+            )
+        elif not is_start:
+            watcher.noticed(f"{name} may join now")
+
+
+@contextmanager
+def _keep_admitted(folder: Path, control: Control, watcher: ProgressReporter) -> Iterator[None]:
+    """Keep the registry in step with a folder of keys during the run: a new file adds a site."""
+    folder.mkdir(parents=True, exist_ok=True)
+    previous = admitted_keys(folder, today_utc())
+    _admit(control, previous.values(), watcher, is_start=True)
+    stopped = threading.Event()
+
+    def watch() -> None:
+        nonlocal previous
+        last_error = ""
+        while not stopped.wait(1.0):
+            try:
+                current = admitted_keys(folder, today_utc())
+                if current != previous:
+                    _admit(control, current.values(), watcher)
+                    previous = current
+                last_error = ""
+            except (FedCoPLError, httpx.HTTPError) as error:
+                if str(error) != last_error:
+                    watcher.noticed(last_error := str(error))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
 
 
 def _largest_reply(state: ServerState) -> int:

@@ -25,11 +25,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from ...errors import ConfigError, RunFolderError
-from ...files import write_private
+from ...errors import ConfigError
+from ...files import reading, write_private
 from ...messages import ShareKeys
-from ..site_keys import private_key, read_site_keys
-from ..wire.message_format import one_line
+from ..keys import private_key, read_site_keys
+from ..message_format import one_line
 
 PINNED_PEERS = "peers.json"
 MEMBERS = "members.json"  # of the first class feature sums that this site has sent
@@ -138,10 +138,8 @@ class Peers:
 
     def _read(self, name: str) -> dict[str, str]:
         file = self.folder / name
-        try:
+        with reading(file):
             return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
-        except (OSError, ValueError, TypeError) as error:
-            raise RunFolderError(f"{file}: is damaged: {error}") from error
 
 
 def check_peers(given: Path | None) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Protocol
 
 from ...config import RunConfig, read_settings
 from ...data.dataset import TEMPLATE
@@ -22,8 +21,8 @@ from ...methods import METHODS, choose_method, run_title
 from ...plurals import counted
 from ...privacy.accountant import planned_releases
 from ...run.folder import file_name
-from ..wire.message_format import one_line
-from ..wire.terms import flat_settings
+from ..message_format import one_line
+from ..terms import flat_settings
 
 FEATURES = "features"  # value of `share` besides prompts: sums of image features, in all and by class, for the priors
 DEFAULT_SHARE = ("visual",)  # what FedCoPL averages; class feature sums are opt-in
@@ -250,23 +249,16 @@ def sent_fields(consent: Consent | None = None) -> Iterator[str]:
     yield from ALSO_SENT
 
 
-class Agreement(Protocol):
-    """Decides whether the site takes part in a run."""
+class Agreement:
+    """Decides whether the site takes part in a run; this one accepts every run within its consent and limits."""
 
     def objection(self, run: str, config: RunConfig) -> str | None:
         """Return why the site does not take part, as text for the server; None: it does."""
-        ...
-
-
-class AcceptAll:
-    """Accepts every run within the site's consent and limits."""
-
-    def objection(self, run: str, config: RunConfig) -> str | None:
         return None
 
 
 @dataclass(frozen=True)
-class FileAgreement:
+class FileAgreement(Agreement):
     """Accepts runs with the settings of a file; their names, and the runs they continue, may differ."""
 
     file: Path
@@ -291,7 +283,7 @@ def _compared(config: RunConfig) -> dict[str, object]:
 
 
 @dataclass
-class InteractiveAgreement:
+class InteractiveAgreement(Agreement):
     """Accepts runs that are approved at the terminal; without a terminal, prints how to approve them."""
 
     folder: Path  # of the site
@@ -321,7 +313,7 @@ def choose_agreement(accept: str, folder: Path, prompt: ApprovalPrompt, watch: C
     if accept == "ask":
         return InteractiveAgreement(folder, prompt, watch)
     if accept == "always":
-        return AcceptAll()
+        return Agreement()
     if not Path(accept).is_file():
         raise ConfigError(f"--accept {accept}: there is no such file; use ask, always, or a file of accepted settings")
     return FileAgreement(Path(accept))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...clip.frozen_clip import Clip
-from ...config import Data, Model, RunConfig
+from ...config import Model, RunConfig
 from ...data.cache import PixelCache, Prepared
 from ...data.catalog import load_dataset
 from ...data.decoding import DecodeOptions
@@ -28,13 +28,13 @@ from ...run.previous_run import adapt_previous_run, initial_states, previous_run
 from ...run.progress_reporter import ProgressReporter, SilentReporter
 from ...run.pseudo_labels import write_images, write_labels
 from ...run.record import ClientRecord, Outcome, RoundRecord, to_plain
-from ..site_keys import site_secret
-from ..wire.message_format import one_line
-from ..wire.terms import LOCAL, Terms, classes_digest, config_from, images_digest
-from .ledger import SiteLedger
+from ..keys import site_secret
+from ..message_format import one_line
+from ..terms import LOCAL, Terms, classes_digest, config_from, images_digest
 from .peers import check_peers
 from .pipeline import SiteRequest, respond
-from .policies import AcceptAll, Agreement, Consent, Limits
+from .policies import Agreement, Consent, Limits
+from .site_state import SiteLedger
 
 _READING = ("window", "bands", "pages")  # of LOCAL["data"]: how image files are read
 
@@ -54,37 +54,33 @@ class SiteHome:
     limits: Limits = field(default_factory=Limits)  # on the cost of a run
     peers: Path | None = None  # folder of public keys of its peers in secure aggregation
 
-    def data(self) -> Data:
-        foreign = sorted(set(self.files) - set(_READING))
-        if foreign:
-            raise ConfigError(f"data.{foreign[0]}: is set by the server; a site sets {', '.join(_READING)}")
+    def settings(self) -> RunConfig:
+        """Return settings whose sections `model` and `data` are the site's own."""
+        for section, given, own in (("model", self.model, LOCAL["model"]), ("data", self.files, _READING)):
+            foreign = sorted(set(given) - set(own))
+            if foreign:
+                raise ConfigError(f"{section}.{foreign[0]}: is set by the server; a site sets {', '.join(own)}")
         if not self.images.exists():
             raise DataError(f"{self.images}: there is no such folder or table; --images names the images of this site")
         kind = "manifest" if self.images.is_file() else "folder"
-        own = {"source": kind, "path": str(self.images), "classes_file": self.classes_file, **self.files}
-        return RunConfig.from_mapping({"data": own}, "settings").data
-
-    def own_model(self) -> Model:
-        foreign = sorted(set(self.model) - set(LOCAL["model"]))
-        if foreign:
-            raise ConfigError(f"model.{foreign[0]}: is set by the server; a site sets {', '.join(LOCAL['model'])}")
-        return RunConfig.from_mapping({"model": dict(self.model)}, "settings").model
+        data = {"source": kind, "path": str(self.images), "classes_file": self.classes_file, **self.files}
+        return RunConfig.from_mapping({"model": dict(self.model), "data": data}, "settings")
 
 
 class RunningSite:
     """A site with images and model loaded and checked. Its state between two requests is on disk."""
 
     def __init__(self, home: SiteHome, watcher: ProgressReporter | None = None, agreement: Agreement | None = None):
-        self.home, self.own = home, home.own_model()
-        self.agreement, self.ledger = agreement or AcceptAll(), SiteLedger(home.folder)
+        self.home, self._settings = home, home.settings()
+        self.agreement, self.ledger = agreement or Agreement(), SiteLedger(home.folder)
         watcher = watcher or SilentReporter()
         self.watch = watcher.noticed
         check_peers(home.peers)
-        self.prepared, self.clip, self.images = _load(home, self.own, watcher)
+        self.prepared, self.clip, self.images = _load(self._settings, watcher)
         train = self.prepared.dataset.train
         self.corrections = corrections_of(np.arange(len(train)), expert_labels(home.corrections, self.prepared.dataset))
         self.classes = classes_digest(self.prepared.dataset.classes)
-        self.model = backbone_name(self.own.backbone, self.clip)
+        self.model = backbone_name(self._settings.model.backbone, self.clip)
         self.finished: Path | None = None  # folder of the run, after its last request
         self._secret = site_secret(home.folder)
         self._client_of = lru_cache(maxsize=1)(self._make_client)  # the settings change only with the run
@@ -105,13 +101,7 @@ class RunningSite:
     def handle(self, request: Request, terms: Terms) -> Reply:
         """Return the reply to a request, computed once; `Refused` if a policy of `pipeline` objects."""
         self.finished = None
-        own = SiteRequest(self, request, terms)
-        reply, state = respond(own)
-        folder, config = own.folder, own.client.config
-        self._write_results(folder, config, request, reply, state)
-        if isinstance(request, Evaluate) and request.shared is not None and request.round + 1 == config.rounds:
-            self.finished = folder
-        return reply
+        return respond(SiteRequest(self, request, terms))
 
     def state_from_earlier(self, client: Client) -> ClientState:
         """Return the state from the run that this one continues; a new state if the site was not in that run."""
@@ -127,7 +117,7 @@ class RunningSite:
         )
         return next(iter(initial_states(left, start).values()), ClientState())
 
-    def _write_results(
+    def write_results(
         self, folder: Path, config: RunConfig, request: Request, reply: Reply, state: ClientState
     ) -> None:
         """Write the site's own labels and model, in the format of every run's folder."""
@@ -139,6 +129,7 @@ class RunningSite:
             server = ServerState(request.round, request.shared, classes, prior_model=model)
             RunFolder(folder).write_prompts(server, {self.name: state})
             RunFolder(folder).write_json(RESULTS, to_plain(self._outcome(config, request.round, reply)))
+            self.finished = folder if request.round + 1 == config.rounds else None
         elif not (folder / SETTINGS).exists():
             train = self.prepared.dataset.train
             write_images(folder, self.prepared.dataset.classes, train, {self.name: np.arange(len(train))})
@@ -163,11 +154,10 @@ class RunningSite:
         return self._client_of(terms.run, terms.number, tuple(sorted(terms.settings.items())))
 
     def _make_client(self, run: str, number: int, settings: tuple[tuple[str, Any], ...]) -> Client:
-        config = config_from(dict(settings), f"run {run}")
-        own = {name: getattr(self.own, name) for name in LOCAL["model"]}
-        files = {name: getattr(self.home.data(), name) for name in _READING}
-        sections = {"model": config.model.model_copy(update=own), "data": config.data.model_copy(update=files)}
-        config = config.model_copy(update=sections)
+        config, own = config_from(dict(settings), f"run {run}"), self._settings
+        model = config.model.model_copy(update={name: getattr(own.model, name) for name in LOCAL["model"]})
+        data = config.data.model_copy(update={name: getattr(own.data, name) for name in _READING})
+        config = config.model_copy(update={"model": model, "data": data})
         dataset, labels = self.prepared.dataset, self.prepared.dataset.test.labels
         built = build_model(config, self.clip, dataset.classes, config.model.template or dataset.template)
         test_set: TestSet = NO_TEST_SET
@@ -180,14 +170,14 @@ class RunningSite:
         return Client(learner, built.config, test_set, secret, self.corrections, min_images=min_images)
 
 
-def _load(home: SiteHome, own: Model, watcher: ProgressReporter) -> tuple[Prepared, Clip, str]:
+def _load(own: RunConfig, watcher: ProgressReporter) -> tuple[Prepared, Clip, str]:
     """Load images and model; returns also a digest of the training images."""
     watcher.preparing("listing the images")
-    dataset = load_dataset(home.data())
+    dataset = load_dataset(own.data)
     watcher.preparing("loading the model")
-    clip = build_clip(own)
+    clip = build_clip(own.model)
     # A class name that is too long for any prompt is reported before the images are preprocessed.
-    bare = RunConfig(model=own.model_copy(update={"text_prompts": 0}))
+    bare = RunConfig(model=own.model.model_copy(update={"text_prompts": 0}))
     built = build_model(bare, clip, dataset.classes, dataset.template)
     try:
         built.model.encoder.refuse_long_names(Model().text_prompts)
@@ -196,7 +186,7 @@ def _load(home: SiteHome, own: Model, watcher: ProgressReporter) -> tuple[Prepar
     prepared = build_images(dataset, clip.preprocess, watcher)
     # Already in the cache: preprocessed by `build_images`.
     cut_before = PixelCache().pixels(dataset.train, clip.preprocess.cut, clip.preprocess.key)
-    contents = [content for number, content in enumerate(cut_before.digests) if number not in cut_before.bad]
     # Read by other rules, the same files are other images.
-    rules = DecodeOptions.of(home.data()).key
-    return prepared, clip, images_digest(prepared.dataset.train.names, [content + rules for content in contents])
+    rules = DecodeOptions.of(own.data).key
+    contents = [text + rules for number, text in enumerate(cut_before.digests) if number not in cut_before.bad]
+    return prepared, clip, images_digest(prepared.dataset.train.names, contents)

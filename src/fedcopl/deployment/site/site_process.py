@@ -17,15 +17,15 @@ from flwr.app import Message
 
 from ...errors import FederationError
 from ...run.progress_reporter import ProgressReporter
+from ..addresses import connect, proxy_to, strip_credentials
 from ..audit_log import AuditLog
 from ..flower_internals import HEARTBEAT
 from ..flower_internals.site_connection import ConnectionLost, SiteConnection, site_connection
+from ..keys import private_key, site_key
+from ..message_format import refusal_of
 from ..monitoring import ReplyCounts, health, metrics_port, site_metrics
 from ..processes import holding, should_stop
-from ..site_keys import private_key, site_key
-from ..wire.addresses import connect, proxy_to, strip_credentials
-from ..wire.message_format import is_refusal
-from ..wire.terms import Refused
+from ..terms import Refused
 from .pipeline import reply_to
 from .running_site import RunningSite
 
@@ -198,7 +198,7 @@ def _handle_requests(site: RunningSite, connection: SiteConnection, reporter: Si
         gap, began = began - last, time.monotonic()
         limit = _time_limit(site.home.limits.seconds, stopped)
         reply = reply_to(request, lambda: site, AuditLog(folder), reporter.server.address, limit)
-        reporter.replied(request, time.monotonic() - began, site.finished, refused=is_refusal(reply.content))
+        reporter.replied(request, time.monotonic() - began, site.finished, refused=bool(refusal_of(reply.content)))
         connection.send(reply)
         last = time.monotonic()
 

@@ -1,4 +1,6 @@
-"""The state of a site in a run, on its own disk, so that neither a stop nor a repeated request changes the outcome.
+"""What a site keeps on its own disk: its state in each run, and a ledger over all runs.
+
+With the state, neither a stop nor a repeated request changes the outcome of a run:
 
     now.json                    the round, and the requests that were handled, in their order
     <steps>.safetensors         the state after those steps, and the last reply
@@ -12,9 +14,14 @@ is not referenced: it is computed again, with the same bits.
 A server could use this to set a site back on purpose. Training may be set back; the use of keys of a secure aggregation
 and the noise that was drawn may not, and continue from the latest step. So no other step needs keys, and those of a
 finished aggregation are deleted. Only the owner can read the folder.
+
+A server names its runs. The ledger, `ledger.json`, counts them whatever their names, and whether or not their folders
+still exist: when each began, and the privacy budget that it spent.
 """
 
 import json
+import math
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +32,7 @@ from typing import cast
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
-from ...errors import RunFolderError
+from ...config import RunConfig
 from ...federation.client_state import (
     ClientState,
     Tensors,
@@ -36,15 +43,24 @@ from ...federation.client_state import (
     state_tensors,
     taken_back,
 )
-from ...files import TEMPORARY, make_private_folder, write_private
-from ...messages import Evaluated, Reply, Request, digest
+from ...federation.prior_estimation import prior_steps
+from ...files import TEMPORARY, make_private_folder, reading, write_private
+from ...labelers import choose_labeler
+from ...messages import Adapt, Estimate, Evaluated, Reply, Request, Train, digest
+from ...plurals import counted
+from ...privacy.accountant import epsilon_of
+from ...privacy.mask_session import needed
 from ...privacy.private_replies import Secrets
-from ..wire.message_format import Packed, pack, unpack
-from ..wire.terms import Refused
+from ..message_format import Packed, pack, unpack
+from ..terms import Refused
 from .order import HandledRequest, model_of, order_entry
 
-NOW, SEED = "now.json", "seed"
-STEP, SECRETS = ".safetensors", ".secrets"
+NOW = "now.json"
+_SEED = "seed"
+_STEP, _SECRETS = ".safetensors", ".secrets"
+_LEDGER = "ledger.json"
+_DAY = 24 * 3600.0
+_DELTA = 1e-5  # set by the site: with one set by the server any epsilon could look small
 
 
 @dataclass(frozen=True)
@@ -106,8 +122,8 @@ class SiteState:
 
     def seed(self, state: ClientState) -> None:
         """Begin with the state of an earlier run."""
-        self._write(SEED, state, Evaluated(0, 0))
-        self._move_to(SiteStep(base=SEED, latest=SEED))
+        self._write(_SEED, state, Evaluated(0, 0))
+        self._move_to(SiteStep(base=_SEED, latest=_SEED))
 
     def handle(self, request: Request, attempt: int, compute: Compute) -> Reply:
         """Return the reply to a request: from disk if it was handled before, else computed and written to disk."""
@@ -128,25 +144,27 @@ class SiteState:
         """Read the position of the site."""
         if not self.has_begun:
             return SiteStep()
-        try:
+        with reading(self.folder / NOW):
             kept = json.loads((self.folder / NOW).read_text(encoding="utf-8"))
             entries = {name: tuple(HandledRequest(*entry) for entry in kept[name]) for name in ("handled", "computed")}
             return SiteStep(**kept | {name: tuple(kept[name]) for name in ("path", "steps")} | entries)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunFolderError(f"{self.folder / NOW}: is damaged: {error}") from error
 
     def state(self, at: SiteStep | None = None) -> ClientState:
         """Read the state of the client after its last reply."""
         at = at or self.step()
         state = self._read(at.last)[0] if at.last else ClientState()
-        return taken_back(state, ClientState(secrets=self._secrets(at.latest))) if at.latest else state
+        if not at.latest:
+            return state
+        file = self.folder / f"{at.latest}{_SECRETS}"
+        with reading(file, SafetensorError):
+            return taken_back(state, ClientState(secrets=secrets_from(load(file.read_bytes()))))
 
     def _move_to(self, step: SiteStep) -> None:
         make_private_folder(self.folder)
         write_private(self.folder / NOW, json.dumps(asdict(step)).encode())
-        needed = {f"{name}{STEP}" for name in (step.base, *step.steps)} | {f"{step.latest}{SECRETS}"}
+        needed = {f"{name}{_STEP}" for name in (step.base, *step.steps)} | {f"{step.latest}{_SECRETS}"}
         for file in self.folder.iterdir():
-            if file.suffix in {STEP, SECRETS, TEMPORARY} and file.name not in needed:
+            if file.suffix in {_STEP, _SECRETS, TEMPORARY} and file.name not in needed:
                 with suppress(OSError):  # the next step tries again
                     file.unlink()
 
@@ -156,24 +174,83 @@ class SiteState:
         tensors: Tensors = {f"state/{name}": value for name, value in state_tensors(without).items()}
         tensors |= {f"reply/{number}": array for number, array in enumerate(packed.arrays)}
         make_private_folder(self.folder)
-        write_private(self.folder / f"{step}{SECRETS}", save(secret_tensors(state.secrets)))
-        write_private(self.folder / f"{step}{STEP}", save(tensors, {"kind": packed.kind, "tree": packed.tree}))
-
-    def _secrets(self, step: str) -> Secrets:
-        file = self.folder / f"{step}{SECRETS}"
-        try:
-            return secrets_from(load(file.read_bytes()))
-        except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
-            raise RunFolderError(f"{file}: is damaged: {error}") from error
+        write_private(self.folder / f"{step}{_SECRETS}", save(secret_tensors(state.secrets)))
+        write_private(self.folder / f"{step}{_STEP}", save(tensors, {"kind": packed.kind, "tree": packed.tree}))
 
     def _read(self, step: str) -> tuple[ClientState, Reply]:
-        file = self.folder / f"{step}{STEP}"
-        try:
-            with safe_open(file, framework="numpy") as opened:
-                tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118, not a dict
-                about = opened.metadata()
-            arrays = below(tensors, "reply/")
+        file = self.folder / f"{step}{_STEP}"
+        with reading(file, SafetensorError), safe_open(file, framework="numpy") as opened:
+            tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118, not a dict
+            about, arrays = opened.metadata(), below(tensors, "reply/")
             packed = Packed(about["kind"], about["tree"], tuple(arrays[str(i)] for i in range(len(arrays))))
             return state_from(below(tensors, "state/")), cast(Reply, unpack(packed))
-        except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
-            raise RunFolderError(f"{file}: is damaged: {error}") from error
+
+
+@dataclass(frozen=True)
+class SiteLedger:
+    """The ledger of a site's folder."""
+
+    folder: Path
+    now: Callable[[], float] = time.time
+
+    def refuse_more(self, run: str, limit: float) -> None:
+        """Raise `Refused` if `limit` other runs have begun within a day."""
+        recent = [began for name, began in self._read()[0].items() if name != run and began > self.now() - _DAY]
+        if len(recent) >= limit:
+            raise Refused(
+                f"{counted(len(recent), 'run has', 'runs have')} begun within a day, and this site's limit is {limit:g}"
+            )
+
+    def begin(self, run: str) -> None:
+        """Enter a run."""
+        runs, releases = self._read()
+        self._write({run: self.now(), **runs}, releases)
+
+    def charge(self, release: str, noise: float, budget: float) -> None:
+        """Enter a reply before it is sent; `Refused` if it exceeds the budget of all runs."""
+        runs, releases = self._read()
+        if release in releases:
+            return  # the same reply again costs nothing
+        releases[release] = noise
+        if math.isfinite(budget) and epsilon_of(releases.values(), _DELTA) > budget:
+            raise Refused(f"one more reply would exceed this site's budget of epsilon {budget:g} over all runs")
+        self._write(runs, releases)
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon spent so far, at the site's delta."""
+        noises = self._read()[1].values()
+        return epsilon_of(noises, _DELTA) if noises else 0.0
+
+    def _read(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Return run -> when it began here, and reply -> its noise multiplier."""
+        file = self.folder / _LEDGER
+        if not file.exists():
+            return {}, {}
+        with reading(file):
+            kept = json.loads(file.read_text(encoding="utf-8"))
+            runs, releases = ({str(k): float(v) for k, v in kept[part].items()} for part in ("runs", "releases"))
+            return runs, releases
+
+    def _write(self, runs: dict[str, float], releases: dict[str, float]) -> None:
+        make_private_folder(self.folder)
+        write_private(self.folder / _LEDGER, json.dumps({"runs": runs, "releases": releases}, indent=1).encode())
+
+
+def release_of(run: str, request: Request, config: RunConfig, session: str) -> tuple[str, float] | None:
+    """Return the name of a reply with noise, and its least noise multiplier; None: the reply has no private content.
+
+    In a secure aggregation, named by `session`, every site adds its share of the noise, and sites may drop out with
+    theirs: counted is the noise that is left if as many drop out as the aggregation tolerates.
+    """
+    privacy = config.privacy
+    if not privacy.noise_multiplier or not isinstance(request, Adapt | Estimate | Train):
+        return None
+    if isinstance(request, Adapt) and request.step >= prior_steps(config):
+        return None
+    if isinstance(request, Estimate) and not choose_labeler(config).cooperative:
+        return None
+    peers = len(request.peers)
+    remaining = max(needed(peers, privacy.threshold), privacy.min_sites) if peers else 1
+    share = min(remaining / max(peers, 1), 1.0)
+    return f"{run} {digest(request)} {session}".strip(), privacy.noise_multiplier * math.sqrt(share)

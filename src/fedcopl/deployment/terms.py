@@ -11,9 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ...config import RunConfig, by_full_name
-from ...errors import ConfigError, RunFolderError
-from ...files import make_private_folder, write_private
+from ..config import RunConfig, by_full_name
+from ..errors import ConfigError
+from ..files import make_private_folder, reading, write_private
 
 LOCAL = {  # set by each site, not by the server
     "model": ("backbone", "activation", "device", "memory", "threads"),
@@ -49,6 +49,7 @@ class Terms:
 
 
 def terms_of(run: str, attempt: int, config: RunConfig, classes: Sequence[str], model: str) -> Terms:
+    """Return the terms of a run for the site with number 0; see `Terms.at`."""
     return Terms(run, attempt, 0, version("fedcopl"), classes_digest(classes), model, flat_settings(config))
 
 
@@ -114,8 +115,9 @@ def check_pinned(file: Path, terms: Terms, images: str) -> None:
         kept = json.dumps({_IMAGES: images, _CLASSES: terms.classes, **now}, indent=1) + "\n"
         make_private_folder(file.parent)
         write_private(file, kept.encode())
-    began = _began(file)
-    before, classes = began.pop(_IMAGES), began.pop(_CLASSES)
+    with reading(file):
+        began = dict(json.loads(file.read_text(encoding="utf-8")))
+        before, classes = began.pop(_IMAGES), began.pop(_CLASSES)
     keys = [*began, *(key for key in now if key not in began)]
     changed = [f"{key} was {began.get(key)!r}, is {now.get(key)!r}" for key in keys if began.get(key) != now.get(key)]
     if began.get("number") != now["number"]:
@@ -130,14 +132,3 @@ def check_pinned(file: Path, terms: Terms, images: str) -> None:
         refusal = Refused("images: not those that this run began with; restore them, or wait for the next run")
         refusal.add_note(f"it began with {before}; now there are {images}")  # the count may be private
         raise refusal
-
-
-def _began(file: Path) -> dict[str, Any]:
-    try:
-        began = dict(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise RunFolderError(f"{file}: is damaged: {error}") from error
-    missing = {_IMAGES, _CLASSES} - set(began)
-    if missing:
-        raise RunFolderError(f"{file}: is damaged: {min(missing)} is missing")
-    return began

@@ -14,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..decoding import (
-    MOST_BYTES,
-    MOST_PAGES,
+from .decoding import (
+    MAX_BYTES,
+    MAX_PAGES,
     BadImage,
     DecodeOptions,
     Picture,
     Span,
     Window,
+    check_image_size,
     eight_bits,
-    refuse_giants,
 )
 
 _META = 144  # bytes before the elements of the file meta group; the last four are its length
@@ -41,14 +41,14 @@ def is_dicom(content: bytes) -> bool:
 def pages(content: bytes) -> int:
     """Count the frames of a file."""
     package = _package()
-    _refuse_inflated(content)
+    _check_inflated_size(content)
     return _frames(package.dcmread(io.BytesIO(content), stop_before_pixels=True))
 
 
 def read(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
     """Decode a DICOM file; raises BadImage."""
     package = _package()
-    _refuse_inflated(content)
+    _check_inflated_size(content)
     try:
         header = package.dcmread(io.BytesIO(content))
         frames = _frames(header)
@@ -70,31 +70,31 @@ def _package() -> Any:
         raise BadImage("DICOM, which needs: pip install 'fedcopl[dicom]'") from None
 
 
-def _refuse_inflated(content: bytes) -> None:
+def _check_inflated_size(content: bytes) -> None:
     """Raise BadImage for a deflated file that is too large when unpacked: pydicom unpacks it as a whole."""
     after_meta = _META + int.from_bytes(content[_META - 4 : _META], "little")
     if _DEFLATED in content[_META:after_meta]:
         unpack = zlib.decompressobj(-zlib.MAX_WBITS)
         left, inflated_size = content[after_meta:], 0
         with suppress(zlib.error):  # damaged: reported by pydicom
-            while left and inflated_size <= MOST_BYTES:
+            while left and inflated_size <= MAX_BYTES:
                 inflated_size += len(unpack.decompress(left, _CHUNK))
                 left = unpack.unconsumed_tail
-        if inflated_size > MOST_BYTES:
-            raise BadImage(f"a DICOM that unpacks to more than {MOST_BYTES:,} bytes")
+        if inflated_size > MAX_BYTES:
+            raise BadImage(f"a DICOM that unpacks to more than {MAX_BYTES:,} bytes")
 
 
 def _frames(header: Any) -> int:
     frames = max(int(header.get("NumberOfFrames") or 1), 1)
-    if frames > MOST_PAGES:
-        raise BadImage(f"a DICOM of {frames:,} frames, more than {MOST_PAGES:,}")
+    if frames > MAX_PAGES:
+        raise BadImage(f"a DICOM of {frames:,} frames, more than {MAX_PAGES:,}")
     return frames
 
 
 def _picture(header: Any, number: int, window: Window) -> Picture:
     if "PixelData" not in header or "Rows" not in header:
         raise BadImage("a DICOM without an image")
-    refuse_giants((int(header.Columns), int(header.Rows)))
+    check_image_size((int(header.Columns), int(header.Rows)))
     kind, stored = str(header.PhotometricInterpretation), _decode_frame(header, number)
     if kind in _GREY:
         return _grey(header, number, stored, window)

@@ -25,15 +25,15 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from ...messages import REPLY_TO, Reply, Request
-from ..audit_log import AuditMessage
+from ..messages import REPLY_TO, Reply, Request
+from .audit_log import AuditMessage
 from .terms import SETTING, Terms
 
 _PackedArray = NDArray[Any]
 KINDS: Mapping[str, type] = {kind.__name__: kind for pair in REPLY_TO.items() for kind in pair}
 _MAX_DEPTH = 4  # levels of a tree: an array in a mapping in a tuple in a mapping
 _DTYPES = {np.dtype(kind) for kind in ("f4", "f8", "i4", "i8", "u1", "u4", "u8", "?")}
-_MESSAGE, _ARRAYS, _TERMS, REFUSED, _NAME = "message", "arrays", "terms", "refused", "name"
+_MESSAGE, _ARRAYS, _TERMS, _REFUSED, _NAME = "message", "arrays", "terms", "refused", "name"
 NAME_QUERY = f"query.{_NAME}"  # a message of Flower's grid that is not part of the protocol
 _MAX_REASON = 300
 _MAX_SIZE = 2**40  # of any dimension of an array
@@ -52,6 +52,7 @@ class Packed(NamedTuple):
 
 
 def pack(message: Request | Reply) -> Packed:
+    """Return a message as plain data; see `Packed`."""
     arrays: list[_PackedArray] = []
     tree = {field.name: _tree(getattr(message, field.name), arrays) for field in fields(message)}
     return Packed(type(message).__name__, json.dumps(tree), tuple(arrays))
@@ -161,6 +162,7 @@ def route(kind: type) -> str:
 
 
 def request_records(request: Request, terms: Terms) -> RecordDict:
+    """Return the records of a request, with the terms of its run."""
     records = _records(pack(request))
     flat = {key: value for key, value in asdict(terms).items() if key != "settings"}
     flat |= {f"{SETTING}{key}": value for key, value in terms.settings.items()}
@@ -182,11 +184,14 @@ def reply_records(reply: Reply, request: str, folder: str) -> RecordDict:
 
 
 def refusal_records(reason: str) -> RecordDict:
-    return RecordDict({REFUSED: ConfigRecord({"reason": one_line(reason)})})
+    """Return the records of a refusal."""
+    return RecordDict({_REFUSED: ConfigRecord({"reason": one_line(reason)})})
 
 
-def is_refusal(records: RecordDict) -> bool:
-    return REFUSED in records.config_records
+def refusal_of(records: RecordDict) -> str:
+    """Return the text of a refusal; an empty one for any other message."""
+    refusal = records.config_records.get(_REFUSED)
+    return "" if refusal is None else f"refused: {one_line(refusal.get('reason'))}"
 
 
 def read_reply(records: RecordDict, request: str, max_bytes: int) -> tuple[Reply, str]:
@@ -195,8 +200,8 @@ def read_reply(records: RecordDict, request: str, max_bytes: int) -> tuple[Reply
     Raises:
         Unreadable: the reply is malformed, a refusal, or to another request.
     """
-    if is_refusal(records):
-        raise Unreadable(f"refused: {one_line(records.config_records[REFUSED].get('reason'))}")
+    if refusal_of(records):
+        raise Unreadable(refusal_of(records))
     packed = _packed(records, max_bytes)
     if records.config_records[_MESSAGE].get("to") != request:
         raise Unreadable("the reply is to another request: an old one, or one of another round")
@@ -209,6 +214,7 @@ def name_records(name: str) -> RecordDict:
 
 
 def read_name(records: RecordDict) -> str:
+    """Return the name in the reply to `NAME_QUERY`."""
     return one_line(records.config_records.get(_NAME, ConfigRecord()).get(_NAME, ""))
 
 
@@ -246,28 +252,24 @@ def _packed(records: RecordDict, max_bytes: int) -> Packed:
 
 def _read_array(saved: bytes) -> NDArray[Any]:
     """Parse untrusted bytes in the format of `np.save`."""
+    stream = io.BytesIO(saved)
     try:
-        return _parsed(saved)
+        version = npy.read_magic(stream)
+        shape, fortran, dtype = npy.read_array_header_1_0(stream)
+        data = saved[stream.tell() :]
+        if version != (1, 0):
+            raise Unreadable("an array has an unknown format")
+        if dtype not in _DTYPES or fortran:
+            raise Unreadable(f"an array has dtype {one_line(dtype)}, which no message has")
+        if any(type(size) is not int or not 0 <= size <= _MAX_SIZE for size in shape):
+            raise Unreadable("an array has an impossible shape")
+        if math.prod(shape) * dtype.itemsize != len(data):
+            raise Unreadable(f"an array of {one_line(shape)} has {len(data):,} bytes")
+        return np.frombuffer(data, dtype).reshape(shape)
     except Unreadable:
         raise
     except Exception as error:  # whatever a hostile header may cause in the parser
         raise Unreadable("an array has a broken header") from error
-
-
-def _parsed(saved: bytes) -> NDArray[Any]:
-    stream = io.BytesIO(saved)
-    version = npy.read_magic(stream)
-    shape, fortran, dtype = npy.read_array_header_1_0(stream)
-    if version != (1, 0):
-        raise Unreadable("an array has an unknown format")
-    data = saved[stream.tell() :]
-    if dtype not in _DTYPES or fortran:
-        raise Unreadable(f"an array has dtype {one_line(dtype)}, which no message has")
-    if any(type(size) is not int or not 0 <= size <= _MAX_SIZE for size in shape):
-        raise Unreadable("an array has an impossible shape")
-    if math.prod(shape) * dtype.itemsize != len(data):
-        raise Unreadable(f"an array of {one_line(shape)} has {len(data):,} bytes")
-    return np.frombuffer(data, dtype).reshape(shape)
 
 
 def _terms(records: RecordDict) -> Terms:
@@ -283,24 +285,12 @@ def _content_bytes(records: RecordDict) -> bytes:
     """Serialise the content of a message in a fixed order: the same bytes at both ends of the wire."""
     parts: list[bytes] = []
     for name in sorted(records):
-        parts.append(name.encode())
-        record = records[name]
-        if isinstance(record, ConfigRecord):
-            arrays: dict[str, Any] = {key: value for key, value in record.items() if _are_bytes(value)}
-            plain = {key: value for key, value in record.items() if key not in arrays}
-            parts.append(json.dumps(plain, sort_keys=True, default=bytes.hex).encode())
-            for key in sorted(arrays):
-                parts += [key.encode(), *arrays[key]]
-            continue
-        for key, value in sorted(record.items()):
-            parts.append(str(key).encode())
-            array = getattr(value, "data", None)
-            parts.append(array if isinstance(array, bytes) else repr(value).encode())
+        for key, value in sorted(records[name].items()):
+            parts += [name.encode(), str(key).encode()]
+            data: Any = getattr(value, "data", value)  # of an array
+            is_list = isinstance(data, list) and all(isinstance(one, bytes) for one in data)
+            parts += data if is_list else [data if isinstance(data, bytes) else repr(value).encode()]
     return b"\n".join(parts)
-
-
-def _are_bytes(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, bytes) for one in value)
 
 
 def audit_message(message: Message, way: str, peer: str, decision: str, request: Message | None = None) -> AuditMessage:

@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from ...errors import ConfigError
+from ..errors import ConfigError
 
 AddressNumber = IPv4Address | IPv6Address
 _NO_PROXY = ("no_proxy", "NO_PROXY")  # programs read one or the other
@@ -37,6 +37,7 @@ def own_address(host: str) -> str:
 
 
 def with_port(host: str, port: int) -> str:
+    """Return an address with its port; an IPv6 address is in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -93,7 +94,8 @@ def connect(host: str, port: int, timeout: float) -> socket.socket:
 
 
 def strip_credentials(proxy: str) -> str:
-    """
+    """Return the address of a proxy without user name and password.
+
     >>> strip_credentials("http://me:secret@proxy.example:3128")
     'proxy.example:3128'
     """

@@ -1,35 +1,40 @@
-"""Formats that Pillow decodes, HEIC by a plugin, and TIFFs beyond Pillow by tifffile (both are extras).
+"""Decoders of image files: Pillow, and by extras DICOM, HEIC and TIFFs beyond Pillow.
 
-Images of more than 8 bits keep all bits until they are scaled. The image file directories of a TIFF, a chain of one for
-each page, are checked before any decoder follows them: a few bytes can hold a chain that never ends, or tags that all
-point to one large block.
+The format is detected from the content, not from the file name. Images of more than 8 bits keep all bits until they are
+scaled. The image file directories of a TIFF, a chain of one for each page, are checked before any decoder follows them:
+a few bytes can hold a chain that never ends, or tags that all point to one large block.
 """
 
 import io
+import logging
 import struct
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
-from ...plurals import counted
-from ..decoding import (
-    MOST_BYTES,
-    MOST_PAGES,
-    MOST_PIXELS,
+from ..plurals import counted
+from . import dicom
+from .decoding import (
+    MAX_BYTES,
+    MAX_PAGES,
+    MAX_PIXELS,
     BadImage,
     DecodeOptions,
     Picture,
     Span,
     Window,
+    check_image_size,
     eight_bits,
-    one_line,
-    refuse_giants,
 )
 
 # Listed, because Pillow would run Ghostscript for an EPS file of any name.
@@ -42,7 +47,7 @@ _SEPARATE, _UNSIGNED = 2, 1  # values of these tags
 _REDUCED_OR_MASK, _WHITE_IS_ZERO = 0b101, 0  # values of the tags for kinds of pages and of colours
 _GREY, _RGB = (0, 1), 2  # photometric kinds
 _ALPHA = (1, 2)  # types of extra samples that are transparency
-SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # first bytes of a TIFF; the latter two of BigTIFF
+_SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # first bytes of a TIFF; the latter two of BigTIFF
 _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 
 
@@ -50,7 +55,69 @@ class _BeyondPillow(Exception):
     """A TIFF of bands or data types that Pillow does not support."""
 
 
-def pages(content: bytes) -> int:
+_EXTRAS = {"dicom": "pydicom", "heic": "pillow_heif", "tiff": "tifffile"}  # extra of fedcopl -> its package
+
+
+class _DecoderLogFilter(threading.local):
+    """Suppresses logs of decoders while this thread decodes: they repeat our reasons, or quote patient data."""
+
+    is_decoding = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not self.is_decoding
+
+
+_LOG_FILTER = _DecoderLogFilter()
+for decoder in ("pydicom", "tifffile", "PIL.TiffImagePlugin"):
+    logging.getLogger(decoder).addFilter(_LOG_FILTER)
+
+
+@contextmanager
+def _without_logs() -> Iterator[None]:
+    _LOG_FILTER.is_decoding = True
+    try:
+        yield
+    finally:
+        _LOG_FILTER.is_decoding = False
+
+
+def read_picture(content: bytes, options: DecodeOptions, page: int | None = None) -> Picture:
+    """Decode a file's bytes, or one of its pages counted from 0; raises BadImage."""
+    if not content:
+        raise BadImage("the file is empty")
+    with _without_logs():
+        if dicom.is_dicom(content):
+            return dicom.read(content, options, page)
+        if content[:4] in _SIGNATURES:
+            check_tiff_pages(content)
+        return _read_file(content, options, page)
+
+
+def pages_in(path: Path, options: DecodeOptions) -> int:
+    """Count the pages of a file; 1 for an unreadable file, which is reported when it is decoded.
+
+    Only TIFF and DICOM files are read as a whole.
+    """
+    try:
+        with path.open("rb") as file, _without_logs():
+            first = file.read(132)
+            if dicom.is_dicom(first):
+                return dicom.pages(first + file.read())
+            if first[:4] not in _SIGNATURES or options.bands:  # with bands, pages may be the bands
+                return 1
+            content = first + file.read()
+            check_tiff_pages(content)
+            return _count_pages(content)
+    except Exception:  # a missing package or a damaged file
+        return 1
+
+
+def is_readable_now(reason: str) -> bool:
+    """Return whether an image was excluded for a missing package that is installed now."""
+    return any(f"fedcopl[{extra}]" in reason and find_spec(package) for extra, package in _EXTRAS.items())
+
+
+def _count_pages(content: bytes) -> int:
     """Count the pages of a TIFF; an animation has one."""
     try:
         with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
@@ -60,18 +127,19 @@ def pages(content: bytes) -> int:
             return len(_tifffile_pages(file))
 
 
-def read(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
+def _read_file(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
     """Decode an image by Pillow, or by tifffile if it is a TIFF that Pillow does not support; raises BadImage."""
     if content[4:8] == b"ftyp" and content[8:12] in _HEIC_BRANDS:
         return _read_heic(content)
-    is_tiff = content[:4] in SIGNATURES
+    is_tiff = content[:4] in _SIGNATURES
     if is_tiff and options.bands:
         return _read_by_tifffile(content, options, page)
     try:
-        with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+        with (
+            _damage("damaged", _BeyondPillow, UnidentifiedImageError, Image.DecompressionBombError),
+            Image.open(io.BytesIO(content), formats=_FORMATS) as image,
+        ):
             return _read(image, content, options, page)
-    except BadImage:
-        raise
     except _BeyondPillow:
         return _read_by_tifffile(content, options, page)
     except UnidentifiedImageError:
@@ -79,19 +147,29 @@ def read(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
             return _read_by_tifffile(content, options, page)
         raise BadImage(f"not an image of a known format ({', '.join(_FORMATS)}, DICOM, HEIC)") from None
     except Image.DecompressionBombError:
-        raise BadImage(f"more than {MOST_PIXELS:,} pixels") from None
-    except Exception as error:  # decoders raise many types on a damaged file
-        raise BadImage(f"damaged: {one_line(error)}") from error
+        raise BadImage(f"more than {MAX_PIXELS:,} pixels") from None
+
+
+@contextmanager
+def _damage(reason: str, *others: type[Exception]) -> Iterator[None]:
+    """Convert the errors of a decoder, which may be of any type except `others`, to BadImage."""
+    unchanged: tuple[type[Exception], ...] = (BadImage, *others)
+    try:
+        yield
+    except unchanged:
+        raise
+    except Exception as error:
+        raise BadImage(f"{reason}: {' '.join(str(error).split()) or type(error).__name__}") from error
 
 
 def _read(image: ImageFile.ImageFile, content: bytes, options: DecodeOptions, page: int | None) -> Picture:
     """Decode one page, all of its bits included."""
-    refuse_giants(image.size)
+    check_image_size(image.size)
     pages = _pages(image)
     chosen = pages[options.page_of(len(pages)) if page is None else page]
     if image.format == "TIFF":
         image.seek(chosen)
-        refuse_giants(image.size)
+        check_image_size(image.size)
     if _tag(image, _PLANES, 1) == _SEPARATE and int(_tag(image, _BITS, 8)) > 8:
         raise _BeyondPillow  # Pillow would mix up the channels
     arguments = image.tile[0][3] if image.tile else ""
@@ -188,26 +266,17 @@ def _to_eight_bits(image: ImageFile.ImageFile, window: Window) -> Picture:
 def _read_heic(content: bytes) -> Picture:
     """Read a HEIC photograph with pillow-heif (an extra): 8 bits, rotated as the file specifies."""
     package = _import("pillow_heif", "HEIC, which needs: pip install 'fedcopl[heic]'")
-    try:
+    with _damage("damaged"):
         file = package.open_heif(io.BytesIO(content), convert_hdr_to_8bit=True)
-        refuse_giants(file.size)
+        check_image_size(file.size)
         return Picture(file.to_pillow(), ("HEIC",))
-    except BadImage:
-        raise
-    except Exception as error:  # libheif's errors, and Python's
-        raise BadImage(f"damaged: {one_line(error)}") from error
 
 
 def _read_by_tifffile(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
     """Decode a TIFF by tifffile; raises BadImage."""
     package = _tifffile()
-    try:
-        with package.TiffFile(io.BytesIO(content)) as file:
-            return _read_tiff_page(file, options, page)
-    except BadImage:
-        raise
-    except Exception as error:  # of tifffile, its codecs, and NumPy
-        raise BadImage(f"damaged, or of an unknown kind: {one_line(error)}") from error
+    with _damage("damaged, or of an unknown kind"), package.TiffFile(io.BytesIO(content)) as file:
+        return _read_tiff_page(file, options, page)
 
 
 def _import(package: str, reason: str) -> Any:
@@ -229,7 +298,7 @@ def _read_tiff_page(file: Any, options: DecodeOptions, page: int | None) -> Pict
     pages = _tifffile_pages(file)
     first = pages[0]
     if options.bands and first.samplesperpixel == 1 and len(pages) > 1:  # each band is a page of its own
-        _refuse_missing(options.bands, len(pages))
+        _check_bands(options.bands, len(pages))
         bands = np.stack([_tiff_values(pages[band - 1]) for band in options.bands], axis=-1)
         return _tiff_picture(bands, first, options, len(pages))
     chosen = pages[options.page_of(len(pages)) if page is None else page]
@@ -238,9 +307,9 @@ def _read_tiff_page(file: Any, options: DecodeOptions, page: int | None) -> Pict
 
 
 def _tiff_values(page: Any) -> NDArray[Any]:
-    refuse_giants((page.imagewidth, page.imagelength))
-    if page.nbytes > MOST_BYTES:
-        raise BadImage(f"{page.samplesperpixel:,} bands of {page.nbytes:,} bytes, more than {MOST_BYTES:,}")
+    check_image_size((page.imagewidth, page.imagelength))
+    if page.nbytes > MAX_BYTES:
+        raise BadImage(f"{page.samplesperpixel:,} bands of {page.nbytes:,} bytes, more than {MAX_BYTES:,}")
     numbers: NDArray[Any] = page.asarray()
     return numbers
 
@@ -249,7 +318,7 @@ def _bands(page: Any, bands: tuple[int, ...]) -> NDArray[Any]:
     """Return the chosen bands, (height, width, bands); by default grey or RGB."""
     samples = page.samplesperpixel
     selected = bands or _usual_bands(page)
-    _refuse_missing(selected, samples)
+    _check_bands(selected, samples)
     numbers = _tiff_values(page)
     if samples == 1:
         return np.reshape(numbers, (page.imagelength, page.imagewidth, 1))
@@ -270,7 +339,7 @@ def _usual_bands(page: Any) -> tuple[int, ...]:
     raise BadImage(f"the colour space {page.photometric.name.lower()} is not supported with this pixel type")
 
 
-def _refuse_missing(bands: tuple[int, ...], band_count: int) -> None:
+def _check_bands(bands: tuple[int, ...], band_count: int) -> None:
     if max(bands) > band_count:
         raise BadImage(f"has {counted(band_count, 'band')}, so no band {max(bands)}")
 
@@ -295,16 +364,16 @@ def _tiff_picture(numbers: NDArray[Any], page: Any, options: DecodeOptions, band
 
 
 _TYPE_SIZES = np.array([0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8, 8, 8, 0], np.float64)  # bytes; 0: unknown
-_MOST_TAGS = 1_000_000  # of all pages together: a decoder takes about a second for them
+_MAX_TAGS = 1_000_000  # of all pages together: a decoder takes about a second for them
 
 
-def refuse_endless(content: bytes) -> None:
+def check_tiff_pages(content: bytes) -> None:
     """Check that the pages of a TIFF can be read in bounded time and memory.
 
     Raises:
         BadImage: if the chain of pages loops, is too long, or if tags hold more than the file does.
     """
-    order, is_big = "<" if content[:2] == b"II" else ">", content[:4] in SIGNATURES[2:]
+    order, is_big = "<" if content[:2] == b"II" else ">", content[:4] in _SIGNATURES[2:]
     count_format, offset_format, size = (f"{order}Q", f"{order}Q", "u8") if is_big else (f"{order}H", f"{order}I", "u4")
     tag = np.dtype([("tag", f"{order}u2"), ("type", f"{order}u2"), ("count", order + size), ("value", order + size)])
 
@@ -322,8 +391,8 @@ def refuse_endless(content: bytes) -> None:
         if end > len(content):
             return  # truncated: reported by the decoder, or the pages before are read
         tags += count
-        if len(pages) > MOST_PAGES or tags > _MOST_TAGS:
-            raise BadImage(f"more than {MOST_PAGES:,} pages, or {_MOST_TAGS:,} tags in all pages")
+        if len(pages) > MAX_PAGES or tags > _MAX_TAGS:
+            raise BadImage(f"more than {MAX_PAGES:,} pages, or {_MAX_TAGS:,} tags in all pages")
         entries = np.frombuffer(content, tag, count, start)
         sizes = _TYPE_SIZES[np.minimum(entries["type"], len(_TYPE_SIZES) - 1)] * entries["count"]
         if sizes.sum() > len(content):
