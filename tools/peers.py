@@ -1,4 +1,4 @@
-"""The peers that the paper leaves out, on the demo: the table between markers in docs/methods.md.
+"""Compare unsupervised methods outside the paper on the demo: the table between markers in docs/methods.md.
 
 .venv/bin/python tools/peers.py            # seeds 1 to 3, as published, about a minute
 """

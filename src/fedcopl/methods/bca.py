@@ -18,9 +18,10 @@ Choices: the stream is the site's own images in their order, once; test images a
 change nothing, while the authors predict each image of the stream as it comes. The rule is from two summaries of the
 paper and a public benchmark's version that names the authors' repository, which we could not read. The summaries take
 k = argmax_m P(mu_m | x) and compare P(mu_k | x) with a threshold, that version does as above; the two differ only after
-the priors have moved. tau_1 = 0.05, tau_2 = 0.65 and b = 1 are that version's; its a = 20000, for streams of up to
-50,000 images, would leave mu unchanged at a site with a few hundred, so that a = 20 here is ours, chosen before any
-result. Not built: the average over augmented views.
+the priors have moved. tau_1 = 0.05, tau_2 = 0.65, a = 20000 and b = 1 are that version's, so at a site with a few
+hundred images mu hardly moves. A small a is dangerous: features of a real CLIP resemble each other more than their
+texts, so an embedding that has moved towards one image attracts the images of all classes. Not built: the average over
+augmented views.
 """
 
 import numpy as np
@@ -40,8 +41,8 @@ class _BCAOptions(Section):
     """tau_1: probability above which an image moves its class embedding"""
     prior_threshold: float = Field(0.65, ge=0, le=1)
     """tau_2: probability above which an image moves the prior of its class embedding"""
-    text_count: float = Field(20, gt=0)
-    """a: images that a text feature counts as in its class embedding"""
+    text_count: float = Field(20_000, gt=0)
+    """a: images that a text feature counts as in its class embedding; a few collapse the predictions of a real CLIP"""
     prior_count: float = Field(1, gt=0)
     """b: images that the one-hot prior counts as"""
 
