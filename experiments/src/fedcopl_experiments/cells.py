@@ -19,6 +19,7 @@ class ExperimentCell:
     block: str = ""
     baseline: RunConfig | None = None  # the gain is the difference to it
     ranked: bool = True  # whether it may be marked as the best; bounds may not
+    spread: bool = True  # whether the standard deviation over the seeds is shown
 
 
 Cells = Callable[[ExperimentSetup], list[ExperimentCell]]

@@ -30,6 +30,7 @@ class TableEntry:
     mark: str = ""  # "best" or "second"
     dagger: str = ""  # mark of a doubtful number of the paper: †, or †1, †2 for several reasons
     ranked: bool = True
+    spread: bool = True  # whether the standard deviation is shown
     ran: str = ""  # method, labeler, and priors or as published
 
     @property
@@ -134,7 +135,7 @@ def _entry(
     if cell.measure in NEEDS_NO_RUN:
         return TableEntry(_size(cell), None, paper, ranked=False)
     gain = read_gain(cell, outcomes, seeds).mean if cell.baseline else None
-    return TableEntry(read(cell, outcomes, seeds), gain, paper, ranked=cell.ranked, ran=_ran(cell))
+    return TableEntry(read(cell, outcomes, seeds), gain, paper, ranked=cell.ranked, spread=cell.spread, ran=_ran(cell))
 
 
 def _ran(cell: ExperimentCell) -> str:

@@ -212,7 +212,7 @@ def _grid_block(setup: ExperimentSetup, dataset: str) -> Iterator[ExperimentCell
                 yield ExperimentCell((method.title,), column, (config,), ranked=not method.pools)
     for row, config in costs.items():
         for cost, measure in COSTS.items():
-            yield ExperimentCell((row,), ("cost", cost), (config,), measure, ranked=False)
+            yield ExperimentCell((row,), ("cost", cost), (config,), measure, ranked=False, spread=False)
 
 
 def _chosen(setup: ExperimentSetup, dataset: str, methods: Iterable[GridMethod]) -> list[GridMethod]:

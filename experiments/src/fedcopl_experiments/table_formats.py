@@ -31,7 +31,9 @@ def ours(entry: TableEntry, decimals: int) -> str:
     mean, std = entry.sample.mean, entry.sample.std
     if mean is None:
         return NOTHING
-    text = f"{mean:,.{decimals}f}".replace("-", "−") + (f" ± {std:.{decimals}f}" if std is not None else "")
+    text = f"{mean:,.{decimals}f}".replace("-", "−") + (
+        f" ± {std:.{decimals}f}" if std is not None and entry.spread else ""
+    )
     return text + (f" ({signed(entry.gain, decimals)})" if entry.gain is not None else "")
 
 
