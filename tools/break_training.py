@@ -37,7 +37,10 @@ COMMON = (
     "priors.label_shift=false",
     "priors.prototypes=false",
 )
-HEAD = "| data | what is tried | zero-shot | start | end | end - zero-shot | undone | averages undone | gave up |"
+HEAD = (
+    "| data | variant | zero-shot | initial | final | final - zero-shot | rolled back | averages rolled back "
+    "| clients reset |"
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class WrongInTraining(Misled):
         return self.learner.train(prompts, spoilt, round, lr_factor, beside)
 
 
-class WrongBelief(Misled):
+class WrongReference(Misled):
     """The site itself believes the wrong classes, at every refresh."""
 
     def log_probabilities(self, prompts):
@@ -106,13 +109,14 @@ ATTEMPTS = (
     *(Attempt(f"learning rate {rate}", (f"train.lr={rate}",)) for rate in RATES),
     Attempt("learning rate 1, no clipping", ("train.lr=1", "train.clip_norm=0")),
     Attempt(
-        "as published, guarded", tuple(f"{key}={value}" for key, value in AS_PUBLISHED.items() if "held" not in key)
+        "as published, with the check",
+        tuple(f"{key}={value}" for key, value in AS_PUBLISHED.items() if "held" not in key),
     ),
     Attempt("one image a class", each=1),
     Attempt("80 % wrong labels in training", learner=wrong(WrongInTraining)),
-    Attempt("80 % wrong beliefs", learner=wrong(WrongBelief)),
+    Attempt("80 % wrong reference predictions", learner=wrong(WrongReference)),
     Attempt("ten times the epochs", ("train.epochs={ten}",)),
-    Attempt("a tower that knows nothing", clip=without_knowledge),
+    Attempt("an encoder with random weights", clip=without_knowledge),
 )
 
 
@@ -176,11 +180,11 @@ def row(dataset: Dataset, attempt: Attempt, pairs: list[str]) -> str:
         macro(test_set.score(prompts) for test_set in test_sets) for prompts in (None, simulation.audit.start)
     )
     end = macro(reports[-1].scores.values())
-    undone = int(sum(report.checks.trainings_rolled_back for report in reports))
+    rolled_back = int(sum(report.checks.trainings_rolled_back for report in reports))
     was_reset = sum(state.holdout.was_reset for state in federation.states.values())
     cells = [dataset.name, attempt.name, *(f"{value:.1f}" for value in (zero, first, end)), f"{end - zero:+.1f}"]
     cells += [
-        f"{undone} of {5 * len(reports)}",
+        f"{rolled_back} of {5 * len(reports)}",
         sum(report.server_rolled_back for report in reports),
         f"{was_reset} of 5",
     ]

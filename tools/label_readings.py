@@ -1,10 +1,10 @@
-"""Write experiments/label-readings.md: which reading of FPL and CPL gives pseudo labels like the paper's table 9.
+"""Write experiments/label-readings.md: rules of FPL and CPL compared with the pseudo labels of the paper's table 9.
 
     .venv/bin/python tools/priors_features.py --photo-clip ../shared/models/photo-clip --cifar /tmp/cifar
     .venv/bin/python tools/label_readings.py --features /tmp/priors
 
 Posteriors are simulated: of as many images and classes as the paper's data sets, right as often as its zero-shot CLIP,
-and as sure as they are right. With --features also those of photo-clip on CIFAR-10 and glyph-clip on spoilt letters.
+and calibrated. With --features also those of photo-clip on CIFAR-10 and glyph-clip on distorted letters.
 """
 
 import argparse
@@ -150,27 +150,30 @@ FPL = (
     Reading("each client, the authors' leaderboards of 16", each(lambda p: select_top(p, 16, "leaderboard"))),
     Reading("each client, 1 of each class", each(lambda p: select_top(p, 1))),
     Reading("each client, n/C of each class", each(lambda p: select_top(p, even_share(p)))),
-    Reading("each client, the surer half of each class", each(half_of_each_class)),
+    Reading("each client, the more confident half of each class", each(half_of_each_class)),
     Reading("all clients together, 16 of each class", together(lambda p: select_top(p, 16))),
-    Reading("each client, its surer half, all of it", each(lambda p: select_top(p, MANY, among=sure(p)))),
+    Reading("each client, its more confident half, all of it", each(lambda p: select_top(p, MANY, among=sure(p)))),
     Reading(
-        "each client, its surer half, n/C of each class", each(lambda p: select_top(p, even_share(p), among=sure(p)))
+        "each client, its more confident half, n/C of each class",
+        each(lambda p: select_top(p, even_share(p), among=sure(p))),
     ),
-    Reading("**each client, its surer half, 16 of each class**", each(lambda p: select_top(p, 16, among=sure(p)))),
+    Reading(
+        "**each client, its more confident half, 16 of each class**", each(lambda p: select_top(p, 16, among=sure(p)))
+    ),
 )
 CPL = (
     Reading("each client, capacity 16, the class given", cpl(16)),
-    Reading("the same, sets that hold the truth", cpl(16), "set"),
-    Reading("each client, no capacity, sets that hold the truth", cpl(MANY), "set"),
-    Reading("each client, its surer half, capacity 16, sets", cpl(16, only_sure=True), "set"),
-    Reading("the likeliest class kept, capacity 16, sets", cpl(16, keep_likeliest=True), "set"),
-    Reading("its surer half, classes rank over all clients, capacity 16, sets", cpl_ranked_over_all, "set"),
+    Reading("the same, sets that contain the true label", cpl(16), "set"),
+    Reading("each client, no capacity, sets that contain the true label", cpl(MANY), "set"),
+    Reading("each client, its more confident half, capacity 16, sets", cpl(16, only_sure=True), "set"),
+    Reading("the most probable class kept, capacity 16, sets", cpl(16, keep_likeliest=True), "set"),
+    Reading("its more confident half, classes rank over all clients, capacity 16, sets", cpl_ranked_over_all, "set"),
     Reading(
-        "its surer half, the likeliest class kept, capacity 16, the class given",
+        "its more confident half, the most probable class kept, capacity 16, the class given",
         cpl(16, keep_likeliest=True, only_sure=True),
     ),
     Reading(
-        "**its surer half, the likeliest class kept, capacity 16, sets**",
+        "**its more confident half, the most probable class kept, capacity 16, sets**",
         cpl(16, keep_likeliest=True, only_sure=True),
         "set",
     ),
@@ -254,7 +257,7 @@ def measured_splits(file: Path) -> Iterator[tuple[str, Split]]:
             yield skew, split_by(skew, belief, truth, 10, CPL_LEVELS.get(file.stem, CPL_USUAL), seed)
 
 
-Cells = dict[str, dict[tuple[str, str], float]]  # reading -> (data, skew) -> per cent, mean over the seeds
+Cells = dict[str, dict[tuple[str, str], float]]  # rule -> (data, skew) -> percent, mean over the seeds
 
 
 def accuracies(splits: dict[str, Callable[[], Iterator[tuple[str, Split]]]]) -> Cells:
@@ -273,12 +276,12 @@ def printed(labeler: str, dataset: str, skew: str) -> float:
 
 
 def readings_table(cells: Cells) -> str:
-    """Every reading over all cells: above zero-shot, above FPL as found, and how far from the paper."""
+    """Return all rules over all cells: difference to zero-shot and to the chosen FPL, and distance to the paper."""
     keys = list(cells[ZERO_SHOT.name])
     fpl = cells[FPL[-1].name]
     rows = [
-        "| | reading | above zero-shot, mean | above zero-shot, cells | above FPL as found, cells "
-        "| from the paper, mean |",
+        "| | rule | above zero-shot, mean | above zero-shot, cells | above the chosen FPL, cells "
+        "| distance to the paper, mean |",
         "|---|---|---:|---:|---:|---:|",
     ]
     for labeler, readings in (("FPL", FPL), ("CPL", CPL)):
@@ -293,7 +296,7 @@ def readings_table(cells: Cells) -> str:
 
 
 def cells_table(cells: Cells) -> str:
-    """The readings found, cell by cell, with the paper's number behind."""
+    """Return the chosen rules cell by cell, with the paper's numbers in brackets."""
     datasets = list(dict.fromkeys(dataset for dataset, _ in cells[ZERO_SHOT.name]))
     rows = [f"| | {' | '.join(TITLES[name] for name in datasets)} |", "|---|" + "---|" * len(datasets)]
     for skew in SKEWS:
@@ -310,10 +313,10 @@ def _one(cells: Cells, reading: Reading, dataset: str, skew: str) -> str:
 
 
 def measured_table(cells: Cells) -> str:
-    """Real models: zero-shot, both baselines to the letter and as found, CoPL."""
+    """Return the results of real models: zero-shot, both baselines by the original and the chosen rule, CoPL."""
     keys = list(cells[ZERO_SHOT.name])
     shown = (ZERO_SHOT, FPL[0], CPL[0], *FOUND.values())
-    names = ("zero-shot", "FPL to the letter", "CPL to the letter", "FPL as found", "CPL as found", "CoPL")
+    names = ("zero-shot", "FPL, original rule", "CPL, original rule", "FPL, chosen rule", "CPL, chosen rule", "CoPL")
     rows = [f"| model and images | {' | '.join(names)} |", "|---|" + "---:|" * len(names)]
     for dataset, skew in keys:
         numbers = (_one(cells, reading, dataset, skew) for reading in shown)
@@ -321,7 +324,7 @@ def measured_table(cells: Cells) -> str:
     return "\n".join(rows)
 
 
-MEASURED = {"cifar10": "photo-clip, CIFAR-10", "letters": "glyph-clip, spoilt letters"}
+MEASURED = {"cifar10": "photo-clip, CIFAR-10", "letters": "glyph-clip, distorted letters"}
 
 
 def between_markers(page: str, name: str, text: str) -> str:

@@ -1,4 +1,4 @@
-"""The peers that the paper leaves out, on the demo: the table between markers in docs/methods.md.
+"""Compare unsupervised methods outside the paper on the demo: the table between markers in docs/methods.md.
 
 .venv/bin/python tools/peers.py            # seeds 1 to 3, as published, about a minute
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from fedcopl.simulation.simulate import simulate
 from fedcopl_experiments.cells import seeded
 from fedcopl_experiments.paper_names import BLOCKS
-from fedcopl_experiments.scales import SKEWS, Stage, find_scale
+from fedcopl_experiments.scales import SKEWS, ExperimentSetup, find_scale
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 SEEDS = (1, 2, 3)
@@ -26,9 +26,9 @@ ROWS = {
 Accuracies = list[tuple[float, float]]  # of each seed: zero-shot, last round
 
 
-def played(stage: Stage, method: str, skew: str, changes: dict) -> Accuracies:
+def run_accuracies(setup: ExperimentSetup, method: str, skew: str, changes: dict) -> Accuracies:
     how = changes | ({"data.partition": "iid"} if skew == NO_SKEW else {})
-    config = stage.config("digits", method, skew="dirichlet-0.1" if skew == NO_SKEW else skew, changes=how)
+    config = setup.config("digits", method, skew="dirichlet-0.1" if skew == NO_SKEW else skew, changes=how)
     found = []
     for seed in SEEDS:
         with tempfile.TemporaryDirectory() as folder:
@@ -42,8 +42,8 @@ def shown(numbers: list[float]) -> str:
 
 
 def table() -> str:
-    stage, skews = Stage(find_scale("demo")), [NO_SKEW, *SKEWS]
-    cells = {(name, skew): played(stage, *_of(row, skew)) for name, row in ROWS.items() for skew in skews}
+    setup, skews = ExperimentSetup(find_scale("demo")), [NO_SKEW, *SKEWS]
+    cells = {(name, skew): run_accuracies(setup, *_of(row, skew)) for name, row in ROWS.items() for skew in skews}
     heads = [BLOCKS.get(skew, "no skew") for skew in skews]
     first = next(iter(ROWS))
     lines = [f"| accuracy in %, {len(SEEDS)} seeds | {' | '.join(heads)} |", "|---|" + "---:|" * len(skews)]

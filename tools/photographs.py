@@ -2,7 +2,7 @@
 
 .venv/bin/python tools/photographs.py --photo-clip DIR --cifar DIR --done photographs.jsonl --seeds 5
 
-A finished run is one line of the file `--done` and is not played again, so that a slow machine can do it in parts:
+A finished run is one line of the file `--done` and is not run again, so that a slow machine can do it in parts:
 `--runs 10` plays ten more and writes the page with what there is. What FedCoPL is made of comes first, at every seed,
 then what it is compared with. `--runs 0` only writes the page. A run of other code is no finished run: numbers of two
 programs are never mixed. All settings are below; they were fixed before the first run.
@@ -141,7 +141,7 @@ def main() -> None:
 
 
 def finished(path: Path) -> dict[tuple[int, tuple[str, ...]], dict[str, Any]]:
-    """The runs of the file that this very code played, by what was played."""
+    """The runs of the file that this very code ran, by what was run."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     runs = [run for run in map(_read, lines) if run is not None and run.get("code") == code_version()]
     return {(run["seed"], tuple(run["settings"])): run for run in runs}

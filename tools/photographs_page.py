@@ -181,10 +181,10 @@ def _method_line(runs: Runs, method: str, title: str) -> str:
 
 
 def _table5(runs: Runs) -> Iterator[str]:
-    yield "## What chooses the labels (the paper's Table 5)\n"
+    yield "## Filters and global allocation (the paper's Table 5)\n"
     yield "From the neutral initialisation. Without any of the three each client trains on all its images.\n"
     yield from _table(
-        "confidence | entropy | global allocation | accuracy | images chosen at first | labels right, first | last",
+        "confidence | entropy | global allocation | accuracy | first selected images | labels right, first | last",
         (
             " | ".join(
                 [
@@ -201,7 +201,7 @@ def _table5(runs: Runs) -> Iterator[str]:
 
 
 def _table6(runs: Runs) -> Iterator[str]:
-    yield "## What is averaged (the paper's Table 6)\n"
+    yield "## Aggregated prompts (the paper's Table 6)\n"
     yield "From the neutral initialisation.\n"
     yield from _table(
         "text prompts | visual prompts | accuracy",
@@ -273,16 +273,16 @@ def _claims() -> Iterator[tuple[str, list[Claim]]]:
     )
 
 
-RULE = """Decided by a rule, seed against the same seed: a claim *holds* when the difference is at least {least:g} point
+RULE = """Decided seed by seed: a claim *holds* when the difference is at least {least:g} point
 in the mean and has the same sign at every seed; *the opposite* holds likewise; anything else is *not decided*
 (of drift the sign alone counts). A verdict of one seed or two is weak.
 """
-TO_THE_LETTER = """**Every verdict on Tables 1, 3 and 9 that names FPL or CPL is against their literal rules**:
+LITERAL_RULES = """**Every verdict on Tables 1, 3 and 9 that names FPL or CPL is against their literal rules**:
 each client labels up to 16 images of *each* class, also of classes that it does not hold. The variant
 that `fedcopl reproduce` uses labels only the more confident half of a client's images; it was not run here.
 Its first labels are far better, on such photographs with this model and ten clients: FPL {fpl} % instead of
 {fpl_letter} %, CPL {cpl} % (sets that contain the truth) instead of {cpl_letter} %, CoPL {copl} %. So with the
-literal rules CoPL leads by {letter_lead:.1f} and {cpl_letter_lead:.1f} points in Table 9, and by the other reading by
+literal rules CoPL leads by {letter_lead:.1f} and {cpl_letter_lead:.1f} points in Table 9, and with the other rule by
 {lead:.1f} and {cpl_lead:.1f}: [how FPL and CPL are applied](label-readings.md).
 """
 READ_ROW = "photo-clip, CIFAR-10, dirichlet-0.1"
@@ -298,18 +298,18 @@ def _against(table: Mapping[str, str], words: Sequence[str]) -> Iterator[Claim]:
 def _verdicts(runs: Runs, readings: str) -> Iterator[str]:
     yield "## Which of the paper's claims hold here\n"
     yield RULE.format(least=LEAST)
-    yield by_the_other_reading(readings)
+    yield with_the_other_rule(readings)
     lines = (
         f"{about} {claim.words} | {' | '.join(verdict(runs, claim))}" for about, claims in _claims() for claim in claims
     )
     yield from _table("claim | verdict | difference | seeds", lines)
 
 
-def by_the_other_reading(readings: str) -> str:
+def with_the_other_rule(readings: str) -> str:
     """What FPL and CPL would be by the reading found, in the numbers of experiments/label-readings.md."""
     row = next(line for line in readings.splitlines() if line.startswith(f"| {READ_ROW} |"))
     fpl_letter, cpl_letter, fpl, cpl, copl = map(float, row.strip("| ").split("|")[2:])
-    return TO_THE_LETTER.format(
+    return LITERAL_RULES.format(
         fpl_letter=fpl_letter,
         cpl_letter=cpl_letter,
         fpl=fpl,

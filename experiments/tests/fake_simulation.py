@@ -1,6 +1,6 @@
-"""Stands in for a simulation and its report in a worker: the same folder, lock and files, no torch.
+"""A fake of a simulation and its report in a worker: the same folder, lock and files, no torch.
 
-What a run does is one of its options: `act=crash`, `act=meet 2`, ...; `until=FILE` makes it behave once FILE exists.
+The option `act` sets what a run does: `crash`, `meet 2`, ...; with `until=FILE` it succeeds once FILE exists.
 """
 
 import multiprocessing
@@ -34,13 +34,13 @@ def simulate(config: RunConfig, folder: Path, *, resume: bool, progress: Progres
     with RunFolder(folder) as held:
         held.open(config, resume=resume)
         held.begin(config)
-        with (folder.parent / "plays.txt").open("a") as file:
+        with (folder.parent / "executions.txt").open("a") as file:
             seen = os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("FEDCOPL_WORKERS")
             file.write(f"{folder.name} {os.getpid()} {seen[0]} {seen[1]}\n")
         progress.started(config, 2, 0)
-        print("a library says hello")  # must not be taken for an answer
+        print("output of a library")  # must not be read as a message
         act = config.options.get("act", "behave")
-        if not is_mended(config):
+        if not is_fixed(config):
             ACTS[act](config, folder.parent)
         progress.round_done(RoundRecord(round=0))
         outcome = outcome_of(config)
@@ -48,7 +48,7 @@ def simulate(config: RunConfig, folder: Path, *, resume: bool, progress: Progres
         held.write_json("results.json", to_plain(outcome))
         held.write_text("prompts/server.safetensors", "prompts")
         held.write_text("examples.json", "[]")
-    if act == "be killed at the end" and not is_mended(config):
+    if act == "be killed at the end" and not is_fixed(config):
         os.kill(os.getpid(), 9)
     return outcome
 
@@ -57,7 +57,7 @@ def write_report(folder: Path):
     (folder / "report.html").write_text("page")
 
 
-def is_mended(config):
+def is_fixed(config):
     return Path(str(config.options.get("until", "/nowhere"))).exists()
 
 
@@ -80,7 +80,7 @@ def _compute_forever(config, runs):
 
 
 def _fork(config, runs):
-    """As a simulation forks its workers, while the grid's worker waits for its next task."""
+    """Fork, as a simulation does, while the grid's worker waits for its next task."""
     until(lambda: any("_receive" in str(frame.f_code) for frame in sys._current_frames().values()))
     child = multiprocessing.get_context("fork").Process(target=os.getpid, daemon=True)
     child.start()
@@ -90,8 +90,8 @@ def _fork(config, runs):
 
 
 def _meet(count, config, runs):
-    """Until so many processes are at work."""
-    until(lambda: len({line.split()[1] for line in (runs / "plays.txt").read_text().splitlines()}) >= count)
+    """Wait until this many processes execute runs."""
+    until(lambda: len({line.split()[1] for line in (runs / "executions.txt").read_text().splitlines()}) >= count)
 
 
 ACTS = {

@@ -1,11 +1,11 @@
-"""What the tests of grids have in common."""
+"""Helpers of the tests of grids."""
 
 from fedcopl.config import RunConfig
 from fedcopl_experiments.store import ResultStore
 
 
-class Diary:
-    """Writes down what a grid tells."""
+class RecordingWatcher:
+    """Records the events of a grid."""
 
     def __init__(self):
         self.plan = None
@@ -27,7 +27,7 @@ class Diary:
         self.events.append((f"failed: {message}", key))
 
     def of(self, key):
-        return [what for what, whose in self.events if whose == key]
+        return [event for event, run in self.events if run == key]
 
 
 def config_of(seed=1, act="behave", **settings):
@@ -39,7 +39,7 @@ def store_of(folder):
     return ResultStore(folder / "results.sqlite")
 
 
-def plays(folder):
-    """[key, process, GPU] of every time that a run was played."""
-    file = folder / "runs" / "plays.txt"
+def executions(folder):
+    """Return [key, process, GPU] of every execution of a run."""
+    file = folder / "runs" / "executions.txt"
     return [line.split() for line in file.read_text().splitlines()] if file.exists() else []

@@ -1,4 +1,4 @@
-"""Runs small enough to work out by hand: two clients, two classes, two rounds."""
+"""Stored runs small enough to compute by hand: two clients, two classes, two rounds."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ VERSIONS = {"python": "3.11.0", "fedcopl": "0.1.0"}
 
 
 def outcome_of(config: RunConfig, final: float | None = 0.75) -> Outcome:
-    """A run that ends at `final`, from 0.5 without training, and was best in its last round."""
+    """Return a run from 0.5 without training to `final`, which is its best round."""
     return Outcome(
         name=config.name,
         seed=config.seed,

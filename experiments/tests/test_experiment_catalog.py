@@ -1,10 +1,11 @@
-"""Each table and figure is made of the runs it should be made of."""
+"""Each table and figure has the right runs."""
 
 import re
 from pathlib import Path
 
 import pytest
 
+from fake_outcomes import DEMO, PAPER, SMOKE
 from fedcopl.config import AS_PUBLISHED, RunConfig, is_as_published
 from fedcopl.errors import ConfigError
 from fedcopl.labelers import LABELERS
@@ -12,17 +13,16 @@ from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.base import Method
 from fedcopl_experiments.experiment_catalog import ALIASES, ENTRIES, EXPERIMENTS, find_experiments, runs_of
 from fedcopl_experiments.flat_settings import flat
-from fedcopl_experiments.grid_methods import grid_methods, lone_methods
+from fedcopl_experiments.grid_methods import grid_methods, untrained_methods
 from fedcopl_experiments.run_key import run_key
-from fedcopl_experiments.scales import Stage, check_datasets, find_scale
-from made_up_outcomes import DEMO, PAPER, SMOKE
+from fedcopl_experiments.scales import ExperimentSetup, find_scale
 
 TEN = ("dtd", "resisc45", "cifar10", "cifar100")
 
 
-def configs(name, stage, **where):
-    """The settings of an experiment's cells, by row."""
-    cells = [cell for cell in EXPERIMENTS[name].cells(stage) if all(getattr(cell, k) == v for k, v in where.items())]
+def configs(name, setup, **where):
+    """Return the settings of an experiment's cells, by row."""
+    cells = [cell for cell in EXPERIMENTS[name].cells(setup) if all(getattr(cell, k) == v for k, v in where.items())]
     return {cell.row: cell.configs[0] for cell in cells}
 
 
@@ -35,12 +35,12 @@ def test_there_is_a_name_for_each_table_and_figure():
     assert [e.name for e in find_experiments(["table10", "sweep-tau"])] == ["table10", "table11", "fig-tau"]
 
 
-def test_an_unknown_name_is_answered_with_the_nearest():
+def test_unknown_name_suggests_the_nearest():
     with pytest.raises(ConfigError, match=r"tabel1: there is no such table or figure .*did you mean table1"):
         find_experiments(["tabel1"])
 
 
-def test_paper_means_the_papers_settings():
+def test_scale_paper_has_the_papers_settings():
     for dataset in (*TEN, "cub200", "ucf101"):
         config = PAPER.config(dataset)
         assert config.model.backbone == "ViT-B/32"
@@ -50,10 +50,10 @@ def test_paper_means_the_papers_settings():
         assert (config.train.batch, config.train.lr, config.train.momentum) == (64, 0.1, 0.9)
         assert config.sharing.participation == 1.0
         assert (config.data.source, config.data.path) == (dataset, f"data/{dataset}")
-    assert find_scale("paper").trials == 3
+    assert find_scale("paper").seeds == 3
 
 
-def test_nothing_but_what_is_named_differs_from_the_defaults_at_paper_scale():
+def test_scale_paper_differs_from_the_defaults_only_in_named_settings():
     chosen = {"name", "data.source", "data.path", "model.backbone", "evaluation.every", "evaluation.everywhere"}
     chosen |= set(AS_PUBLISHED)  # and of FPL and CPL the reading, see above
     config, usual = flat(PAPER.config("dtd").model_dump()), flat(RunConfig().model_dump())
@@ -78,14 +78,14 @@ def test_table1_has_both_skews_of_all_six():
 
 
 @pytest.mark.parametrize("table", ["table1", "table2", "table4", "table8"])
-def test_zero_shot_beside_the_papers_is_counted_over_all_test_images(table):
+def test_zero_shot_in_paper_tables_is_over_all_test_images(table):
     # As the paper's must be: it has the same number under every skew.
     measures = {cell.row[0]: cell.measure for cell in EXPERIMENTS[table].cells(PAPER)}
     assert measures.pop("CLIP") == "zero_shot_of_all"
     assert set(measures.values()) == {"final"}
 
 
-def test_baselines_of_the_papers_tables_label_sure_images_first_and_the_grid_to_the_letter():
+def test_label_rules_of_the_papers_tables_and_of_the_grid():
     for name, among, likeliest in (("table1", "sure", True), ("table9", "sure", True), ("grid", "all", False)):
         read = [c for cell in EXPERIMENTS[name].cells(DEMO) for c in cell.configs]
         baselines = [c.labels for c in read if c.labeler != "copl"]
@@ -100,14 +100,14 @@ def test_table2_is_the_quantity_skew():
 def test_other_backbones():
     assert {c.model.backbone for c in configs("table4", PAPER).values()} == {"ViT-B/16"}
     assert {c.model.backbone for c in configs("table8", PAPER).values()} == {"RN50"}
-    mine = Stage(find_scale("paper"), backbone="ViT-L/14")
+    mine = ExperimentSetup(find_scale("paper"), backbone="ViT-L/14")
     assert {c.model.backbone for c in configs("table4", mine).values()} == {"ViT-L/14"}
     assert PAPER.is_paper
     assert not mine.is_paper
     assert not DEMO.is_paper
 
 
-def test_the_ablations_switch_what_their_rows_say():
+def test_ablation_rows_switch_their_settings():
     for row, config in configs("table5", DEMO).items():
         labels = config.labels
         switches = (labels.confidence_filter, labels.entropy_filter, labels.global_allocation)
@@ -116,7 +116,7 @@ def test_the_ablations_switch_what_their_rows_say():
     assert aggregated == {("-", "-"): "none", ("✓", "✓"): "both", ("✓", "-"): "text", ("-", "✓"): "visual"}
 
 
-def test_the_sweeps_move_one_level_each():
+def test_each_sweep_changes_one_level():
     for name, moved, kept in (
         ("table10", "confidence_quantile", "entropy_quantile"),
         ("table11", "entropy_quantile", "confidence_quantile"),
@@ -129,8 +129,10 @@ def test_the_sweeps_move_one_level_each():
 
 
 def test_the_figures_about_clients():
-    crowds = {int(cell.column[1]): cell.configs[0].data.clients for cell in EXPERIMENTS["fig-clients"].cells(PAPER)}
-    assert crowds == {5: 5, 10: 10, 30: 30, 50: 50}
+    client_counts = {
+        int(cell.column[1]): cell.configs[0].data.clients for cell in EXPERIMENTS["fig-clients"].cells(PAPER)
+    }
+    assert client_counts == {5: 5, 10: 10, 30: 30, 50: 50}
     cells = EXPERIMENTS["fig-participation"].cells(PAPER)
     assert {cell.column[1]: cell.configs[0].sharing.participation for cell in cells} == {"0.5": 0.5, "0.8": 0.8, "1": 1}
 
@@ -138,29 +140,31 @@ def test_the_figures_about_clients():
 def test_the_grid_has_every_method_and_its_bounds():
     cells = EXPERIMENTS["grid"].cells(DEMO)
     trained = {name for name in METHODS if choose_method(RunConfig(method=name)).trains}
-    alone = {method.name: method.title for method in lone_methods()}
-    # another spelling; what answers alone, untrained; and priors on zero-shot CLIP
-    assert {cell.configs[0].method for cell in cells} == trained - {"fedopt"} | set(alone) | {"priors"}
-    untrained = [cell for cell in cells if cell.row[0] in alone.values() and cell.column[0] != "cost"]
-    assert {cell.column for cell in untrained} == {("no labeler", "as published"), ("no labeler", "+ priors")}
-    rows = configs("grid", DEMO, column=("no labeler", "as published"))
+    fitted = {method.name: method.title for method in untrained_methods()}
+    # without the other spelling of FedOTP; with the methods that fit a model to each site, and priors alone
+    assert {cell.configs[0].method for cell in cells} == trained - {"fedopt"} | set(fitted) | {"priors"}
+    untrained = [cell for cell in cells if cell.row[0] in fitted.values() and cell.column[0] != "cost"]
+    assert {cell.column for cell in untrained} == {("as published", "no labeler"), ("+ priors", "no labeler")}
+    rows = configs("grid", DEMO, column=("as published", "no labeler"))
     assert rows["Central + true labels",].options == {"labels": "truth"}
     unranked = {cell.row for cell in cells if not cell.ranked and cell.column[0] != "cost"}
     assert unranked == {("Central",), ("Central + true labels",)}
 
 
 def test_the_grid_has_every_labeler():
-    columns = {cell.column[0] for cell in EXPERIMENTS["grid"].cells(DEMO)}
-    assert columns == {labeler.title for labeler in LABELERS.values()} | {"no labeler", "cost"}
+    columns = {cell.column for cell in EXPERIMENTS["grid"].cells(DEMO) if cell.column[0] != "cost"}
+    titles = {labeler.title for labeler in LABELERS.values()} | {"no labeler"}
+    assert columns == {(variant, title) for variant in ("as published", "+ priors") for title in titles}
 
 
 def test_an_interrupted_grid_has_whole_columns():
-    labelers = [config.labeler for config in runs_of([EXPERIMENTS["grid"]], DEMO, [1])]
-    assert labelers == sorted(labelers, key=list(LABELERS).index)
+    runs = [run for run in runs_of([EXPERIMENTS["grid"]], DEMO, [1]) if run.method != "priors"]
+    order = [(run.priors.logit_bias, list(LABELERS).index(run.labeler)) for run in runs]
+    assert order == sorted(order)
 
 
 class Biased(Method):
-    """A method that nobody here has heard of."""
+    """A method outside the package."""
 
     title, words = "FedBias", {"text": "text prompts", "bias": "a bias for each class"}
 
@@ -176,17 +180,17 @@ class Untrained(Method):
     title, trains = "Nothing", False
 
 
-def test_a_new_method_is_in_the_grid_by_itself(monkeypatch):
+def test_new_method_gets_a_grid_row(monkeypatch):
     before = [method.title for method in grid_methods()]
     monkeypatch.setitem(METHODS, "fedbias", Biased)
-    monkeypatch.setitem(METHODS, "fed-bias", Biased)  # another spelling
+    monkeypatch.setitem(METHODS, "fed-bias", Biased)  # another name of the same method
     monkeypatch.setitem(METHODS, "pooled", Pooled)
     monkeypatch.setitem(METHODS, "untrained", Untrained)
     rows = list(dict.fromkeys(cell.row[0] for cell in EXPERIMENTS["grid"].cells(DEMO)))
-    alone = [method.title for method in lone_methods()]
+    fitted = [method.title for method in untrained_methods()]
     assert rows == [
         "CLIP",
-        *alone,
+        *fitted,
         "Central + true labels",
         *before[:-2],
         "FedBias",
@@ -201,9 +205,9 @@ def test_a_new_method_is_in_the_grid_by_itself(monkeypatch):
     assert not any(cell.ranked for cell in EXPERIMENTS["grid"].cells(DEMO) if cell.row == ("AllInOne",))
 
 
-def test_what_is_no_federation_stands_last():
+def test_methods_without_federation_come_last():
     assert [method.title for method in grid_methods()][-2:] == ["Local", "Central"]
-    assert [method.name for method in grid_methods() if method.can_know_truth] == ["central"]
+    assert [method.name for method in grid_methods() if method.accepts_true_labels] == ["central"]
 
 
 def test_the_papers_tables_do_not_grow_with_the_methods(monkeypatch):
@@ -212,16 +216,16 @@ def test_the_papers_tables_do_not_grow_with_the_methods(monkeypatch):
     assert {name: EXPERIMENTS[name].cells(PAPER) for name in before} == before
 
 
-@pytest.mark.parametrize("stage", [PAPER, DEMO, SMOKE], ids=lambda stage: stage.scale.name)
-def test_every_run_of_every_experiment_is_one_that_can_be_run(stage):
-    for config in runs_of(ENTRIES, stage, [1]):
+@pytest.mark.parametrize("setup", [PAPER, DEMO, SMOKE], ids=lambda setup: setup.scale.name)
+def test_every_run_has_valid_settings(setup):
+    for config in runs_of(ENTRIES, setup, [1]):
         choose_method(config)
 
 
-@pytest.mark.parametrize("stage", [PAPER, DEMO, SMOKE], ids=lambda stage: stage.scale.name)
-def test_every_cell_is_filled_once(stage):
+@pytest.mark.parametrize("setup", [PAPER, DEMO, SMOKE], ids=lambda setup: setup.scale.name)
+def test_every_cell_is_filled_once(setup):
     for experiment in ENTRIES:
-        keys = [(cell.block, cell.row, cell.column) for cell in experiment.cells(stage)]
+        keys = [(cell.block, cell.row, cell.column) for cell in experiment.cells(setup)]
         assert keys
         assert len(set(keys)) == len(keys)
 
@@ -249,62 +253,94 @@ def test_smoke_is_small():
     assert {(run.rounds, run.train.epochs) for run in runs} == {(1, 1)}
 
 
-def test_what_is_drawn_over_rounds_is_measured_in_every_round_and_the_rest_once():
+def test_only_runs_of_curves_are_measured_in_every_round():
     drawn = {run_key(c) for c in runs_of(find_experiments(["fig-accuracy"]), DEMO, [1])}
     for config in runs_of(ENTRIES, DEMO, [1]):
         assert config.evaluation.every == (1 if run_key(config) in drawn else config.rounds)
 
 
-def test_equal_settings_have_equal_names_and_a_name_tells_what_is_unusual():
+def test_names_list_the_changed_settings():
     assert DEMO.config("digits", changes={"sharing.aggregate": "visual"}) == DEMO.config("digits")
     config = DEMO.config("digits", changes={"sharing.aggregate": "both", "labels.entropy_filter": False})
     assert config.name == "fedcopl-copl-digits-aggregate-both-no-entropy-filter"
 
 
-def test_only_the_data_sets_that_were_asked_for():
-    stage = Stage(find_scale("paper"), ("cub200",))
-    assert {cell.column[0] for cell in EXPERIMENTS["table1"].cells(stage)} == {"CUB"}
-    assert EXPERIMENTS["fig-clients"].cells(stage) == []
-    with pytest.raises(ConfigError, match="--dataset: there is no data set 'birds'"):
-        check_datasets(["birds"])
+def test_only_the_given_data_sets():
+    setup = ExperimentSetup(find_scale("paper"), ("cub200",))
+    assert {cell.column[0] for cell in EXPERIMENTS["table1"].cells(setup)} == {"CUB"}
+    assert EXPERIMENTS["fig-clients"].cells(setup) == []
+    with pytest.raises(
+        ConfigError, match="--dataset: there is no data set 'birds', and no folder or file of this name"
+    ):
+        ExperimentSetup(find_scale("paper"), ("birds",)).check()
+    with pytest.raises(ConfigError, match="--backbone: birds: is not one of the data sets given by --dataset"):
+        ExperimentSetup(find_scale("paper"), ("cub200",), backbones={"birds": "RN50"}).check()
+
+
+def test_folders_and_features_are_blocks_of_the_grid(tmp_path):
+    (tmp_path / "birds").mkdir()
+    (tmp_path / "dtd.npz").touch()
+    given = ("digits", "birds", "dtd.npz")
+    setup = ExperimentSetup(find_scale("short"), given, folder=tmp_path, backbones={"birds": "models/own"})
+    setup.check()
+    cells = EXPERIMENTS["grid"].cells(setup)
+    blocks = {block: [cell for cell in cells if cell.block == block] for block in dict.fromkeys(c.block for c in cells)}
+    assert list(blocks) == ["digits, glyph-clip", "birds, own", "DTD, stored features"]
+    digits, birds, features = ([c for cell in block for c in cell.configs] for block in blocks.values())
+    assert {(c.data.source, c.model.backbone, c.train.batch) for c in digits} == {
+        ("digits", "glyph-clip", batch) for batch in (32, 64)
+    }
+    assert {(c.data.source, c.data.path, c.model.backbone, c.train.batch) for c in birds} == {
+        ("folder", str(tmp_path / "birds"), "models/own", 8)
+    }
+    file = str(tmp_path / "dtd.npz")
+    assert {(c.data.source, c.data.path, c.model.backbone) for c in features} == {("features", file, file)}
+    # By what they declare: images are encoded once, and class features depend on no array.
+    assert {c.method for c in features} == {"priors", "transclip", "stata", "bca", "fedclip", "fst"}
+
+
+def test_only_the_given_methods_and_labelers():
+    setup = ExperimentSetup(find_scale("short"), methods=("fst", "bca"), labelers=("upl", "copl"))
+    runs = runs_of([EXPERIMENTS["grid"]], setup, [1])
+    assert {(run.method, run.labeler) for run in runs} == {("bca", "copl"), ("fst", "copl"), ("fst", "upl")}
 
 
 def documented_runs(text):
-    """`186`, or where it grows with the methods `18 for each method, and 6`."""
+    """Parse `186`, or `18 for each method, and 6`."""
     each, more = re.fullmatch(r"(?:(\d+) for each method, and )?(\d+)", text).groups()
     return int(each or 0) * len(grid_methods()) + int(more)
 
 
-def count_of(name, stage):
-    return len(runs_of(find_experiments([name]), stage, range(stage.scale.trials)))
+def count_of(name, setup):
+    return len(runs_of(find_experiments([name]), setup, range(setup.scale.seeds)))
 
 
 @pytest.fixture(scope="module")
 def counts():
-    """How many runs each experiment has, as a demonstration and as in the paper."""
-    return {name: tuple(count_of(name, stage) for stage in (DEMO, PAPER)) for name in (*EXPERIMENTS, *ALIASES)}
+    """Number of runs of each experiment at the scales demo and paper."""
+    return {name: tuple(count_of(name, setup) for setup in (DEMO, PAPER)) for name in (*EXPERIMENTS, *ALIASES)}
 
 
 def test_the_document_counts_the_runs(counts):
     page = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w-]+)` \|[^|]*\| (\d[^|]*) \| (\d[^|]*) \|", page, re.M)
-    assert {name: tuple(map(documented_runs, told)) for name, *told in rows} == counts
+    assert {name: tuple(map(documented_runs, documented)) for name, *documented in rows} == counts
 
 
-def test_a_method_more_is_as_many_runs_more_as_documented(counts, monkeypatch):
+def test_runs_of_one_more_method_are_as_documented(counts, monkeypatch):
     monkeypatch.setitem(METHODS, "fedbias", Biased)
     for name, more in {"grid": (36, 216), "all": (36, 216)}.items():
-        now = (count_of(name, stage) for stage in (DEMO, PAPER))
+        now = (count_of(name, setup) for setup in (DEMO, PAPER))
         assert tuple(after - before for after, before in zip(now, counts[name], strict=True)) == more
 
 
-def test_priors_are_todays_defaults_and_the_rest_is_as_published():
-    published, todays = (configs("grid", DEMO, column=("FPL", word)) for word in ("as published", "+ priors"))
-    assert set(published) == set(todays) == {(method.title,) for method in grid_methods()}
+def test_variant_with_priors_has_the_defaults():
+    published, default_settings = (configs("grid", DEMO, column=(word, "FPL")) for word in ("as published", "+ priors"))
+    assert set(published) == set(default_settings) == {(method.title,) for method in grid_methods()}
     usual = flat(RunConfig().model_dump())
     for row, one in published.items():
         assert is_as_published(one)
-        before, after = flat(one.model_dump()), flat(todays[row].model_dump())
+        before, after = flat(one.model_dump()), flat(default_settings[row].model_dump())
         changed = {name for name in after if after[name] != before[name]} - {"name"}
         assert changed <= set(AS_PUBLISHED)
         assert all(after[name] == usual[name] for name in AS_PUBLISHED)

@@ -1,4 +1,4 @@
-"""What TensorBoard, MLflow and Weights & Biases read back."""
+"""Exports are read back by TensorBoard, MLflow and Weights & Biases."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def points(events):
     return [(event.step, round(event.value, 6)) for event in events]
 
 
-def test_tensorboard_reads_what_was_measured(tmp_path):
+def test_tensorboard_has_all_measurements(tmp_path):
     assert write_tensorboard(RUNS, tmp_path) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first-k1", "run-k2"]
     first = board(tmp_path / "first-k1")
@@ -42,7 +42,7 @@ def test_tensorboard_reads_what_was_measured(tmp_path):
     assert [event.wall_time - first.Scalars("macro")[0].wall_time for event in first.Scalars("macro")] == [0, 1, 3]
 
 
-def test_tensorboard_knows_the_settings(tmp_path):
+def test_tensorboard_has_the_settings(tmp_path):
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
     write_tensorboard(RUNS, tmp_path)
@@ -61,7 +61,7 @@ def test_tensorboard_shows_a_run_written_twice_once(tmp_path):
     assert points(board(tmp_path / "first-k1").Scalars("macro")) == MACRO
 
 
-def test_a_hostile_name_stays_in_the_folder(tmp_path):
+def test_hostile_name_stays_in_the_folder(tmp_path):
     run = stored("../../k")
     write_tensorboard([replace(run, settings=dict(run.settings) | {"name": "../../../evil"})], tmp_path / "board")
     assert [path.name for path in tmp_path.iterdir()] == ["board"]
@@ -82,7 +82,7 @@ def test_tensorboard_needs_no_torch(tmp_path):
 
 @pytest.fixture(scope="module")
 def mlflow_folder(tmp_path_factory):
-    """Written twice, the second time with one more run."""
+    """A database that was written twice, the second time with one more run."""
     folder = tmp_path_factory.mktemp("mlflow") / "it's here"
     assert write_mlflow(RUNS[:1], folder) == 1
     assert write_mlflow(RUNS, folder) == 1
@@ -99,7 +99,7 @@ def client(mlflow_folder):
 
 
 @pytest.mark.slow
-def test_mlflow_reads_what_was_measured(client):
+def test_mlflow_has_all_measurements(client):
     experiment = client.get_experiment_by_name("fedcopl")
     runs = {run.data.tags["fedcopl.key"]: run for run in client.search_runs([experiment.experiment_id])}
     assert set(runs) == {"k1", "k2"}
@@ -115,7 +115,7 @@ def test_mlflow_reads_what_was_measured(client):
 
 
 @pytest.mark.slow
-def test_half_a_run_in_mlflow_is_written_anew(client, mlflow_folder):
+def test_incomplete_mlflow_run_is_written_again(client, mlflow_folder):
     experiment = client.get_experiment_by_name("fedcopl").experiment_id
     half = client.create_run(experiment, tags={"fedcopl.key": "k9"}).info.run_id
     assert write_mlflow([stored("k9")], mlflow_folder) == 1
@@ -124,7 +124,7 @@ def test_half_a_run_in_mlflow_is_written_anew(client, mlflow_folder):
     assert run.info.status == "FINISHED"
 
 
-def test_mlflow_is_told_not_to_report_to_its_makers(tmp_path, monkeypatch):
+def test_mlflow_telemetry_is_off(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY", raising=False)
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError):
@@ -133,14 +133,14 @@ def test_mlflow_is_told_not_to_report_to_its_makers(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_database_that_is_none(tmp_path):
+def test_file_that_is_no_mlflow_database(tmp_path):
     (tmp_path / "mlflow.db").write_text("no database " * 100)
     with pytest.raises(RunFolderError, match=r"mlflow\.db: cannot be written for MLflow: .*not a database"):
         write_mlflow(RUNS, tmp_path)
 
 
 def offline_records(file):
-    """What is in a .wandb file: a log as LevelDB's, in blocks of 32 kB, after a header of 7 bytes."""
+    """Read a .wandb file: a log in LevelDB's format, in blocks of 32 kB, after a header of 7 bytes."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     content, at, message = file.read_bytes(), 7, b""
@@ -157,7 +157,7 @@ def offline_records(file):
 
 
 @pytest.mark.slow
-def test_wandb_has_what_was_measured_without_a_network(tmp_path, monkeypatch):
+def test_wandb_has_all_measurements_without_a_network(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "online")  # whatever is set: nothing is sent
     assert write_wandb(RUNS[:1], tmp_path) == 1
     assert write_wandb(RUNS, tmp_path) == 1  # what is there is not written twice, a failed run not at all
@@ -185,7 +185,7 @@ WRITERS = {"tensorboard": write_tensorboard, "mlflow": write_mlflow, "wandb": wr
 
 
 @pytest.mark.parametrize(("extra", "write"), WRITERS.items(), ids=WRITERS)
-def test_without_the_extra_it_is_one_line(tmp_path, monkeypatch, write, extra):
+def test_missing_extra_is_one_line(tmp_path, monkeypatch, write, extra):
     for module in [name for name in sys.modules if name.split(".")[0] == extra]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, extra, None)
@@ -196,7 +196,7 @@ def test_without_the_extra_it_is_one_line(tmp_path, monkeypatch, write, extra):
 
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
-def test_a_folder_that_cannot_be_made(tmp_path, write):
+def test_folder_that_cannot_be_created(tmp_path, write):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match="cannot be written"):
         write(RUNS, tmp_path / "file" / "out")

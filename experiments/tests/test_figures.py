@@ -1,4 +1,4 @@
-"""Figures: the numbers they show are worked by hand, and the same numbers give the same files."""
+"""Figures: numbers computed by hand, and reproducible files."""
 
 import csv
 import io
@@ -7,25 +7,25 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fake_outcomes import DEMO, NOTHING, PAPER, SMOKE, FakeOutcomes
 from fedcopl.run.record import Drift, RefreshRecord, RoundRecord
 from fedcopl_experiments.experiment_catalog import ENTRIES, EXPERIMENTS
 from fedcopl_experiments.figure_drawing import draw_heat_maps, draw_lines
 from fedcopl_experiments.figure_panels import PartitionMap, build_heat_maps, build_panels, panels_csv
-from made_up_outcomes import DEMO, NOTHING, PAPER, SMOKE, MadeUp
 
 REFRESHES = (RefreshRecord(round=0, pseudo_label_accuracy=0.75),)
 CURVES = [e for e in ENTRIES if e.kind == "figure" and e.name != "fig-partition"]
 
 
-def panels(name, stage, rule, seeds=(1,), **more):
-    return build_panels(EXPERIMENTS[name], stage, MadeUp(rule, **more), seeds)
+def panels(name, setup, rule, seeds=(1,), **more):
+    return build_panels(EXPERIMENTS[name], setup, FakeOutcomes(rule, **more), seeds)
 
 
 def lines(panel):
     return {(line.name, line.variant): line for line in panel.lines}
 
 
-def test_accuracy_over_the_rounds_with_zero_shot_beside_it():
+def test_accuracy_over_rounds_includes_zero_shot():
     # Made-up runs have 62.5 % after the first round, `final` after the second, 50 % without training.
     [panel] = panels("fig-accuracy", DEMO, lambda config: 0.75 if config.seed == 1 else 0.85, (1, 2))
     ours = lines(panel)["FedCoPL", ""].points
@@ -46,7 +46,7 @@ def test_accuracy_over_the_number_of_clients():
     assert panel.ticks == (5, 10, 30, 50)
 
 
-def test_what_the_papers_tables_say_of_a_figure_stands_beside_ours():
+def test_figures_show_the_papers_numbers():
     first = panels("fig-clients", PAPER, lambda config: None)[0]
     assert first.title == "DTD"
     assert lines(first)["FedCoPL", ""].paper == ((10, 60.89),)  # table 1; the figure's other points are in no table
@@ -58,9 +58,9 @@ def test_what_the_papers_tables_say_of_a_figure_stands_beside_ours():
     assert len(lines(tau)["CIFAR10", ""].paper) == 15
 
 
-def test_digits_are_never_drawn_beside_the_paper():
+def test_figures_of_digits_show_no_paper_numbers():
     for experiment in CURVES:
-        made = build_panels(experiment, DEMO, MadeUp(lambda config: 0.5, refreshes=REFRESHES), (1,))
+        made = build_panels(experiment, DEMO, FakeOutcomes(lambda config: 0.5, refreshes=REFRESHES), (1,))
         assert made
         assert all(not line.paper for panel in made for line in panel.lines)
 
@@ -83,7 +83,7 @@ def test_pseudo_labels_with_and_without_global_allocation():
     assert panel.up == "pseudo label accuracy (%)"
 
 
-def test_nothing_stored_is_nothing_to_draw():
+def test_no_panels_without_stored_runs():
     assert build_panels(EXPERIMENTS["fig-clients"], DEMO, NOTHING, (1,)) == []
 
 
@@ -96,13 +96,13 @@ def test_the_partition_of_every_skew():
     assert (maps[2].counts > 0).sum() == 10  # two classes each
 
 
-def test_a_data_set_that_is_not_there_has_no_partition():
+def test_missing_data_set_has_no_partition():
     assert build_heat_maps(EXPERIMENTS["fig-partition"], PAPER, seed=1) == []
 
 
 @pytest.mark.parametrize("experiment", CURVES, ids=lambda experiment: experiment.name)
-def test_every_figure_is_drawn_in_three_forms(experiment, tmp_path):
-    made = build_panels(experiment, SMOKE, MadeUp(lambda config: 0.5, refreshes=REFRESHES), (1, 2))
+def test_every_figure_has_three_formats(experiment, tmp_path):
+    made = build_panels(experiment, SMOKE, FakeOutcomes(lambda config: 0.5, refreshes=REFRESHES), (1, 2))
     files = draw_lines(made, tmp_path / experiment.name)
     assert [file.name for file in files] == [f"{experiment.name}.{kind}" for kind in ("pdf", "svg", "png")]
     assert files[0].read_bytes().startswith(b"%PDF")
@@ -119,7 +119,7 @@ def test_the_same_numbers_give_the_same_bytes(tmp_path):
     assert b"CreationDate" not in once[0].read_bytes()
 
 
-def test_class_names_that_look_like_formulas_are_names(tmp_path):
+def test_class_names_are_not_parsed_as_formulas(tmp_path):
     maps = [PartitionMap("three images", np.array([[3, 0], [0, 2]]), (r"$\frac{", "$_^"))] * 2
     files = draw_heat_maps(maps, tmp_path / "map")
     assert [file.suffix for file in files] == [".pdf", ".svg", ".png"]

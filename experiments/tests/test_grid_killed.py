@@ -1,4 +1,4 @@
-"""Grids that are stopped rudely: real processes, real signals."""
+"""Killed grids: real processes, real signals."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import pytest
 from fedcopl.config import RunConfig
 from fedcopl.run.folder import read_finished
 from fedcopl_experiments.run_key import run_key
-from grid_tools import Diary, plays, store_of
+from grid_tools import RecordingWatcher, executions, store_of
 from waiting import until
 
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 sys.path += sys.argv[2:]
 import fake_simulation
-from grid_tools import Diary, config_of
+from grid_tools import RecordingWatcher, config_of
 from fedcopl.errors import FedCoPLError
 from fedcopl_experiments import grid_runner, grid_workers, run_key
 from fedcopl_experiments.grid_runner import run_grid
@@ -30,7 +30,7 @@ grid_workers.START = fake_simulation.START
 run_key.code_version = grid_runner.code_version = lambda: fake_simulation.CODE
 runs = [config_of(1), config_of(2, "compute forever"), config_of(3, "compute forever")]
 try:
-    run_grid(runs, Path(sys.argv[1]), jobs=2, watcher=Diary())
+    run_grid(runs, Path(sys.argv[1]), jobs=2, watcher=RecordingWatcher())
 except FedCoPLError as error:
     print(error, file=sys.stderr)
     sys.exit(error.exit_code)
@@ -38,7 +38,7 @@ except FedCoPLError as error:
 
 
 def is_running(process):
-    """Whether it exists and is no zombie waiting for its parent."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
@@ -47,13 +47,13 @@ def is_running(process):
 
 @pytest.fixture
 def busy_grid(tmp_path):
-    """A grid in a process group of its own, with one run done and two workers that would compute for ever."""
+    """Start a grid in its own process group, with one run finished and two workers that compute forever."""
     command = [sys.executable, "-c", SCRIPT, str(tmp_path), *TESTS]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    while len(plays(tmp_path)) < 3:
+    while len(executions(tmp_path)) < 3:
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.02)
-    yield process, {int(worker) for _, worker, *_ in plays(tmp_path)}
+    yield process, {int(worker) for _, worker, *_ in executions(tmp_path)}
     process.kill()
     process.wait()
     process.stderr.close()
@@ -71,12 +71,12 @@ def test_workers_die_with_a_grid_that_is_killed(busy_grid):
     wait_until_gone(workers)
 
 
-def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(busy_grid, tmp_path):
+def test_ctrl_c_stops_cleanly_and_prints_how_to_continue(busy_grid, tmp_path):
     process, workers = busy_grid
     os.killpg(process.pid, signal.SIGINT)  # as the terminal does: the workers get it too
     _, said = process.communicate()
     assert process.returncode == 130
-    assert said == "stopped with 1 of 3 runs done; the same command goes on from there\n"
+    assert said == "stopped with 1 of 3 runs done; the same command continues\n"
     assert not any(is_running(worker) for worker in workers)
     assert [run.status for run in store_of(tmp_path).runs()] == ["done"]  # a stop is no failure
 
@@ -93,7 +93,7 @@ print(run_grid([real_config()], Path(sys.argv[1]), watcher=RealDiary()), flush=T
 """
 
 
-class RealDiary(Diary):
+class RealDiary(RecordingWatcher):
     def progressed(self, key, round, rounds):
         print("round", round, flush=True)
 
@@ -105,7 +105,7 @@ def real_config():
 
 
 def accuracies(folder):
-    """Everything measured, of every round: all but the clock."""
+    """Return all measurements of every round except times."""
     outcome = read_finished(folder)
     kinds = ("macro", "weighted", "everywhere", "clients", "loss", "recall")
     return [outcome.zero_shot, *([getattr(record, kind) for kind in kinds] for record in outcome.rounds)]
@@ -116,7 +116,7 @@ def start(folder):
 
 
 def wait_for_round(process, number):
-    """Until so many rounds are done: while this is read, the next one has begun."""
+    """Wait until this number of rounds is finished; the next one has then begun."""
     for line in process.stdout:
         if line == f"round {number}\n":
             return
@@ -127,7 +127,7 @@ def children(process):
     return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
-def test_kill_9_of_anybody_at_any_moment_changes_no_result(tmp_path):
+def test_kill_9_at_any_moment_changes_no_result(tmp_path):
     from fedcopl.simulation.simulate import simulate
 
     folder, key = tmp_path / "disturbed", run_key(real_config())
@@ -148,7 +148,7 @@ def test_kill_9_of_anybody_at_any_moment_changes_no_result(tmp_path):
 
     third = start(folder)
     said = third.communicate()[0]
-    assert "round 0\n" not in said  # it went on, and did not begin anew
+    assert "round 0\n" not in said  # resumed, not started again
     assert "failed={}" in said
 
     simulate(real_config(), tmp_path / "undisturbed")

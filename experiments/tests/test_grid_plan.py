@@ -1,19 +1,19 @@
-"""What is said before anything is played."""
+"""Plans of grids, printed before any run."""
 
 import pytest
 
+from fake_outcomes import DEMO, PAPER
 from fedcopl_experiments import grid_plan
 from fedcopl_experiments.experiment_catalog import find_experiments, runs_of
 from fedcopl_experiments.grid_plan import make_plan, missing
 from fedcopl_experiments.run_key import run_key
 from fedcopl_experiments.store import ResultStore
-from made_up_outcomes import DEMO, PAPER
 from stored_runs import failed, stored
 
 
 @pytest.fixture(autouse=True)
 def steady_machine(monkeypatch):
-    """Without a GPU, and of one speed: 0.01 s for an encoded image, 0.5 s for a training step."""
+    """Use a machine without a GPU and of fixed speed: 0.01 s per encoded image, 0.5 s per training step."""
     monkeypatch.setattr(grid_plan, "devices", list)
     monkeypatch.setattr(grid_plan, "_measure", lambda config: (0.01, 0.5))
 
@@ -23,20 +23,20 @@ def store(tmp_path):
     return ResultStore(tmp_path / "results.sqlite")
 
 
-def ablation(stage=DEMO):
-    return runs_of(find_experiments(["table5"]), stage, [1])
+def ablation(setup=DEMO):
+    return runs_of(find_experiments(["table5"]), setup, [1])
 
 
-def test_done_failed_and_to_play(store):
+def test_statuses_of_planned_runs(store):
     first, second, *_ = configs = ablation()
     store.record(stored(run_key(first), **first.model_dump()))
     store.record(failed(run_key(second)))
     made = make_plan(configs, store)
-    assert [run.status for run in made.runs] == ["done", "failed before", "to play", "to play", "to play"]
-    assert len(made.to_play) == 4
+    assert [run.status for run in made.runs] == ["done", "failed before", "to run", "to run", "to run"]
+    assert len(made.to_run) == 4
 
 
-def test_times_are_those_of_like_runs(store):
+def test_expected_times_are_of_similar_runs(store):
     first, *_ = configs = ablation()
     store.record(stored(run_key(first), **first.model_dump()))  # 3 s for 10 rounds of 4 epochs
     short = first.model_copy(update={"rounds": 5})
@@ -45,7 +45,7 @@ def test_times_are_those_of_like_runs(store):
     assert whole == pytest.approx([3] * 5, rel=0.15)  # one of them is measured after every round
     assert half == pytest.approx(1.5, rel=0.1)  # zero-shot is looked at once, in few rounds as in many
     assert made.seconds(jobs=2) == pytest.approx((sum(whole[1:]) + half) / 2)
-    assert all(run.likes == 1 for run in made.runs)
+    assert all(run.similar_runs == 1 for run in made.runs)
 
 
 def test_a_method_without_stored_runs_is_measured(store):
@@ -54,20 +54,20 @@ def test_a_method_without_stored_runs_is_measured(store):
     for run in (other, frozen):
         work = grid_plan._workload(run.config)
         assert run.seconds == pytest.approx(0.01 * work.encoded + 0.5 * work.steps)
-        assert run.likes == 0
+        assert run.similar_runs == 0
     assert grid_plan._workload(frozen.config).encoded == 1198 + 599  # every image is encoded once
 
 
-def test_a_stored_run_of_a_method_that_is_no_more_counts_for_nothing(store):
+def test_stored_run_of_a_removed_method_is_ignored(store):
     store.record(stored("a", method="fedgone"))
     [run] = make_plan([DEMO.config("digits")], store).runs
-    assert run.likes == 0
+    assert run.similar_runs == 0
 
 
 def test_without_its_model_or_data_the_time_is_unknown(store):
     made = make_plan([PAPER.config("dtd"), DEMO.config("digits")], store)
     paper, digits = made.runs
-    assert paper.seconds is None and paper.likes == 0
+    assert paper.seconds is None and paper.similar_runs == 0
     assert made.seconds(jobs=1) == digits.seconds
 
 
@@ -75,7 +75,7 @@ def test_the_demo_needs_nothing():
     assert list(missing(ablation())) == []
 
 
-def test_what_the_paper_needs_is_named(monkeypatch, tmp_path):
+def test_missing_data_and_models_of_the_paper_are_listed(monkeypatch, tmp_path):
     for variable in ("HOME", "HF_HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(variable, str(tmp_path))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
@@ -96,7 +96,7 @@ def test_a_model_in_a_cache_is_not_missing(monkeypatch, tmp_path):
     assert not any(line.startswith("model:") for line in missing([PAPER.config("dtd")]))
 
 
-def test_a_model_that_nobody_knows_is_named():
+def test_unknown_model_is_listed():
     config = DEMO.config("digits")
     strange = config.model_copy(update={"model": config.model.model_copy(update={"backbone": "ViT-B/33"})})
     assert any(line.startswith("model: ViT-B/33: no such file") for line in missing([strange]))

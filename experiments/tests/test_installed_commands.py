@@ -13,18 +13,18 @@ COMMANDS = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]["entr
 HEAVY = ("torch", "matplotlib", "flwr", "sklearn", "scipy", "numpy")
 
 
-def test_there_are_two():
+def test_two_commands_are_installed():
     assert set(COMMANDS) == {"reproduce", "results"}
 
 
 @pytest.mark.parametrize("target", COMMANDS.values(), ids=COMMANDS)
-def test_a_command_is_there_and_says_what_it_does(target):
+def test_command_is_installed_with_help(target):
     module, name = target.split(":")
     assert getattr(import_module(module), name).__doc__
 
 
 @pytest.mark.parametrize("target", COMMANDS.values(), ids=COMMANDS)
-def test_loading_a_command_is_light(target):
+def test_command_loads_without_torch(target):
     # Every `fedcopl --help` loads it.
     script = f"import sys, {target.split(':')[0]}; print(*sorted(set({HEAVY}) & set(sys.modules)))"
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout

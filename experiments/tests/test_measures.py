@@ -1,16 +1,16 @@
-"""Which number of a run a table or a figure reads: all of a run's numbers differ here, so a mix-up shows."""
+"""Measures read the right number of a run; all numbers of the test's run differ."""
 
 from dataclasses import replace
 
 import pytest
 
+from fake_outcomes import DEMO
 from fedcopl.config import RunConfig
 from fedcopl.run.record import Drift, Measured, Outcome, RefreshRecord, RoundRecord
 from fedcopl_experiments.experiment_catalog import EXPERIMENTS
 from fedcopl_experiments.measures import CURVES, NUMBERS
 from fedcopl_experiments.result_tables import build_table
 from fedcopl_experiments.store.stored_run import headline
-from made_up_outcomes import DEMO
 
 
 def round_of(number, macro, weighted, everywhere, **more):
@@ -68,7 +68,7 @@ def test_a_round_that_was_not_measured_is_neither_final_nor_in_a_curve():
     assert len(CURVES["accuracy"](unmeasured)) == 3
 
 
-def test_a_table_shows_the_last_rounds_macro():
+def test_table_shows_macro_of_the_last_round():
     class OneRun:
         def outcome(self, config: RunConfig):
             return replace(RUN, settings=config.model_dump())
@@ -80,7 +80,7 @@ def test_a_table_shows_the_last_rounds_macro():
         assert not [mean for mean in ours if mean in map(pytest.approx, (61, 62, 70, 71, 72))], name
 
 
-def test_a_list_of_runs_tells_final_and_best_apart():
+def test_final_and_best_are_distinct():
     numbers = headline(RUN)
     assert [numbers[f"final.{kind}"] for kind in ("macro", "weighted", "global")] == [0.60, 0.61, 0.62]
     assert [numbers[f"best.{kind}"] for kind in ("macro", "weighted", "global")] == [0.70, 0.71, 0.72]

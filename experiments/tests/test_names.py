@@ -1,4 +1,4 @@
-"""A name means one thing, in this package and in `fedcopl`."""
+"""Names are unique in this package and in `fedcopl`."""
 
 import ast
 from collections import Counter
@@ -19,13 +19,13 @@ def classes(folder):
     return [node.name for tree in trees(folder) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
 
 
-def test_a_class_has_a_name_of_its_own():
+def test_class_names_are_unique():
     ours = Counter(classes(OURS))
     assert [name for name, times in ours.items() if times > 1] == []
     assert ours.keys() & set(classes(THEIRS)) == set()
 
 
-def test_no_file_is_called_like_another():
+def test_file_names_are_unique():
     files = Counter(path.name for folder in (OURS, THEIRS) for path in folder.rglob("*.py"))
     assert [path.name for path in OURS.rglob("*.py") if files[path.name] > 1 and path.name != "__init__.py"] == []
 
@@ -37,5 +37,5 @@ def names(tree):
                 yield name
 
 
-def test_nothing_is_called_by_a_word_of_many_meanings():
+def test_no_vague_names():
     assert {name for tree in trees(OURS) for name in names(tree) if name.strip("_") in VAGUE} == set()

@@ -1,4 +1,4 @@
-"""The paper's tables agree with themselves and each other, except where we say that they do not."""
+"""The paper's tables are consistent, except for listed numbers."""
 
 from collections import defaultdict
 from decimal import Decimal
@@ -7,7 +7,7 @@ import pytest
 
 from fedcopl_experiments.experiment_catalog import EXPERIMENTS
 from fedcopl_experiments.paper_numbers import paper_tables
-from fedcopl_experiments.scales import Stage, find_scale
+from fedcopl_experiments.scales import ExperimentSetup, find_scale
 
 SIX = ("DTD", "RESISC45", "CUB", "UCF101", "CIFAR10", "CIFAR100")
 SKEWS = (("β = 0.1",), ("β = 0.05",))
@@ -15,7 +15,7 @@ CENT = Decimal("0.01")
 
 
 def value(name, row, column, block=""):
-    """As printed: two decimals, exactly."""
+    """Return a number as printed, with exactly two decimals."""
     number = paper_tables()[name].find(row, column, block)
     assert number is not None, (name, row, column)
     return Decimal(str(number.value)).quantize(CENT)
@@ -48,7 +48,7 @@ def test_every_table_has_as_many_numbers_as_in_print():
 
 @pytest.mark.parametrize("name", paper_tables())
 def test_every_number_has_its_cell_in_our_table(name):
-    cells = EXPERIMENTS[name].cells(Stage(find_scale("paper")))
+    cells = EXPERIMENTS[name].cells(ExperimentSetup(find_scale("paper")))
     assert [(cell.block, cell.row, cell.column) for cell in cells] == list(paper_tables()[name].numbers)
 
 
@@ -60,7 +60,7 @@ def test_averages_are_means_of_the_six(name, tails):
             assert abs(mean - value(name, row, ("Average", *tail))) <= Decimal("0.005"), (row, tail)
 
 
-def test_gains_are_differences_but_for_the_one_we_name():
+def test_gains_are_differences_except_a_listed_one():
     wrong = {}
     for row, column in ((row, column) for row in rows("table3") for column in columns("table3")):
         number = paper_tables()["table3"].find(row, column)
@@ -86,7 +86,7 @@ def test_bold_is_the_best_of_a_column_and_underlined_the_second(name):
 
 
 @pytest.mark.parametrize("name", ["table10", "table11"])
-def test_bold_is_the_best_of_a_sweep_but_for_the_one_we_name(name):
+def test_bold_is_the_best_of_a_sweep_except_a_listed_one(name):
     wrong = []
     for row in rows(name):
         numbers = [paper_tables()[name].find(row, column) for column in columns(name)]
@@ -138,7 +138,7 @@ def test_the_rn50_table_repeats_digits_of_vit_b_16():
 
 
 def shares(images):
-    """All accuracies that so many test images can have, as they are printed."""
+    """Return all accuracies that are possible with this number of test images, as printed."""
     return {(Decimal(100 * right) / images).quantize(CENT) for right in range(images + 1)}
 
 
@@ -148,7 +148,7 @@ def test_the_zero_shot_accuracy_of_dtd_belongs_to_the_official_split():
     assert printed not in shares(1692)
 
 
-def test_zero_shot_is_of_the_whole_test_set_but_for_the_numbers_we_name():
+def test_zero_shot_is_of_the_whole_test_set_except_listed_numbers():
     tested = {"DTD": 1880, "RESISC45": 25200, "CUB": 5794, "UCF101": 3783, "CIFAR10": 10000, "CIFAR100": 10000}
     zero_shot = [
         (name, column[0], number)

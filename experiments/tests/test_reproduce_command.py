@@ -1,4 +1,4 @@
-"""`fedcopl reproduce` as a person types it."""
+"""The command `fedcopl reproduce` from its arguments to its output."""
 
 import csv
 import os
@@ -23,7 +23,7 @@ COMMAND = [sys.executable, "-m", "fedcopl", "reproduce"]
 
 @pytest.fixture
 def typed(monkeypatch, capsys, tmp_path):
-    """Type a command here, in an empty folder; its exit code, and what it said."""
+    """Run a command in an empty folder; return its exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words):
@@ -35,7 +35,7 @@ def typed(monkeypatch, capsys, tmp_path):
     return run
 
 
-def test_without_a_name_it_lists_what_there_is(typed):
+def test_without_a_name_all_experiments_are_listed(typed):
     code, out, _ = typed()
     assert code == 0
     for name in ("table1", "table11", "fig-drift", "sweep-tau", "all"):
@@ -52,14 +52,14 @@ MISTAKES = {
     "a data set": (["table1", "--dataset", "birds"], "--dataset: there is no data set 'birds'"),
     "a data set of another table": (
         ["table4", "--scale", "paper", "--dataset", "cifar10"],
-        "--dataset: table4 has no part with cifar10",
+        "--dataset: table4 has no cells with cifar10",
     ),
     "a page": (["grid", "--update", "nowhere.md"], "--update: nowhere.md: cannot be read"),
 }
 
 
 @pytest.mark.parametrize(("words", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_one_line_before_any_work(typed, tmp_path, words, message):
+def test_user_error_is_one_line_before_any_run(typed, tmp_path, words, message):
     code, out, said = typed(*words)
     assert (code, out) == (2, "")
     assert said.startswith(f"fedcopl: {message}")
@@ -80,18 +80,18 @@ def test_no_seeds(text):
         read_seeds(text)
 
 
-def test_a_dry_run_lists_runs_cost_and_what_is_missing(typed, tmp_path):
+def test_dry_run_lists_runs_cost_and_missing_parts(typed, tmp_path):
     code, out, _ = typed("table5", "--scale", "paper", "--dataset", "dtd", "--dry-run")
     assert code == 0
     assert "fedcopl-copl-dtd-no-entropy-filter, dirichlet 0.1, ViT-B/32" in out
     assert "0 of 3" in out
-    assert "15 runs, 0 done, 15 to play\n" in out
+    assert "15 runs, 0 done, 15 to run\n" in out
     assert "times: 0 by stored runs, 0 measured here, 15 unknown" in out
     assert "missing: data: data/dtd: there is no such folder" in out
     assert list(tmp_path.iterdir()) == []
 
 
-def test_drawing_what_is_stored_needs_no_run(typed, tmp_path):
+def test_draw_only_runs_nothing(typed, tmp_path):
     code, out, _ = typed("table6", "fig-clients", "--draw-only", "--scale", "paper", "--dataset", "dtd")
     assert code == 0
     assert "47.34†" in out  # the paper's number, and that it is doubtful
@@ -100,33 +100,33 @@ def test_drawing_what_is_stored_needs_no_run(typed, tmp_path):
     assert not (tmp_path / "results/runs").exists()
 
 
-def test_a_figure_without_numbers_is_told(typed, tmp_path):
+def test_figure_without_numbers_is_reported(typed, tmp_path):
     _, out, _ = typed("fig-clients", "--draw-only")
     assert "fig-clients: nothing to draw yet" in out
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_failed_runs_are_told_at_the_end_and_the_rest_is_drawn(typed, tmp_path):
+def test_failed_runs_are_listed_and_the_rest_is_drawn(typed, tmp_path):
     code, out, said = typed("table6", "--scale", "paper", "--dataset", "dtd", "--seeds", "1", "--data", "nowhere")
     assert code == 1
     assert "4 of 4 runs failed; the same command tries them again:" in said
     assert "and 3 more: nowhere/dtd: there is no such folder" in said
     assert "Traceback" not in said
-    assert "–: 4 of 4 numbers are not there yet." in out
+    assert "–: 4 of 4 numbers have no run yet." in out
     assert "47.34†" in (tmp_path / "results/paper/table6.md").read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", [[], ["--jobs", "2"]], ids=["one run with two workers", "two runs at once"])
-def test_a_table_from_runs_to_files_and_nothing_is_played_twice(typed, tmp_path, jobs, monkeypatch):
+def test_table_from_runs_to_files_and_no_run_twice(typed, tmp_path, jobs, monkeypatch):
     monkeypatch.setenv("FEDCOPL_WORKERS", "2")
     words = ["table6", "fig-drift", "--scale", "smoke", *jobs]
     first = subprocess.run(
         [*COMMAND, *words], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     assert first.returncode == 0, first.stderr
-    assert "4 runs, 0 of them done already" in first.stderr
+    assert "4 runs, 0 of them finished before" in first.stderr
     assert "4/4" in first.stderr
     with (tmp_path / "results/smoke/table6.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -134,17 +134,17 @@ def test_a_table_from_runs_to_files_and_nothing_is_played_twice(typed, tmp_path,
     assert all(f"{float(row['mean']):.1f}" in first.stdout for row in rows)
     assert (tmp_path / "results/smoke/fig-drift.pdf").exists()
     code, again, said = typed(*words)
-    assert "4 runs, 4 of them done already" in said
+    assert "4 runs, 4 of them finished before" in said
     assert (code, again) == (0, first.stdout)
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path):
+def test_ctrl_c_prints_how_to_continue(tmp_path):
     process = subprocess.Popen([*COMMAND, "table2"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    assert "27 runs, 0 of them done already" in process.stderr.readline()
+    assert "27 runs, 0 of them finished before" in process.stderr.readline()
     os.kill(process.pid, signal.SIGINT)
     _, said = process.communicate()
     assert process.returncode == 130
-    assert "fedcopl: stopped with 0 of 27 runs done; the same command goes on from there" in said
+    assert "fedcopl: stopped with 0 of 27 runs done; the same command continues" in said
     assert "Traceback" not in said
 
 
@@ -152,7 +152,7 @@ def outcome(macro=0.5):
     return Outcome(rounds=(RoundRecord(round=0, macro=macro),), seconds=100.0)
 
 
-def test_plain_lines_tell_of_every_run():
+def test_one_line_for_every_run():
     console = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115
     lines = GridLineWatcher(console)
     lines.planned(3, 1)
@@ -162,12 +162,12 @@ def test_plain_lines_tell_of_every_run():
     lines.started("b", RunConfig(name="two"))
     lines.failed("b", "[red]no[/red]")
     said = console.export_text().splitlines()
-    assert said[0] == "3 runs, 1 of them done already"
+    assert said[0] == "3 runs, 1 of them finished before"
     assert said[1].startswith("2/3 one, dirichlet 0.1, glyph-clip, seed 4: accuracy 50.0 %, 2 min; about")
     assert said[2].startswith("3/3 two, dirichlet 0.1, glyph-clip, seed 1: failed: [red]no[/red]; about 0 s left")
 
 
-def test_bars_move_and_go_away():
+def test_progress_bars_advance_and_disappear():
     console = Console(file=open(os.devnull, "w"), width=120, force_terminal=True)  # noqa: SIM115
     with Progress(console=console) as progress:
         bars = GridBarWatcher(progress)
@@ -182,17 +182,17 @@ def test_bars_move_and_go_away():
         assert progress.tasks[0].completed == 2
 
 
-def test_no_bars_where_nobody_looks(capsys):
+def test_no_progress_bars_without_a_terminal(capsys):
     with watch() as watcher:
         assert isinstance(watcher, GridLineWatcher)
 
 
-def test_the_time_left_is_by_what_was_played_here(monkeypatch):
+def test_time_left_counts_runs_of_this_call_only(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("fedcopl_experiments.commands.grid_display.time.monotonic", lambda: now[0])
     tally = GridProgress()
     tally.plan(total=10, done_before=4)
-    assert tally.time_left == "time left unknown yet"
+    assert tally.time_left == "time left unknown"
     tally.start("a", RunConfig())
     tally.progress("a", 0.5)
     now[0] += 30  # half a run in half a minute: 5.5 runs are left

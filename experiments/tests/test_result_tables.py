@@ -1,4 +1,4 @@
-"""Tables: every number worked by hand from made-up runs."""
+"""Tables: every number computed by hand from fake runs."""
 
 import csv
 import io
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fake_outcomes import DEMO, NOTHING, PAPER, FakeOutcomes
 from fedcopl.run.record import Measured, RefreshRecord
 from fedcopl_experiments.experiment_catalog import ENTRIES, EXPERIMENTS
 from fedcopl_experiments.measures import SeedSample, StoredOutcomes
@@ -16,14 +17,13 @@ from fedcopl_experiments.result_tables import build_table
 from fedcopl_experiments.run_key import run_key
 from fedcopl_experiments.store import ResultStore
 from fedcopl_experiments.table_formats import latex, ours, signed, theirs, to_csv, to_latex, to_markdown
-from made_up_outcomes import DEMO, NOTHING, PAPER, MadeUp
 from stored_runs import failed, stored
 
 TABLES = [experiment for experiment in ENTRIES if experiment.kind != "figure"]
 
 
-def table(name, stage, rule, seeds=(1,), **more):
-    return build_table(EXPERIMENTS[name], stage, MadeUp(rule, **more), seeds)
+def table(name, setup, rule, seeds=(1,), **more):
+    return build_table(EXPERIMENTS[name], setup, FakeOutcomes(rule, **more), seeds)
 
 
 def entry(made, row, column, block=""):
@@ -42,7 +42,7 @@ def test_mean_and_spread_over_the_seeds():
     assert "Mean ± standard deviation over the seeds 1, 2, 3." in made.notes
 
 
-def test_every_number_says_what_ran():
+def test_every_number_names_what_ran():
     made = table("table2", DEMO, lambda config: 0.5)
     assert entry(made, ("PromptFL", "FPL"), ("digits",)).ran == "PromptFL + FPL (as published)"
     assert entry(made, ("CLIP", "-"), ("digits",)).ran == "CLIP"
@@ -52,24 +52,24 @@ def test_every_number_says_what_ran():
     assert row["ran"] == "FedCoPL (as published)"
     both = table("grid", DEMO, lambda config: 0.5)
     assert "All methods as published: without priors." not in both.notes
-    assert entry(both, ("PromptFL",), ("FPL", "as published")).ran == "PromptFL + FPL (as published)"
-    assert entry(both, ("PromptFL",), ("FPL", "+ priors")).ran == "PromptFL + FPL + priors"
+    assert entry(both, ("PromptFL",), ("as published", "FPL")).ran == "PromptFL + FPL (as published)"
+    assert entry(both, ("PromptFL",), ("+ priors", "FPL")).ran == "PromptFL + FPL + priors"
 
 
 def test_one_seed_has_no_spread():
     made = table("table2", DEMO, lambda config: 0.5)
     assert entry(made, ("FedCoPL", "CoPL"), ("digits",)).sample.std is None
-    assert "Of seed 1 alone." in made.notes
+    assert "Seed 1 only." in made.notes
 
 
-def test_the_papers_number_and_the_difference_stand_beside_ours():
+def test_paper_number_and_difference_are_shown():
     made = table("table1", PAPER, lambda config: 0.6)
     found = entry(made, ("FedCoPL", "CoPL"), ("DTD", "β = 0.1"))
     assert found.difference == pytest.approx(60 - 60.89)
     assert theirs(found, 2) == "60.89, −0.89"
 
 
-def test_digits_are_never_compared_with_the_paper():
+def test_tables_of_digits_show_no_paper_numbers():
     for experiment in TABLES:
         assert all(e.paper is None for e in build_table(experiment, DEMO, NOTHING, (1,)).entries)
 
@@ -80,12 +80,12 @@ def test_zero_shot_is_of_the_whole_test_set_as_in_the_paper(name):
     before = Measured(macro=2 / 3, weighted=0.5)
     made = table(name, DEMO, lambda config: 0.9, zero_shot=before)
     assert {e.sample.mean for row, entries in made.blocks[0].rows if row[0] == "CLIP" for e in entries} == {50}
-    assert "CLIP: of the whole test set, as in the paper; all else: mean over the clients." in made.notes
+    assert "CLIP: accuracy on the whole test set, as in the paper; the others: mean over the clients." in made.notes
 
 
-def test_zero_shot_of_the_grid_is_the_mean_over_the_clients_as_all_else():
+def test_zero_shot_of_the_grid_is_the_mean_over_clients():
     made = table("grid", DEMO, lambda config: 0.9, zero_shot=Measured(macro=0.25, weighted=0.5))
-    assert entry(made, ("CLIP",), ("no labeler", "as published")).sample.mean == 25
+    assert entry(made, ("CLIP",), ("as published", "no labeler")).sample.mean == 25
 
 
 def test_the_average_is_the_mean_over_the_data_sets_seed_by_seed():
@@ -112,7 +112,7 @@ def test_gains_are_counted_seed_by_seed():
     assert entry(made, ("PromptFL", "FPL"), ("digits",)).gain is None
 
 
-def test_the_best_two_of_a_column_are_marked_and_equals_alike():
+def test_best_two_of_a_column_are_marked_with_ties():
     final = {"promptfl": 0.70, "promptprox": 0.7004, "pfedprompt": 0.6, "fedotp": 0.65, "fedcopl": 0.1}
     made = table("table4", DEMO, lambda config: final[config.method])
     marks = {row[0]: entries[0].mark for row, entries in made.blocks[0].rows}
@@ -143,12 +143,12 @@ def test_bounds_are_not_marked():
         )
 
 
-def test_what_is_missing_is_a_dash_and_told():
+def test_missing_numbers_are_dashes_with_a_note():
     made = table("table5", DEMO, lambda config: None if config.labels.entropy_filter is False else 0.5, (1, 2))
     assert ours(entry(made, ("✓", "-", "✓"), ("digits",)), 1) == "–"
-    assert "–: 3 of 5 numbers are not there yet." in made.notes
+    assert "–: 3 of 5 numbers have no run yet." in made.notes
     half = table("table5", DEMO, lambda config: 0.5 if config.seed == 1 else None, (1, 2))
-    assert "5 numbers are of fewer seeds so far." in half.notes
+    assert "5 numbers have fewer seeds so far." in half.notes
 
 
 def test_doubtful_numbers_carry_a_dagger_and_its_reason():
@@ -189,10 +189,10 @@ def test_signed(number, text):
     assert signed(number, 1) == text
 
 
-@pytest.mark.parametrize("stage", [PAPER, DEMO], ids=["paper", "demo"])
+@pytest.mark.parametrize("setup", [PAPER, DEMO], ids=["paper", "demo"])
 @pytest.mark.parametrize("experiment", TABLES, ids=lambda experiment: experiment.name)
-def test_markdown_is_a_table(experiment, stage):
-    lines = to_markdown(build_table(experiment, stage, MadeUp(lambda config: 0.5), (1,))).splitlines()
+def test_markdown_is_a_table(experiment, setup):
+    lines = to_markdown(build_table(experiment, setup, FakeOutcomes(lambda config: 0.5), (1,))).splitlines()
     pipes = [line for line in lines if line.startswith("|")]
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in pipes}) == 1
     assert re.fullmatch(r"\|(---\|)+(---:\|)+", pipes[1])
@@ -207,15 +207,15 @@ def test_markdown_marks_and_compares():
 
 
 def columns_of(line):
-    """How many columns a line of a LaTeX table fills."""
+    """Return the number of columns of a line of a LaTeX table."""
     wide = [int(number) for number in re.findall(r"\\multicolumn\{(\d+)\}", line)]
     return len(re.findall(r"(?<!\\)&", line)) + 1 + sum(wide) - len(wide)
 
 
-@pytest.mark.parametrize("stage", [PAPER, DEMO], ids=["paper", "demo"])
+@pytest.mark.parametrize("setup", [PAPER, DEMO], ids=["paper", "demo"])
 @pytest.mark.parametrize("experiment", TABLES, ids=lambda experiment: experiment.name)
-def test_latex_is_sound(experiment, stage):
-    text = to_latex(build_table(experiment, stage, MadeUp(lambda config: 0.5), (1, 2)))
+def test_latex_is_sound(experiment, setup):
+    text = to_latex(build_table(experiment, setup, FakeOutcomes(lambda config: 0.5), (1, 2)))
     plain = re.sub(r"\\[\\{}]", "", text)  # without line breaks and written-out braces
     assert plain.count("{") == plain.count("}")
     opened, closed = (re.findall(rf"\\{word}\{{(\w+\*?)\}}", text) for word in ("begin", "end"))
@@ -228,7 +228,7 @@ def test_latex_is_sound(experiment, stage):
 
 
 @given(st.text())
-def test_text_in_latex_means_itself(text):
+def test_latex_text_is_escaped(text):
     written = latex(text)
     assert not re.search(r"(?<![\\])[&%#_]", re.sub(r"\$\\tau_[12]\$", "", written))
 
@@ -250,7 +250,7 @@ def test_csv_has_one_line_for_each_number():
     assert doubtful["difference"] == "-2.77"
 
 
-def test_a_shelf_finds_what_this_program_made_and_on_request_what_any_made(tmp_path):
+def test_outcomes_of_this_version_or_of_any(tmp_path):
     config = DEMO.config("digits")
     store = ResultStore(tmp_path / "results.sqlite")
     store.record(stored("an older program's key", 0.625, **config.model_dump()))
@@ -261,14 +261,14 @@ def test_a_shelf_finds_what_this_program_made_and_on_request_what_any_made(tmp_p
         assert outcomes.outcome(config).final.macro == 0.75
 
 
-def test_a_run_that_played_fewer_rounds_than_asked_for_is_found_all_the_same(tmp_path):
-    config = DEMO.config("digits", "transclip")  # trains nothing: it has one round, whatever is asked for
+def test_run_with_fewer_rounds_than_configured_is_found(tmp_path):
+    config = DEMO.config("digits", "transclip")  # trains nothing, so it has one round
     store = ResultStore(tmp_path / "results.sqlite")
     store.record(stored("an older program's key", 0.625, **{**config.model_dump(), "rounds": 1}))
     assert StoredOutcomes(store, any_code=True).outcome(config).final.macro == 0.625
 
 
-def test_a_shelf_has_no_failed_runs(tmp_path):
+def test_failed_runs_have_no_outcome(tmp_path):
     config = DEMO.config("digits")
     store = ResultStore(tmp_path / "results.sqlite")
     store.record(failed(run_key(config)))
@@ -276,6 +276,6 @@ def test_a_shelf_has_no_failed_runs(tmp_path):
     assert StoredOutcomes(store, any_code=True).outcome(config) is None
 
 
-def test_a_reading_of_nothing():
+def test_empty_sample():
     assert SeedSample(()).mean is None
     assert SeedSample(()).std is None

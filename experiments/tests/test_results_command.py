@@ -1,4 +1,4 @@
-"""`fedcopl results` as a person types it."""
+"""The command `fedcopl results` from its arguments to its output."""
 
 import json
 import re
@@ -32,13 +32,13 @@ def test_the_table(folder):
     assert said.exit_code == 0
     [first] = [line for line in said.stdout.splitlines() if line.startswith("k1")]
     assert re.split(" {2,}", first) == ["k1", "PromptFL + CoPL + priors", "1", "50.0", "75.0", "3"]
-    assert "fedcopl, copl" in said.stdout  # of a run that failed nobody knows more than its settings
+    assert "fedcopl, copl" in said.stdout  # of a failed run only the settings are known
     assert "k2 failed: photos: there is no such folder\n" in said.stdout
     assert "long story" not in said.stdout
     assert "1 done, 1 failed, 4 s in all" in said.stdout
 
 
-def test_runs_stand_under_the_settings_in_which_they_differ(tmp_path):
+def test_runs_are_grouped_by_differing_settings(tmp_path):
     store = ResultStore(tmp_path / FILE_NAME)
     store.record(stored("k1", data={"beta": 0.05}, model={"threads": 1}))
     store.record(stored("k2", data={"clients": 5}, name="second", options={"mu": 0.5}))
@@ -67,8 +67,8 @@ def test_the_exports(folder, tmp_path):
     said = results("--place", folder, "--export", tmp_path / "all.csv", "--tensorboard", tmp_path / "b")
     assert said.exit_code == 0
     assert said.stdout.splitlines() == [
-        f"{tmp_path / 'all.csv'} and all-rounds.csv beside it",
-        f"{tmp_path / 'b'}: 1 run; look at them with: tensorboard --logdir {tmp_path / 'b'}",
+        f"{tmp_path / 'all.csv'} and all-rounds.csv in the same folder",
+        f"{tmp_path / 'b'}: 1 run; view: tensorboard --logdir {tmp_path / 'b'}",
     ]
     assert (tmp_path / "all-rounds.csv").exists()
     assert (tmp_path / "b" / "first-k1").is_dir()
@@ -78,8 +78,7 @@ def test_the_exports(folder, tmp_path):
 def test_the_export_for_mlflow(folder, tmp_path):
     said = results("--place", folder, "--mlflow", tmp_path / "m")
     assert said.stdout == (
-        f"{tmp_path / 'm'}: 1 new run; look at them with: "
-        f"mlflow ui --backend-store-uri sqlite:///{tmp_path / 'm' / 'mlflow.db'}\n"
+        f"{tmp_path / 'm'}: 1 new run; view: mlflow ui --backend-store-uri sqlite:///{tmp_path / 'm' / 'mlflow.db'}\n"
     )
     assert (tmp_path / "m" / "mlflow.db").exists()
 
@@ -87,7 +86,7 @@ def test_the_export_for_mlflow(folder, tmp_path):
 @pytest.mark.slow
 def test_the_export_for_wandb(folder, tmp_path):
     said = results("--place", folder, "--wandb", tmp_path / "w")
-    assert said.stdout.startswith(f"{tmp_path / 'w'}: 1 new run, on this machine only; to send them: wandb sync ")
+    assert said.stdout.startswith(f"{tmp_path / 'w'}: 1 new run, on this machine only; upload: wandb sync ")
     assert len(list((tmp_path / "w" / "wandb").glob("offline-run-*-k1/*.wandb"))) == 1
 
 
@@ -103,14 +102,18 @@ def test_names_cannot_move_the_cursor(tmp_path):
 
 
 MISTAKES = {
-    "no results": (["--place", "nowhere"], 7, "fedcopl: nowhere/results.sqlite: there are no results; name the folder"),
+    "no results": (
+        ["--place", "nowhere"],
+        7,
+        "fedcopl: nowhere/results.sqlite: there are no results; name their folder",
+    ),
     "an unknown form": (["--export", "all.xls"], 2, "fedcopl: all.xls: can be exported as .csv or .parquet"),
-    "not a store": (["--place", "other"], 7, "fedcopl: other/results.sqlite: is no results store, or damaged"),
+    "not a store": (["--place", "other"], 7, "fedcopl: other/results.sqlite: is not a results store, or damaged"),
 }
 
 
 @pytest.mark.parametrize(("words", "code", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_one_line_and_a_code(folder, monkeypatch, capsys, words, code, message):
+def test_user_error_is_one_line_and_exit_code(folder, monkeypatch, capsys, words, code, message):
     (folder.parent / "other").mkdir()
     (folder.parent / "other" / FILE_NAME).write_text("a letter to a friend " * 100)
     monkeypatch.chdir(folder.parent)
@@ -124,7 +127,7 @@ def test_a_mistake_is_one_line_and_a_code(folder, monkeypatch, capsys, words, co
     assert said.out == ""
 
 
-def test_looking_needs_no_torch(folder):
+def test_listing_needs_no_torch(folder):
     script = "import sys; from fedcopl.cli import app\ntry: app(['results', '--place', sys.argv[1]])\n"
     script += "finally: assert not {'torch', 'flwr', 'mlflow', 'tensorboard', 'wandb'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script, str(folder)], check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""What makes two runs the same."""
+"""The keys of runs."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ CANDIDATES = (
 
 
 def changed(setting):
-    """The settings with this one changed to something else that is allowed."""
+    """Return the settings with one changed to another valid value."""
     for value in (*literals(setting), *CANDIDATES):
         settings = {setting[0]: {setting[1]: value}} if len(setting) == 2 else {setting[0]: value}
         with suppress(ConfigError):
@@ -73,7 +73,7 @@ def hashed():
     return {path.relative_to(PACKAGE).as_posix() for path in keys._deciding_files()}
 
 
-def test_all_that_a_simulation_loads_is_hashed():
+def test_every_module_of_a_simulation_is_hashed():
     # A new module that decides results must not be forgotten; these only keep, show or name them.
     harmless = {"__init__.py", "errors.py", "files.py", "run/folder.py", "run/progress_reporter.py"}
     script = "import sys, fedcopl.simulation.simulate; print(*(m.__file__ for m in sys.modules.values() if m and " + (
@@ -92,9 +92,9 @@ def test_pages_and_commands_are_not_hashed():
     assert not any(name.endswith(".pyc") for name in hashed())
 
 
-def test_every_part_that_is_left_out_is_there_and_holds_files():
+def test_excluded_parts_exist():
     # A name that no longer exists would hide that its successor is hashed.
-    for name in keys.DECIDES_NOTHING:
+    for name in keys.WITHOUT_EFFECT:
         assert any(path.with_suffix("").name == Path(name).name for path in (PACKAGE / name).parent.iterdir()), name
 
 
@@ -106,7 +106,7 @@ def test_a_change_of_one_byte_is_another_version(tmp_path, monkeypatch):
 
     monkeypatch.setattr(keys, "PACKAGE", tmp_path)
     first = version_with("rng.py", "x")
-    for name in sorted(keys.DECIDES_NOTHING):
+    for name in sorted(keys.WITHOUT_EFFECT):
         assert version_with(f"{name}.py", "x") == version_with(f"{name}/deeper.html.jinja", "x") == first
     assert (
         version_with("demo.toml", "x")

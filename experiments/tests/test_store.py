@@ -1,4 +1,4 @@
-"""The results store: whole or not at all, readable by plain SQL, refused with one line when it cannot be."""
+"""The results store: atomic, readable by plain SQL, and refused in one line if damaged."""
 
 import csv
 import os
@@ -33,7 +33,7 @@ def message(store, question, *values):
         return database.execute(question, values).fetchall()
 
 
-def test_a_run_comes_back_as_it_was(store):
+def test_stored_run_is_read_back_unchanged(store):
     run = stored(options={"mu": 0.5}, labels={"cpl_alpha": 0.25})
     store.record(run)
     assert store.find("k1") == run
@@ -42,7 +42,7 @@ def test_a_run_comes_back_as_it_was(store):
     assert store.done() == {"k1"}
 
 
-def test_nothing_is_made_by_looking(store):
+def test_reading_creates_no_file(store):
     assert store.find("k1") is None
     assert store.runs() == []
     assert store.done() == set()
@@ -53,7 +53,7 @@ printable_text = st.text(st.characters(exclude_categories=["Cs", "Cc"]))  # sett
 
 
 @given(text=printable_text, seed=st.integers(0, 2**80), number=st.floats(allow_nan=False, allow_infinity=False))
-def test_any_value_a_setting_can_have_is_kept(tmp_path_factory, text, seed, number):
+def test_any_setting_value_is_stored(tmp_path_factory, text, seed, number):
     store = ResultStore(tmp_path_factory.mktemp("store") / FILE_NAME)
     text += "\udcff"  # half a letter, as Python reads the name of a file that is no UTF-8
     run = stored(seed=seed, data={"path": text}, options={"number": number, "text": text})
@@ -64,7 +64,7 @@ def test_any_value_a_setting_can_have_is_kept(tmp_path_factory, text, seed, numb
     assert len(message(store, "SELECT * FROM clients WHERE metric = 'final'")) == 2
 
 
-def test_a_failed_run_is_replaced_and_a_done_one_never(store):
+def test_only_failed_runs_are_replaced(store):
     store.record(failed())
     assert store.find("k1").error == "photos: there is no such folder"
     assert store.done() == set()
@@ -115,11 +115,11 @@ def test_a_run_without_labels_is_kept(store):
 # What a user may find instead of a store ------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_no_database(store):
+def test_file_that_is_no_database(store):
     store.path.parent.mkdir()
     store.path.write_text("my shopping list, which is long enough to be looked into: " + "milk " * 200)
     for work in (store.runs, lambda: store.record(stored())):
-        with pytest.raises(RunFolderError, match=r"results\.sqlite: is no results store, or damaged.*move it away"):
+        with pytest.raises(RunFolderError, match=r"results\.sqlite: is not a results store, or damaged.*move it away"):
             work()
     assert store.path.read_text().startswith("my shopping list")
 
@@ -142,26 +142,26 @@ def test_a_damaged_store(store):
         (lambda text: "7", "run k1: it is 7"),
     ],
 )
-def test_an_outcome_that_somebody_changed(store, change, why):
+def test_changed_outcome_is_refused(store, change, why):
     store.record(stored())
     with closing(sqlite3.connect(store.path)) as database, database:
         [(text,)] = database.execute("SELECT results_json FROM runs").fetchall()
         database.execute("UPDATE runs SET results_json = ?", (change(text),))
     with pytest.raises(
-        RunFolderError, match=rf"results\.sqlite: is no results store, or damaged \({why}.*move it away"
+        RunFolderError, match=rf"results\.sqlite: is not a results store, or damaged \({why}.*move it away"
     ):
         store.runs()
 
 
-def test_a_store_of_a_newer_program(store):
+def test_store_of_a_newer_version(store):
     store.record(stored())
     with closing(sqlite3.connect(store.path)) as database:
         database.execute("PRAGMA user_version = 7")
-    with pytest.raises(RunFolderError, match=r"newer fedcopl \(tables of version 7, this one knows 1\); update"):
+    with pytest.raises(RunFolderError, match=r"newer fedcopl \(tables of version 7, this one reads 1\); update"):
         store.runs()
 
 
-def test_a_database_of_another_program(store):
+def test_database_of_another_program(store):
     store.path.parent.mkdir()
     with closing(sqlite3.connect(store.path)) as database:
         database.execute("CREATE TABLE holidays (day TEXT)")
@@ -170,9 +170,9 @@ def test_a_database_of_another_program(store):
     assert message(store, "SELECT name FROM sqlite_master") == [("holidays",)]
 
 
-def test_a_place_that_cannot_be_made(tmp_path):
+def test_store_folder_that_cannot_be_created(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match=r"file/place: cannot be made: Not a directory"):
+    with pytest.raises(RunFolderError, match=r"file/place: cannot be created: Not a directory"):
         ResultStore(tmp_path / "file" / "place" / FILE_NAME).record(stored())
 
 
@@ -201,7 +201,7 @@ def test_two_processes_record_at_once(store):
     assert len(store.runs()) == 60
 
 
-def test_kill_9_leaves_whole_runs_only(store):
+def test_kill_9_leaves_complete_runs_only(store):
     process = recorder(store, "a", 100_000)
     while len(store.done()) < 5:
         assert process.poll() is None
@@ -221,7 +221,7 @@ def test_kill_9_leaves_whole_runs_only(store):
 
 @pytest.fixture
 def mixed(store):
-    """Three runs, one failed, one whose setting is a word where the others have a number."""
+    """Three runs, one failed, one with a text setting where the others have a number."""
     store.record(stored("k1", data={"path": 'a,"b"\nc'}))
     store.record(stored("k2", final=0.5, labels={"cpl_alpha": 0.25}, options={"mu": 1.0}))
     store.record(failed("k3"))
@@ -247,7 +247,7 @@ def test_csv(mixed, tmp_path):
     ]
 
 
-def test_parquet_has_the_same_table_with_kinds(mixed, tmp_path):
+def test_parquet_has_the_same_table_with_types(mixed, tmp_path):
     from pyarrow.parquet import read_table
 
     mixed.export(tmp_path / "all.parquet")
@@ -262,7 +262,7 @@ def test_parquet_has_the_same_table_with_kinds(mixed, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_odd_values_and_an_empty_store_are_exported(store, tmp_path, suffix):
+def test_unusual_values_and_an_empty_store_are_exported(store, tmp_path, suffix):
     store.export(tmp_path / f"none{suffix}")
     assert (tmp_path / f"none{suffix}").exists()
     store.record(stored(seed=2**70, data={"path": "\udcff"}))
@@ -270,7 +270,7 @@ def test_odd_values_and_an_empty_store_are_exported(store, tmp_path, suffix):
     assert b"\\udcff" in (tmp_path / f"odd{suffix}").read_bytes()
 
 
-def test_an_unknown_form_is_refused(mixed, tmp_path):
+def test_unknown_format_is_refused(mixed, tmp_path):
     with pytest.raises(ConfigError, match=r"all\.xls: can be exported as \.csv or \.parquet"):
         mixed.export(tmp_path / "all.xls")
 
@@ -291,7 +291,7 @@ def examples():
 
 @pytest.fixture
 def grid_of_four(store):
-    """Two methods, two seeds each."""
+    """Two methods with two seeds each."""
     for method, finals in {"fedcopl": (0.75, 0.5), "promptfl": (0.5, 0.25)}.items():
         for seed, final in enumerate(finals, 1):
             run = stored(f"{method}-{seed}", final=final, method=method, seed=seed)
@@ -303,7 +303,7 @@ def test_the_page_shows_three_queries():
     assert len(examples()) == 3
 
 
-def test_the_queries_of_the_page_answer(grid_of_four):
+def test_queries_of_the_page_run(grid_of_four):
     means, curve, classes = (message(grid_of_four, example) for example in examples())
     # fedcopl: (75 + 50) / 2, promptfl: (50 + 25) / 2; both from 50
     assert means == [("fedcopl", 0.1, 2, 50.0, 62.5), ("promptfl", 0.1, 2, 50.0, 37.5)]

@@ -1,14 +1,14 @@
-"""What a grid and its workers say to each other comes over as it was."""
+"""Messages between a grid and its workers are read back unchanged."""
 
 import pytest
 
 from fedcopl.config import RunConfig
 from fedcopl_experiments.worker_messages import (
-    Broken,
+    Crashed,
     Done,
     Failed,
-    PlayedElsewhere,
     Progressed,
+    RunsElsewhere,
     RunTask,
     message_from_line,
     message_to_line,
@@ -20,9 +20,9 @@ from stored_runs import outcome_of
 MESSAGES = (
     Progressed(3, 20),
     Done(outcome_of(RunConfig())),
-    PlayedElsewhere(),
+    RunsElsewhere(),
     Failed("photos: there is no such folder"),
-    Broken("ZeroDivisionError: in the middle\nTraceback: of \udcff.py"),
+    Crashed("ZeroDivisionError: in the middle\nTraceback: of \udcff.py"),
 )
 
 
@@ -41,6 +41,6 @@ def test_a_task_is_one_line():
     assert task_from_line(line) == task
 
 
-def test_half_a_line_of_a_killed_process_is_a_value_error():
+def test_incomplete_line_is_a_value_error():
     with pytest.raises(ValueError):
         message_from_line(message_to_line(MESSAGES[1])[:-20])

@@ -1,4 +1,4 @@
-"""The gate before any trained number may be compared with the paper's: zero-shot must be the paper's, to 0.3 points.
+"""The check before a trained number is compared with the paper's: zero-shot accuracy within 0.3 points of the paper.
 
 FEDCOPL_REAL_MODELS=MODELS FEDCOPL_REAL_DATA=DATA make test-real
 
@@ -47,7 +47,7 @@ def data_folder(name):
 
 
 def expected():
-    """(model, data set, points, images of each class: 0 is all) of everything that is there."""
+    """Return (model, data set, points, images of each class: 0 is all) of everything available."""
     models = folder_of("FEDCOPL_REAL_MODELS", f"a folder for each model: {', '.join(TABLES)} or photo-clip")
     for model, table in TABLES.items():
         for name, title in TITLES.items():
@@ -59,7 +59,7 @@ def expected():
 
 
 def zero_shot(model, name, each):
-    """Accuracy of plain CLIP on the whole test set, in points, by what a run is made of."""
+    """Return the accuracy of zero-shot CLIP on the whole test set, in points."""
     config = RunConfig.from_mapping({"method": "zeroshot", "model": {"backbone": str(model)}}, "gate")
     dataset = load_dataset(Data(source=name, path=str(data_folder(name))))
     tested = first_of_each_class(dataset.test, each) if each else dataset.test
@@ -76,16 +76,16 @@ def first_of_each_class(part, each):
     return part.without(set(range(len(part))) - set(kept.tolist()))
 
 
-def test_zero_shot_is_what_it_should_be():
-    wanted = list(expected())
+def test_zero_shot_agrees_with_the_paper():
+    cases = list(expected())
     known = ", ".join([*TABLES, "photo-clip"])
-    assert wanted, f"nothing to try: FEDCOPL_REAL_MODELS holds none of {known}, or FEDCOPL_REAL_DATA none of their data"
-    found = {(model.name, name): (zero_shot(model, name, each), points) for model, name, points, each in wanted}
+    assert cases, f"nothing to try: FEDCOPL_REAL_MODELS holds none of {known}, or FEDCOPL_REAL_DATA none of their data"
+    found = {(model.name, name): (zero_shot(model, name, each), points) for model, name, points, each in cases}
     wrong = {key: pair for key, pair in found.items() if abs(pair[0] - pair[1]) > WITHIN}
     assert wrong == {}, "measured and expected; trained numbers must not be compared with the paper's"
 
 
-def test_the_number_is_that_of_these_weights():
+def test_recorded_number_is_of_these_weights():
     models = folder_of("FEDCOPL_REAL_MODELS", "a folder for each model")
     weights = models / "photo-clip" / "model.safetensors"
     if weights.exists():

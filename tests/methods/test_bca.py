@@ -51,11 +51,27 @@ def test_probabilities_are_mixed_by_the_priors():
 
 
 def test_the_sites_images_change_its_predictions():
-    learner = learner_of("bca")
+    learner = learner_of("bca", "options.text_count=20")
     np.testing.assert_allclose(learner.log_probabilities({}), learner.log_probabilities(None), atol=1e-5)
     after = learner.log_probabilities(learner.remember(CHOSEN))
     assert (after.argmax(1) != learner.log_probabilities(None).argmax(1)).any()
     np.testing.assert_allclose(np.exp(after).sum(1), 1)
+
+
+def test_the_default_keeps_embeddings_near_the_texts_and_a_small_count_collapses():
+    """Images share most of their length, as a real CLIP's do: with a small a the first class attracts all images."""
+    common, own = np.eye(6)[5], np.eye(6)[:3]
+    truth = np.arange(30) % 3
+    images = np.sqrt(0.8) * common + np.sqrt(0.2) * own[truth]
+    texts = 0.05 * own + np.sqrt(1 - 0.05**2) * np.eye(6)[4]
+    log_probs = np.zeros((30, 3))
+
+    def accuracy(*pairs):
+        scores = choose_method(config_of("bca", *pairs)).fit(images, log_probs, texts, 100.0)
+        return (scores(images, None).argmax(axis=1) == truth).mean()
+
+    assert accuracy() == 1
+    assert accuracy("options.text_count=20") == 1 / 3
 
 
 def test_nothing_is_trained_or_shared():

@@ -8,7 +8,7 @@ from fedcopl.config import RunConfig, override
 from fedcopl.methods import choose_method
 from fedcopl_experiments.run_key import code_version
 from photographs import COMMON, READINGS, Finished, finished, other_rows, own_rows
-from photographs_page import Claim, Runs, by_the_other_reading, drift_of, final, gain, page, verdict
+from photographs_page import Claim, Runs, drift_of, final, gain, page, verdict, with_the_other_rule
 
 
 def run_of(row, seed, zero_shot=0.5, final=0.6, labels=(0.7, 0.8), drift=()):
@@ -92,10 +92,10 @@ def test_every_row_that_is_played_is_on_the_page():
     assert [run["row"] for run in played if f"{100 * run['final']:.1f} (1)" not in text] == []
 
 
-def test_the_page_says_against_which_reading_of_the_baselines_its_verdicts_are():
-    said = by_the_other_reading(READINGS.read_text())
+def test_page_names_the_label_rules_of_the_baselines():
+    said = with_the_other_rule(READINGS.read_text())
     assert said in READINGS.with_name("photographs.md").read_text()
     # by hand: 60 - 20, 60 - 10, 60 - 40 and 60 - 50
     row = "| photo-clip, CIFAR-10, dirichlet-0.1 | 50.0 | 20.0 | 10.0 | 40.0 | 50.0 | 60.0 |"
-    words = " ".join(by_the_other_reading(row).split())
-    assert "leads by 40.0 and 50.0 points in Table 9, and by the other reading by 20.0 and 10.0:" in words
+    words = " ".join(with_the_other_rule(row).split())
+    assert "leads by 40.0 and 50.0 points in Table 9, and with the other rule by 20.0 and 10.0:" in words

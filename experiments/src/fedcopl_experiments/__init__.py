@@ -1,1 +1,1 @@
-"""Many runs: grids, stored results, the paper's tables and figures."""
+"""Experiments of many runs: grids, the results store, the paper's tables and figures."""

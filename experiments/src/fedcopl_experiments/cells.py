@@ -1,28 +1,30 @@
-"""One number of a table or line of a figure: which runs it is made of, and what is read from them."""
+"""Cells: one number of a table or one line of a figure, with the runs it is computed from."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedcopl.config import RunConfig
 
-from .scales import Stage
+from .scales import ExperimentSetup
 
 
 @dataclass(frozen=True)
 class ExperimentCell:
-    """One number of a table, or one line of a figure: the runs it is the mean of, and what is read from them."""
+    """One number of a table, or one line of a figure."""
 
     row: tuple[str, ...]
     column: tuple[str, ...]
-    configs: tuple[RunConfig, ...]  # their seed is replaced; several: their mean
+    configs: tuple[RunConfig, ...]  # the seed is replaced; of several the mean is shown
     measure: str = "final"
     block: str = ""
-    baseline: RunConfig | None = None  # what a gain is counted from
+    baseline: RunConfig | None = None  # the gain is the difference to it
     ranked: bool = True  # whether it may be marked as the best; bounds may not
+    spread: bool = True  # whether the standard deviation over the seeds is shown
 
 
-Cells = Callable[[Stage], list[ExperimentCell]]
+Cells = Callable[[ExperimentSetup], list[ExperimentCell]]
 
 
 def seeded(config: RunConfig, seed: int) -> RunConfig:
+    """Return the settings with another seed."""
     return config.model_copy(update={"seed": seed})

@@ -1,4 +1,4 @@
-"""One entry for each table and figure of the paper: what it is, and which runs it is made of."""
+"""Catalog of experiments: the tables and figures of the paper, and the grid."""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,8 +10,8 @@ from fedcopl.errors import ConfigError
 
 from . import figure_cells, table_cells
 from .cells import Cells, seeded
-from .paper_names import FOUR, NOT_PLAYED
-from .scales import Stage
+from .paper_names import FOUR, NEEDS_NO_RUN
+from .scales import ExperimentSetup
 
 ExperimentKind = Literal["table", "figure", "page"]
 Best = Literal["", "column", "row"]
@@ -19,28 +19,28 @@ Best = Literal["", "column", "row"]
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or a figure."""
+    """A table, a figure or a page."""
 
     name: str
     kind: ExperimentKind
     about: str
     cells: Cells
-    heads: tuple[str, ...] = ()  # of the columns that name a row
-    best_of: Best = "column"  # among which numbers the best two are marked
-    note: str = ""  # what a reader must know of how we understood it
+    heads: tuple[str, ...] = ()  # headings of the columns that name a row
+    best_of: Best = "column"  # the best two of a column or of a row are marked
+    note: str = ""  # below the table: our reading of the paper
 
 
-OF_ALL = "CLIP: of the whole test set, as in the paper; all else: mean over the clients."
+OF_ALL = "CLIP: accuracy on the whole test set, as in the paper; the others: mean over the clients."
 NOTES = {
     **dict.fromkeys(("table1", "table2", "table4", "table8"), OF_ALL),
-    "table5": "Without any of the three each client trains on all its images with the labels CLIP gives them.",
-    "table9": "Of CPL: how many sets of candidates hold the truth, as its authors count; it trains with the whole set.",
+    "table5": "Without any of the three each client trains on all its images, with CLIP's predictions as labels.",
+    "table9": "CPL: share of candidate sets that contain the true label, as its authors count; it trains on the sets.",
     "table10": "τ is the level of a quantile: 0.5 is the median.",
     "fig-drift": "Solid: both prompts are aggregated, so that both are measured from an aggregated prompt, as in the "
     "supplement's definition. Dashed: FedCoPL, whose text prompts are measured from their mean.",
-    "grid": "As published: without priors; + priors: the defaults of today. Seconds and bytes are those of the run as "
-    "published, with CoPL's labels; CLIP's are of its priors. Central, with all images in one place, is not ranked.",
-    "fig-allocation": "The paper does not name its four data sets: these are those of its sweeps.",
+    "grid": "As published: without priors; + priors: the default settings. Cost: wall seconds and bytes of the run as "
+    "published with CoPL's labels (CLIP: of its priors). Central, with all images in one place, is not ranked.",
+    "fig-allocation": "The paper does not name the four data sets; these are the ones of its sweeps.",
 }
 METHOD_PL = ("Method", "PL")
 RN50_DATA = ("dtd", "resisc45", "ucf101", "cifar10")
@@ -63,10 +63,10 @@ ENTRIES = (
     _entry("table9", "accuracy of pseudo labels made from zero-shot predictions", table_cells.table9, ("Method",)),
     _entry("table10", "sensitivity to τ1", table_cells.sweep(table_cells.SWEEPS["τ1"]), ("τ1",), "row"),
     _entry("table11", "sensitivity to τ2", table_cells.sweep(table_cells.SWEEPS["τ2"]), ("τ2",), "row"),
-    _entry("fig-drift", "how far text and visual prompts pull apart", figure_cells.drift),
+    _entry("fig-drift", "drift of text and visual prompts between clients", figure_cells.drift),
     _entry("fig-clients", "accuracy over the number of clients", figure_cells.clients),
-    _entry("fig-participation", "accuracy over the clients' joining rate", figure_cells.participation),
-    _entry("fig-partition", "who holds what under the three skews; needs no runs", figure_cells.partition),
+    _entry("fig-participation", "accuracy over the participation rate", figure_cells.participation),
+    _entry("fig-partition", "classes of each client under the three skews; needs no runs", figure_cells.partition),
     _entry("fig-allocation", "accuracy of pseudo labels with and without global allocation", figure_cells.allocation),
     _entry("fig-accuracy", "accuracy over the rounds (ours; not in the paper)", figure_cells.accuracy),
     _entry("fig-tau", "table10 and table11 as curves", figure_cells.taus),
@@ -80,7 +80,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 
 
 def find_experiments(names: Iterable[str]) -> list[Experiment]:
-    """The entries of these names, aliases opened, each once."""
+    """Return the experiments of these names and aliases, each once."""
     found: dict[str, Experiment] = {}
     for name in names:
         if name not in EXPERIMENTS and name not in ALIASES:
@@ -92,8 +92,8 @@ def find_experiments(names: Iterable[str]) -> list[Experiment]:
     return list(found.values())
 
 
-def runs_of(experiments: Iterable[Experiment], stage: Stage, seeds: Sequence[int]) -> list[RunConfig]:
-    """All runs, each once, a whole seed before the next: whoever stops early has every row."""
-    wanted = [cell for experiment in experiments for cell in experiment.cells(stage) if cell.measure not in NOT_PLAYED]
-    configs = [config for cell in wanted for config in (*cell.configs, *([cell.baseline] if cell.baseline else []))]
+def runs_of(experiments: Iterable[Experiment], setup: ExperimentSetup, seeds: Sequence[int]) -> list[RunConfig]:
+    """Return all runs, each once, seed by seed, so that an interrupted grid has every row."""
+    cells = [cell for experiment in experiments for cell in experiment.cells(setup) if cell.measure not in NEEDS_NO_RUN]
+    configs = [config for cell in cells for config in (*cell.configs, *([cell.baseline] if cell.baseline else []))]
     return list({run.to_toml(): run for seed in seeds for run in (seeded(config, seed) for config in configs)}.values())

@@ -1,4 +1,4 @@
-"""Stored runs for TensorBoard, MLflow and Weights & Biases: written to local files, nothing is sent anywhere.
+"""Export of stored runs for TensorBoard, MLflow and Weights & Biases, to local files only.
 
 Step 0 is zero-shot, step 1 the first round.
 """
@@ -23,9 +23,9 @@ from .store import StoredRun, accuracies, round_rows
 EXPERIMENT = "fedcopl"
 KEY_TAG = "fedcopl.key"
 DATABASE = "mlflow.db"
-OFFLINE = "offline-run-*-"  # and the key: what `wandb sync` takes for a run
-BATCH = 1000  # metrics that MLflow takes at once
-LONGEST = 6000  # characters of a setting that MLflow takes
+OFFLINE = "offline-run-*-"  # and the key: the name that `wandb sync` expects
+BATCH = 1000  # metrics in one call of MLflow
+LONGEST = 6000  # maximum characters of a setting in MLflow
 EVENTS = "events.out.tfevents.*"
 TENSORBOARD = (
     "tensorboard.summary.writer.event_file_writer",
@@ -35,7 +35,7 @@ TENSORBOARD = (
 
 
 def write_tensorboard(runs: Iterable[StoredRun], folder: Path) -> int:
-    """A folder of events for each run that is done, with its settings as hyperparameters; how many were written."""
+    """Write a folder of events for each finished run, with its settings as hyperparameters; return their number."""
     files, protos, hyper = _import("tensorboard", TENSORBOARD)
     done = [run for run in runs if run.is_done]
     for run in done:
@@ -56,7 +56,7 @@ def _write_events(folder: Path, events: Iterable[Any], make_writer: Callable[[st
         for event in events:
             writer.add_event(event)
         writer.close()
-        for file in old:  # written twice, a run would be shown twice
+        for file in old:  # or the run would be shown twice
             file.unlink()
     except OSError as error:
         raise RunFolderError(f"{folder}: cannot be written: {error.strerror or error}") from error
@@ -70,8 +70,8 @@ def _events(run: StoredRun, protos: Any) -> Iterator[Any]:
 
 
 def write_mlflow(runs: Iterable[StoredRun], folder: Path) -> int:
-    """A database `mlflow.db` with a run for each run that is done and not yet in it; how many were added."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # before the import: it would tell its makers
+    """Add all finished runs that are missing to the database `mlflow.db`; return their number."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # before the import, which would send telemetry
     database = folder / DATABASE
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -81,14 +81,14 @@ def write_mlflow(runs: Iterable[StoredRun], folder: Path) -> int:
             return _add(client, entities, [run for run in runs if run.is_done], folder)
     except FedCoPLError:
         raise
-    except Exception as error:  # its own, those of its database and of the system have no common root
+    except Exception as error:  # of MLflow, its database or the system: no common base class
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise RunFolderError(f"{database}: cannot be written for MLflow: {why}") from error
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the news about the tables it makes, and its warnings to its own programmers."""
+    """Silence MLflow's log of its database and its warnings."""
     logger = logging.getLogger("mlflow")
     level = logger.level
     with warnings.catch_warnings():
@@ -118,33 +118,33 @@ def _import(extra: str, modules: Sequence[str]) -> list[Any]:
 
 
 def write_wandb(runs: Iterable[StoredRun], folder: Path) -> int:
-    """A run folder in `folder/wandb` for each run that is done and not yet there; how many were added.
+    """Add a run folder to `folder/wandb` for each finished run that is missing; return their number.
 
-    Always offline: `wandb sync` sends them, if somebody wants that. Written aside first, so that a kill leaves no half.
+    Always offline: only `wandb sync` uploads them. Each is written to a temporary folder first and renamed.
     """
-    os.environ["WANDB_ERROR_REPORTING"] = "false"  # before the import: it would tell its makers
-    aside, whole = folder / ".unfinished", folder / "wandb"
+    os.environ["WANDB_ERROR_REPORTING"] = "false"  # before the import, which would send telemetry
+    temporary, complete = folder / ".unfinished", folder / "wandb"
     try:
-        new = [run for run in runs if run.is_done and not any(whole.glob(OFFLINE + _tag(run.key)))]
-        whole.mkdir(parents=True, exist_ok=True)
+        new = [run for run in runs if run.is_done and not any(complete.glob(OFFLINE + _tag(run.key)))]
+        complete.mkdir(parents=True, exist_ok=True)
         [wandb] = _import("wandb", ["wandb"])
         for run in new:
-            rmtree(aside, ignore_errors=True)
-            aside.mkdir()
-            _log_offline(wandb, run, aside)
-            [made] = aside.glob(f"wandb/{OFFLINE}{_tag(run.key)}")
-            made.rename(whole / made.name)
-        rmtree(aside, ignore_errors=True)
+            rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
+            _log_offline(wandb, run, temporary)
+            [made] = temporary.glob(f"wandb/{OFFLINE}{_tag(run.key)}")
+            made.rename(complete / made.name)
+        rmtree(temporary, ignore_errors=True)
         return len(new)
     except FedCoPLError:
         raise
-    except Exception as error:  # its own, and those of the process that it starts, have no common root
+    except Exception as error:  # of wandb and of its process: no common base class
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RunFolderError(f"{whole}: cannot be written for Weights & Biases: {why}") from error
+        raise RunFolderError(f"{complete}: cannot be written for Weights & Biases: {why}") from error
 
 
 def _log_offline(wandb: Any, run: StoredRun, folder: Path) -> None:
-    """One run as if it were made now, with the times at which it was."""
+    """Log one run with its original times."""
     steps: dict[int, dict[str, float]] = {}
     for step, metric, value, when in _metrics(run):
         steps.setdefault(step, {})[metric] = value
@@ -182,7 +182,7 @@ def _experiment(client: Any, folder: Path) -> str:
 
 
 def _is_there(client: Any, experiment: str, run: StoredRun) -> bool:
-    """Whether the run was written whole before; half of one, left by a kill, is removed."""
+    """Return whether the run was written completely; an incomplete one is removed."""
     found = client.search_runs([experiment], f"tags.`{KEY_TAG}` = '{_tag(run.key)}'")
     for half in (old for old in found if old.info.status != "FINISHED"):
         client.delete_run(half.info.run_id)
@@ -190,7 +190,7 @@ def _is_there(client: Any, experiment: str, run: StoredRun) -> bool:
 
 
 def _tag(key: str) -> str:
-    """Fit to stand between quotes; a key of ours always is."""
+    """Quote a key for use in a filter."""
     return quote(key, safe="")
 
 
@@ -208,7 +208,7 @@ def _log(client: Any, entities: Any, experiment: str, run: StoredRun) -> None:
 
 
 def _metrics(run: StoredRun) -> Iterator[tuple[int, str, float, float]]:
-    """(step, metric, value, time) of all that was measured."""
+    """Yield (step, metric, value, time) of all measurements."""
     assert run.outcome is not None
     began = _time(run.started)
     spent = {record.round: record.seconds for record in run.outcome.rounds}

@@ -1,4 +1,4 @@
-"""Drawing figures: vector and pixels, the same bytes each time, to be read in print and without colours."""
+"""Drawing of figures as PDF, SVG and PNG: reproducible bytes, readable in print and without colours."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which differ for every kind of colour vision; markers differ for those who print in grey.
+# Okabe and Ito's colours are distinct for every kind of colour vision, the markers in grey print.
 COLOURS = ("#D55E00", "#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#E69F00")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 GREY = "#555555"
 WIDTH, COLUMN = 7.0, 3.4  # inches: a page and a column of the paper
-STEPS = 5  # more values across than this stand where they are on the axis
-ASIDE = 0.07
+STEPS = 5  # up to this many values on the x axis are drawn at even distances
+OFFSET = 0.07  # between lines at the same value
 STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -47,7 +47,7 @@ METADATA: dict[str, dict[str, Any]] = {  # no date and no version: the same numb
 
 
 def draw_lines(panels: Sequence[Panel], file: Path) -> list[Path]:
-    """Panels beside each other with one legend; `file` without its ending. The files written."""
+    """Draw panels with one legend to `file` with each suffix; return the written files."""
     import matplotlib as mpl
 
     with mpl.rc_context(STYLE):
@@ -60,7 +60,7 @@ def draw_lines(panels: Sequence[Panel], file: Path) -> list[Path]:
 
 
 def draw_heat_maps(maps: Sequence[PartitionMap], file: Path) -> list[Path]:
-    """Clients by classes, one map for each skew, with one scale of colours."""
+    """Draw the class counts of the clients, one map for each skew, with a common colour scale."""
     import matplotlib as mpl
 
     with mpl.rc_context(STYLE | {"axes.spines.top": True, "axes.spines.right": True}):
@@ -68,7 +68,7 @@ def draw_heat_maps(maps: Sequence[PartitionMap], file: Path) -> list[Path]:
         highest = max(int(found.counts.max()) for found in maps)
         image = None
         for found, axis in zip(maps, axes, strict=True):
-            held = np.ma.masked_equal(found.counts, 0)  # who holds nothing is left white
+            held = np.ma.masked_equal(found.counts, 0)  # empty cells are white
             image = axis.imshow(held, cmap="viridis_r", vmin=1, vmax=highest, aspect="auto")
             axis.set(title=found.title, xlabel="class")
             axis.set_yticks(range(len(found.counts)), [str(client + 1) for client in range(len(found.counts))])
@@ -80,7 +80,7 @@ def draw_heat_maps(maps: Sequence[PartitionMap], file: Path) -> list[Path]:
 
 
 def _panels_in_a_row(panels: Sequence[Panel]) -> int:
-    """Panels of different kinds beside each other, else up to four."""
+    """Return the number of panels in a row: all of different kinds, otherwise up to four."""
     kinds = len({panel.up for panel in panels})
     return kinds if kinds > 1 else min(len(panels), 4 if len(panels) != 6 else 3)
 
@@ -113,15 +113,15 @@ def _draw_panel(panel: Panel, axis: "Axes", *, labelled: bool) -> None:
 
 
 def _is_stepped(panel: Panel) -> bool:
-    """Whether there are so few values across that they stand at even distances."""
+    """Return whether the values of the x axis are drawn at even distances."""
     return 0 < len(panel.ticks) <= STEPS
 
 
-def _across(panel: Panel, sideways: float) -> Callable[[float], float]:
-    """Where a value stands across; lines stand a little beside each other, so that their marks can be seen."""
+def _across(panel: Panel, shift: float) -> Callable[[float], float]:
+    """Return the map of values to positions on the x axis, with lines shifted so that their markers do not overlap."""
     if not _is_stepped(panel):
         return lambda value: value
-    return lambda value: panel.ticks.index(value) + ASIDE * sideways
+    return lambda value: panel.ticks.index(value) + OFFSET * shift
 
 
 def _draw_line(
@@ -143,7 +143,7 @@ def _draw_line(
 
 
 def _add_legend(figure: "Figure", panels: Sequence[Panel]) -> None:
-    """Every name once, and what a dashed line and an open mark are."""
+    """Add every name once, and the meaning of dashed lines and open markers."""
     from matplotlib.lines import Line2D
 
     names = list(dict.fromkeys(line.name for panel in panels for line in panel.lines))

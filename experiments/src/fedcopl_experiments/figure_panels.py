@@ -1,4 +1,4 @@
-"""What a figure shows, as numbers: panels of lines over rounds, clients, rates or quantile levels."""
+"""The numbers of a figure: panels of lines over rounds, clients, participation rates or quantile levels."""
 
 import csv
 import io
@@ -19,7 +19,7 @@ from .cells import ExperimentCell, seeded
 from .experiment_catalog import EXPERIMENTS, Experiment
 from .measures import CURVES, RoundCurve, SeedSample, StoredOutcomes, read, read_curves
 from .paper_numbers import paper_tables
-from .scales import Stage
+from .scales import ExperimentSetup
 
 ACCURACY = "accuracy (%)"
 
@@ -38,47 +38,49 @@ class Point:
 
 @dataclass(frozen=True)
 class FigureLine:
-    """Ours over the seeds, and the paper's where it is known."""
+    """Our values over the seeds, and the paper's where it prints them."""
 
     name: str
-    variant: str  # of the same thing: drawn dashed where it is not empty
+    variant: str  # drawn dashed if not empty
     points: tuple[Point, ...]
     paper: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture of a figure."""
+    """One plot of a figure."""
 
     title: str
     across: str
     up: str
     lines: tuple[FigureLine, ...]
-    ticks: tuple[float, ...] = ()  # where the values across are few
+    ticks: tuple[float, ...] = ()  # all values of the x axis, if they are few
 
 
 @dataclass(frozen=True)
 class PartitionMap:
-    """Who holds how many images of which class, (K, C)."""
+    """Number of images of each class at each client, (K, C)."""
 
     title: str
     counts: NDArray[np.int64]
     classes: tuple[str, ...]
 
 
-def build_panels(experiment: Experiment, stage: Stage, outcomes: StoredOutcomes, seeds: Sequence[int]) -> list[Panel]:
-    """The panels that have something to show."""
+def build_panels(
+    experiment: Experiment, setup: ExperimentSetup, outcomes: StoredOutcomes, seeds: Sequence[int]
+) -> list[Panel]:
+    """Return the panels that have data."""
     build = PANELS[experiment.name]
     cells: dict[tuple[str, ...], list[ExperimentCell]] = {}
-    for cell in experiment.cells(stage):
+    for cell in experiment.cells(setup):
         cells.setdefault(cell.column if cell.measure in CURVES else cell.column[:1], []).append(cell)
-    panels = [build(column, group, stage, outcomes, seeds) for column, group in cells.items()]
+    panels = [build(column, group, setup, outcomes, seeds) for column, group in cells.items()]
     return [panel for panel in panels if any(line.points or line.paper for line in panel.lines)]
 
 
-def build_heat_maps(experiment: Experiment, stage: Stage, seed: int) -> list[PartitionMap]:
-    """The split of each skew, for this seed; none where the data set is not there."""
-    return [found for cell in experiment.cells(stage) if (found := _heat_map(cell, seed))]
+def build_heat_maps(experiment: Experiment, setup: ExperimentSetup, seed: int) -> list[PartitionMap]:
+    """Return the partition under each skew for one seed; none if the data set is missing."""
+    return [found for cell in experiment.cells(setup) if (found := _heat_map(cell, seed))]
 
 
 def _heat_map(cell: ExperimentCell, seed: int) -> PartitionMap | None:
@@ -88,18 +90,18 @@ def _heat_map(cell: ExperimentCell, seed: int) -> PartitionMap | None:
         parts = partition_dataset(dataset, config.data, seed)
     except FedCoPLError:
         return None
-    assert dataset.train.labels is not None  # or it could not have been shared out by class
+    assert dataset.train.labels is not None  # a data set without labels cannot be partitioned by class
     counts = counts_by_client(dataset.train.labels, parts.train, len(dataset.classes))
     return PartitionMap(", ".join(cell.column), counts, tuple(dataset.classes))
 
 
 def _over_rounds(up: str) -> "Build":
-    """Curves over the rounds."""
+    """Return the builder of panels over the rounds."""
 
     def build(
         column: Sequence[str],
         cells: Sequence[ExperimentCell],
-        stage: Stage,
+        setup: ExperimentSetup,
         outcomes: StoredOutcomes,
         seeds: Sequence[int],
     ) -> Panel:
@@ -110,7 +112,11 @@ def _over_rounds(up: str) -> "Build":
 
 
 def _drift(
-    column: Sequence[str], cells: Sequence[ExperimentCell], stage: Stage, outcomes: StoredOutcomes, seeds: Sequence[int]
+    column: Sequence[str],
+    cells: Sequence[ExperimentCell],
+    setup: ExperimentSetup,
+    outcomes: StoredOutcomes,
+    seeds: Sequence[int],
 ) -> Panel:
     dataset, kind = column
     up = {"diversity": "drift diversity", "cosine": "cosine distance"}[kind]
@@ -122,7 +128,7 @@ def _drift(
 
 
 def _points(curves: Iterable[RoundCurve]) -> tuple[Point, ...]:
-    """The seeds' values of each round together."""
+    """Collect the values of all seeds for each round."""
     values: dict[int, list[float]] = {}
     for curve in curves:
         for round, value in curve:
@@ -131,19 +137,19 @@ def _points(curves: Iterable[RoundCurve]) -> tuple[Point, ...]:
 
 
 def _over_values(across: str) -> "Build":
-    """Final accuracies over the values of a setting."""
+    """Return the builder of panels of final accuracies over the values of a setting."""
 
     def build(
         column: Sequence[str],
         cells: Sequence[ExperimentCell],
-        stage: Stage,
+        setup: ExperimentSetup,
         outcomes: StoredOutcomes,
         seeds: Sequence[int],
     ) -> Panel:
         rows: dict[str, list[ExperimentCell]] = {}
         for cell in cells:
             rows.setdefault(cell.row[0], []).append(cell)
-        known = _known(stage) if stage.is_paper else {}
+        known = _known(setup) if setup.is_paper else {}
         lines = tuple(
             FigureLine(name, "", _read_points(group, outcomes, seeds), _paper_points(group, known))
             for name, group in rows.items()
@@ -160,12 +166,12 @@ def _read_points(cells: Iterable[ExperimentCell], outcomes: StoredOutcomes, seed
     return tuple(point for point in found if point.sample.values)
 
 
-def _known(stage: Stage) -> dict[tuple[str, str], float]:
+def _known(setup: ExperimentSetup) -> dict[tuple[str, str], float]:
     """(settings, measure) -> what the paper's tables say of it: its figures have no numbers of their own."""
     return {
         (_settings(cell.configs[0]), cell.measure): number.value
         for name in ("table1", "table10", "table11")
-        for cell in EXPERIMENTS[name].cells(stage)
+        for cell in EXPERIMENTS[name].cells(setup)
         if len(cell.configs) == 1 and (number := paper_tables()[name].find(cell.row, cell.column))
     }
 
@@ -181,7 +187,7 @@ def _paper_points(
     return tuple((x, known[key]) for x, key in keys if key in known)
 
 
-Build = Callable[[Sequence[str], Sequence[ExperimentCell], Stage, StoredOutcomes, Sequence[int]], Panel]
+Build = Callable[[Sequence[str], Sequence[ExperimentCell], ExperimentSetup, StoredOutcomes, Sequence[int]], Panel]
 PANELS: Mapping[str, Build] = {
     "fig-accuracy": _over_rounds(ACCURACY),
     "fig-allocation": _over_rounds("pseudo label accuracy (%)"),

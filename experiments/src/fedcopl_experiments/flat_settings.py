@@ -1,11 +1,11 @@
-"""Settings in sections, and the same as one list of `section.key`."""
+"""Conversion of settings between sections and flat `section.key` names."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 def flat(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections to `section.key`, as deep as they go."""
+    """Flatten nested sections to `section.key`."""
     pairs: dict[str, Any] = {}
     for name, value in sections.items():
         if isinstance(value, Mapping):
@@ -16,7 +16,7 @@ def flat(sections: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `flat`."""
+    """Group flat settings into sections; the inverse of `flat`."""
     sections: dict[str, Any] = {}
     for key, value in settings.items():
         section, dot, leaf = key.partition(".")

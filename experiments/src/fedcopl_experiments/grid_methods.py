@@ -1,4 +1,4 @@
-"""The methods of our own grid, as they declare themselves: a new one is in it without being named here."""
+"""The methods of the grid, read from the registry: a new method has its row without being named here."""
 
 from dataclasses import dataclass
 
@@ -13,38 +13,48 @@ class GridMethod:
     name: str  # as in the settings
     title: str
     trains: bool
-    averages: bool  # anything at all
+    averages: bool  # any array
     pools: bool
-    can_know_truth: bool  # may be trained on true labels instead: an upper bound
+    needs_features_only: bool  # the image and class features of zero-shot CLIP, neither prompts nor patches
+    accepts_true_labels: bool  # as an upper bound
 
 
 def grid_methods() -> list[GridMethod]:
-    """Every method that trains anything, once, by its first name; what is no federation stands last."""
-    return [method for method in _declared() if method.trains]
+    """Return every method that trains, once, by its first name; methods without federation come last."""
+    return [method for method in _registered() if method.trains]
 
 
-def lone_methods() -> list[GridMethod]:
-    """Those that train nothing, and in which each site still answers in a way of its own: they need no labeler."""
-    return [method for method in _declared() if not method.trains]
+def untrained_methods() -> list[GridMethod]:
+    """Return the methods that fit a model to each site's images without training; they use no labeler."""
+    return [method for method in _registered() if not method.trains]
 
 
-def _declared() -> list[GridMethod]:
-    from fedcopl.methods import METHODS, choose_method  # brings torch
+def _registered() -> list[GridMethod]:
+    from fedcopl.methods import METHODS, choose_method  # imports torch
 
     first_names: dict[object, str] = {}
     for name, build in METHODS.items():
         first_names.setdefault(build, name)
     methods = {name: choose_method(RunConfig(method=name)) for name in first_names.values()}
-    declared = [
-        GridMethod(name, method.title, method.trains, bool(method.shared()), method.pools, _can_know_truth(name))
+    registered = [
+        GridMethod(
+            name,
+            method.title,
+            method.trains,
+            bool(method.shared()),
+            method.pools,
+            # Neither images nor classes are encoded again: `keeps_images`, and class features that use no array.
+            method.keeps_images and not method.of_classes,
+            _accepts_true_labels(name),
+        )
         for name, method in methods.items()
         if method.trains or method.personal_without_training
     ]
-    return sorted(declared, key=lambda method: (method.pools, not method.averages))
+    return sorted(registered, key=lambda method: (method.pools, not method.averages))
 
 
-def _can_know_truth(name: str) -> bool:
-    """A method without this option refuses it."""
+def _accepts_true_labels(name: str) -> bool:
+    """Return whether a method has the option `labels=truth`."""
     from fedcopl.methods import choose_method
 
     try:

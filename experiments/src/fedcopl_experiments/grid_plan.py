@@ -1,4 +1,4 @@
-"""Before anything is played: what is done, how long the rest may take, and what is missing on this machine."""
+"""Plan of a grid: finished runs, expected time of the others, and what is missing on this machine."""
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedcopl.clip.known_models import BUILT_IN, RELEASES, KnownModel, locate
-from fedcopl.config import RunConfig
+from fedcopl.config import Data, RunConfig
 from fedcopl.data.catalog import load_dataset
 from fedcopl.errors import ConfigError, FedCoPLError
 
 from .grid_workers import devices
 from .run_key import run_key
+from .scales import FEATURES
 from .store import ResultStore, StoredRun
 
 if TYPE_CHECKING:
@@ -35,62 +36,62 @@ OTHER_DATA = (10_000, 2_500, 100)
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run, and how long it may take."""
+    """One run with its status and expected time."""
 
     config: RunConfig
-    status: str  # "done", "failed before" or "to play"
-    seconds: float | None  # None: unknown, as its model or data are not on this machine
-    likes: int  # stored runs of the same kind that the time is based on; 0: measured or unknown
+    status: str  # "done", "failed before" or "to run"
+    seconds: float | None  # None: unknown, because model or data are missing
+    similar_runs: int  # stored runs of the same kind behind the estimate; 0: measured or unknown
 
 
 @dataclass(frozen=True)
 class GridPlan:
-    """All runs, and what they miss."""
+    """All runs of a grid, and what is missing for them."""
 
     runs: tuple[PlannedRun, ...]
     missing: tuple[str, ...]
 
     @property
-    def to_play(self) -> list[PlannedRun]:
+    def to_run(self) -> list[PlannedRun]:
         return [run for run in self.runs if run.status != "done"]
 
     def seconds(self, jobs: int) -> float:
-        """Wall time of the runs whose time is known."""
-        return sum(run.seconds or 0.0 for run in self.to_play) / jobs
+        """Return the expected wall time of the runs whose time is known."""
+        return sum(run.seconds or 0.0 for run in self.to_run) / jobs
 
 
 def make_plan(configs: Sequence[RunConfig], store: ResultStore) -> GridPlan:
     stored = {run.key: run for run in store.runs()}
-    clock = Clock(stored.values())
-    return GridPlan(tuple(_planned(config, stored, clock) for config in configs), tuple(missing(configs)))
+    times = RunTimes(stored.values())
+    return GridPlan(tuple(_planned(config, stored, times) for config in configs), tuple(missing(configs)))
 
 
-def _planned(config: RunConfig, stored: Mapping[str, StoredRun], clock: "Clock") -> PlannedRun:
+def _planned(config: RunConfig, stored: Mapping[str, StoredRun], times: "RunTimes") -> PlannedRun:
     known = stored.get(run_key(config))
-    status = "to play" if known is None else "done" if known.is_done else "failed before"
-    rates = clock.rates(_kind(config))
-    seconds = statistics.median(rates) * _work(config) if rates else clock.measured(config)
+    status = "to run" if known is None else "done" if known.is_done else "failed before"
+    rates = times.rates(_kind(config))
+    seconds = statistics.median(rates) * _work(config) if rates else times.measured(config)
     return PlannedRun(config, status, seconds, len(rates))
 
 
-class Clock:
-    """Wall times of runs: by stored runs of the same kind, or by what is measured on this machine."""
+class RunTimes:
+    """Expected wall times, by stored runs of the same kind or by a measurement on this machine."""
 
     def __init__(self, runs: Iterable[StoredRun]):
         self._rates: dict[RunKind, list[float]] = {}
         self._measured: dict[RunKind, tuple[float, float] | None] = {}
         for run in runs:
-            with suppress(ConfigError):  # of a program that knew other settings
+            with suppress(ConfigError):  # of a version with other settings
                 if run.is_done:
                     config = RunConfig.from_mapping(run.settings, run.folder)
                     self._rates.setdefault(_kind(config), []).append(run.seconds / _work(config))
 
     def rates(self, kind: RunKind) -> Sequence[float]:
-        """Seconds for a unit of work, in each run of this kind."""
+        """Return the seconds for a unit of work in each run of this kind."""
         return self._rates.get(kind, ())
 
     def measured(self, config: RunConfig) -> float | None:
-        """Seconds by one encoding batch and one training step; None where model or data are not on this machine."""
+        """Return the seconds by one encoding batch and one training step; None if model or data are missing."""
         kind = _kind(config)
         if kind not in self._measured:
             self._measured[kind] = None if list(missing([config])) else _measure(config)
@@ -103,7 +104,7 @@ def _kind(config: RunConfig) -> RunKind:
 
 
 def _work(config: RunConfig) -> float:
-    """Work in encoded images: a training step costs about three times the encoding of its batch."""
+    """Return the work in encoded images; a training step costs about three times the encoding of its batch."""
     work = _workload(config)
     return work.encoded + 3 * config.train.batch * work.steps
 
@@ -120,27 +121,42 @@ def _measure(config: RunConfig) -> tuple[float, float]:
     from fedcopl.run.build import build_clip
     from fedcopl.simulation.time_estimate import measure_seconds
 
-    clip = build_clip(config.model)
+    from .stored_features import load_features
+
+    if config.data.source == FEATURES:
+        dataset, clip = load_features(Path(config.data.path))
+    else:
+        dataset, clip = load_dataset(config.data), build_clip(config.model)
     with threads_of_arithmetic(config.model.threads or 1):
-        return measure_seconds(config, clip, load_dataset(config.data))
+        return measure_seconds(config, clip, dataset)
 
 
 def missing(configs: Iterable[RunConfig]) -> Iterator[str]:
-    """What these runs need and this machine has not: one line each."""
+    """Yield one line for each data set, model or device that these runs need and this machine does not have."""
     configs = list(configs)
-    for data in dict.fromkeys(config.data.model_copy(update=SHARED_OUT) for config in configs):
+    for data in dict.fromkeys(config.data.model_copy(update=NO_PARTITION) for config in configs):
         try:
-            load_dataset(data)
+            _check_data(data)
         except FedCoPLError as error:
             yield f"data: {error}"
-    backbones = dict.fromkeys(config.model.backbone for config in configs)
+    backbones = dict.fromkeys(config.model.backbone for config in configs if config.data.source != FEATURES)
     for backbone in backbones:
         yield from _missing_model(backbone)
     if not devices() and any(backbone not in BUILT_IN for backbone in backbones):
         yield "GPU: none was found; on a CPU a run of the paper's size takes days"
 
 
-SHARED_OUT = {"clients": 1, "partition": "iid", "beta": 0.1}  # how a data set is shared out does not matter here
+def _check_data(data: Data) -> None:
+    """Raise FedCoPLError if the images or features cannot be read."""
+    if data.source == FEATURES:
+        from .stored_features import load_features  # imports torch
+
+        load_features(Path(data.path))
+    else:
+        load_dataset(data)
+
+
+NO_PARTITION = {"clients": 1, "partition": "iid", "beta": 0.1}  # the data sets differ in their images alone
 
 
 def _missing_model(backbone: str) -> Iterator[str]:
@@ -151,7 +167,7 @@ def _missing_model(backbone: str) -> Iterator[str]:
         except FedCoPLError as error:
             yield f"model: {error}"
     elif not _is_cached(release):
-        yield f"model: {backbone} is in no cache; it will be fetched from {release.name}, or see docs/models.md"
+        yield f"model: {backbone} is in no cache; it will be downloaded from {release.name}, or see docs/models.md"
         if find_spec("huggingface_hub") is None:
             yield "extra: pip install 'fedcopl[hub]', to fetch models"
 

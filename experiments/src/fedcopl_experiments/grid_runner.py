@@ -1,7 +1,7 @@
-"""A grid of runs: what is done is skipped, what was stopped goes on, what fails stops nobody else.
+"""Execution of a grid of runs: finished runs are skipped, interrupted ones resumed, failed ones do not stop the others.
 
-A grid's folder holds `results.sqlite` and `runs/<key>/`, the folder of each run. Everything a grid knows is in these
-two, so that it may be killed at any moment, and two grids may work in one folder.
+A grid's folder holds `results.sqlite` and `runs/<key>/`, the folder of each run. A grid has no other state, so that it
+may be killed at any moment, and two grids may work in one folder.
 """
 
 import platform
@@ -24,28 +24,28 @@ from .grid_workers import Messages, Worker, devices
 from .run_folders import drop_checkpoint, whole_outcome, write_missing_report
 from .run_key import code_version, run_key
 from .store import FILE_NAME, ResultStore, StoredRun
-from .worker_messages import Broken, Done, Ended, Failed, PlayedElsewhere, Progressed, RunTask, WorkerMessage
+from .worker_messages import Crashed, Done, Failed, Progressed, RunsElsewhere, RunTask, WorkerEnded, WorkerMessage
 
 RUNS = "runs"
-LOOK_AGAIN = 1.0  # seconds until a run that another grid is playing is asked for again
+RETRY = 1.0  # seconds until a run that another grid executes is tried again
 
 
 @dataclass(frozen=True)
 class GridOutcome:
-    """What became of each run, by its key."""
+    """The keys of finished, skipped and failed runs."""
 
     done: tuple[str, ...]
-    skipped: tuple[str, ...]  # done before, or by another grid meanwhile
+    skipped: tuple[str, ...]  # finished before, or by another grid
     failed: Mapping[str, str]
 
 
 class GridWatcher(Protocol):
-    """Told of each thing that happens in a grid."""
+    """Receives the events of a grid."""
 
     def planned(self, total: int, done_before: int) -> None: ...
     def started(self, key: str, config: RunConfig) -> None: ...
     def progressed(self, key: str, round: int, rounds: int) -> None:
-        """So many rounds are done."""
+        """`round` of `rounds` rounds are finished."""
         ...
 
     def finished(self, key: str, outcome: Outcome) -> None: ...
@@ -53,15 +53,15 @@ class GridWatcher(Protocol):
 
 
 def run_grid(configs: Sequence[RunConfig], folder: Path, *, jobs: int = 1, watcher: GridWatcher) -> GridOutcome:
-    """Play every run that is not done yet, `jobs` at a time, each in a process of its own."""
+    """Execute every run that is not finished, `jobs` at a time, each in its own process."""
     if jobs < 1:
         raise ConfigError(f"jobs: should be 1 or more (given: {jobs})")
     grid = _Grid(_by_key(configs, jobs), folder, jobs, watcher)
     try:
-        grid.play()
+        grid.execute()
     except KeyboardInterrupt as error:
         raise Interrupted(
-            f"stopped with {grid.settled} of {counted(grid.total, 'run')} done; the same command goes on from there"
+            f"stopped with {grid.settled} of {counted(grid.total, 'run')} done; the same command continues"
         ) from error
     finally:
         grid.stop()
@@ -76,14 +76,14 @@ def _by_key(configs: Sequence[RunConfig], jobs: int) -> dict[str, RunConfig]:
 
 
 def _with_threads(config: RunConfig, jobs: int) -> RunConfig:
-    """Several runs at once have a core each; one alone shares its clients out among all cores itself."""
+    """Give each of several runs one thread; a single run distributes its clients over all cores itself."""
     threads = config.model.threads or (1 if jobs > 1 else 0)
     return config.model_copy(update={"model": config.model.model_copy(update={"threads": threads})})
 
 
 @dataclass
 class _ActiveRun:
-    """A run that is being played here and now."""
+    """A run that a worker of this grid executes."""
 
     key: str
     started: str
@@ -95,8 +95,8 @@ class _Grid:
         self._configs, self._folder, self._jobs, self._watcher = configs, folder, jobs, watcher
         self._store = ResultStore(folder / FILE_NAME)
         self._waiting: deque[str] = deque()
-        self._elsewhere: deque[str] = deque()  # played by another grid at the moment
-        self._playing: dict[Worker, _ActiveRun] = {}
+        self._elsewhere: deque[str] = deque()  # executed by another grid
+        self._active: dict[Worker, _ActiveRun] = {}
         self._idle: list[Worker] = []
         self._messages: Messages = SimpleQueue()
         self._devices = devices()
@@ -115,29 +115,29 @@ class _Grid:
     def outcome(self) -> GridOutcome:
         return GridOutcome(tuple(self._done), tuple(self._skipped), dict(self._failed))
 
-    def play(self) -> None:
+    def execute(self) -> None:
         done = self._store.done()
         self._skipped += [key for key in self._configs if key in done]
         self._waiting = deque(key for key in self._configs if key not in done)
         self._watcher.planned(self.total, len(self._skipped))
-        while self._waiting or self._playing or self._elsewhere:
-            self._hand_out()
-            if self._playing or self._elsewhere:
-                self._listen()
+        while self._waiting or self._active or self._elsewhere:
+            self._start_runs()
+            if self._active or self._elsewhere:
+                self._wait()
 
     def stop(self) -> None:
-        for worker in [*self._idle, *self._playing]:
+        for worker in [*self._idle, *self._active]:
             worker.stop()
 
-    def _hand_out(self) -> None:
-        """Give every free process a run."""
-        while self._waiting and len(self._playing) < self._jobs:
+    def _start_runs(self) -> None:
+        """Start runs in all free workers."""
+        while self._waiting and len(self._active) < self._jobs:
             key = self._waiting.popleft()
-            if not self._settle_without_playing(key):
+            if not self._settle_finished(key):
                 self._begin(key)
 
-    def _settle_without_playing(self, key: str) -> bool:
-        """Whether the run is done after all: by another grid, or by one that was killed before it could say so."""
+    def _settle_finished(self, key: str) -> bool:
+        """Return whether the run is finished already, by another grid or by one that was killed before recording it."""
         stored = self._store.find(key)
         if stored is not None and stored.outcome is not None:
             self._skipped.append(key)
@@ -150,13 +150,13 @@ class _Grid:
         return outcome is not None
 
     def _free_worker(self) -> Worker:
-        """One that has nothing to do, or a new one, on the GPU that has the fewest."""
+        """Return an idle worker, or a new one on the GPU with the fewest."""
         while self._idle:
             worker = self._idle.pop()
             if worker.is_alive:
                 return worker
             worker.stop()
-        taken = [worker.device for worker in self._playing]
+        taken = [worker.device for worker in self._active]
         device = min(self._devices, key=taken.count, default=None)
         return Worker(self._messages, device, shares_cores=self._jobs > 1)
 
@@ -167,19 +167,19 @@ class _Grid:
         except OSError as error:
             self._fail(run, f"its process cannot be started: {error.strerror}")
             return
-        self._playing[worker] = run
-        worker.play(RunTask(config.model_dump(), str(self._folder_of(key).absolute()), code_version()))
+        self._active[worker] = run
+        worker.start(RunTask(config.model_dump(), str(self._folder_of(key).absolute()), code_version()))
         self._watcher.started(key, config)
 
-    def _listen(self) -> None:
-        """Wait for one thing to happen."""
+    def _wait(self) -> None:
+        """Wait for one message."""
         try:
-            worker, message = self._messages.get(timeout=LOOK_AGAIN if self._elsewhere else None)
+            worker, message = self._messages.get(timeout=RETRY if self._elsewhere else None)
         except Empty:
             self._waiting.extend(self._elsewhere)
             self._elsewhere.clear()
             return
-        run = self._playing.get(worker)
+        run = self._active.get(worker)
         if run is not None:
             self._take(worker, run, message)
 
@@ -187,9 +187,9 @@ class _Grid:
         if isinstance(message, Progressed):
             self._watcher.progressed(run.key, message.round, message.rounds)
             return
-        del self._playing[worker]
+        del self._active[worker]
         self._settle(worker, run, message)
-        if isinstance(message, Broken | Ended):
+        if isinstance(message, Crashed | WorkerEnded):
             worker.stop()
         else:
             self._idle.append(worker)
@@ -198,11 +198,11 @@ class _Grid:
         match message:
             case Done(outcome):
                 self._finish(run, outcome)
-            case PlayedElsewhere():
+            case RunsElsewhere():
                 self._elsewhere.append(run.key)
-            case Failed(reason) | Broken(reason):
+            case Failed(reason) | Crashed(reason):
                 self._fail(run, reason)
-            case Ended():
+            case WorkerEnded():
                 self._fail(run, worker.why_ended())
 
     def _finish(self, run: _ActiveRun, outcome: Outcome) -> None:

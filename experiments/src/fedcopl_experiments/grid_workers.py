@@ -1,7 +1,7 @@
-"""The worker processes of a grid, seen from the grid.
+"""Worker processes of a grid, as the grid sees them.
 
-Plain subprocesses instead of a pool: one that dies takes nobody with it, and a script that starts a grid needs no
-`if __name__ == "__main__"`.
+Plain subprocesses instead of a pool: the death of one does not affect the others, and a script that starts a grid
+needs no `if __name__ == "__main__"`.
 """
 
 import os
@@ -14,28 +14,28 @@ from queue import SimpleQueue
 from tempfile import TemporaryFile
 from threading import Thread
 
-from .worker_messages import Ended, RunTask, WorkerMessage, message_from_line, task_to_line
+from .worker_messages import RunTask, WorkerEnded, WorkerMessage, message_from_line, task_to_line
 
 Messages = SimpleQueue[tuple["Worker", WorkerMessage]]
 START = "import sys; sys.path[:] = sys.argv[1:]; from fedcopl_experiments.worker_process import main; main()"
 
 
 class Worker:
-    """One process. All it says comes into the queue as (worker, message); the last message is `Ended`."""
+    """One process. Its messages are put into the queue as (worker, message); the last one is `WorkerEnded`."""
 
     def __init__(self, messages: "Messages", device: str | None, *, shares_cores: bool):
-        self._complaints = TemporaryFile()  # noqa: SIM115  (lives as long as the process)
-        # -P: a file in the working folder that is called like a module is not taken for it.
+        self._stderr = TemporaryFile()  # noqa: SIM115  (lives as long as the process)
+        # -P: a file in the working folder with the name of a module is not imported.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", START, *sys.path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._complaints,
+            stderr=self._stderr,
             env=_environment(device, shares_cores),
             text=True,
             encoding="utf-8",
         )
-        self._heard = 0  # complaints before the run that is being played
+        self._stderr_start = 0  # bytes on stderr before the current run
         self.device = device
         self._listener = Thread(target=self._listen, args=(messages,), daemon=True)
         self._listener.start()
@@ -48,10 +48,10 @@ class Worker:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def play(self, task: RunTask) -> None:
-        """Hand over a run. One that cannot take it has ended, which the queue will tell."""
+    def start(self, task: RunTask) -> None:
+        """Send a run to the process. If the process has ended, `WorkerEnded` follows in the queue."""
         assert self._process.stdin is not None
-        self._heard = os.fstat(self._complaints.fileno()).st_size
+        self._stderr_start = os.fstat(self._stderr.fileno()).st_size
         try:
             self._process.stdin.write(task_to_line(task))
             self._process.stdin.flush()
@@ -59,51 +59,51 @@ class Worker:
             return
 
     def stop(self) -> None:
-        """At once: a run loses the round it is in, no more."""
+        """Kill the process; its run loses only the current round."""
         self._process.kill()
         self._listener.join()
         with suppress(OSError):
             self._process.communicate()
-        self._complaints.close()
+        self._stderr.close()
 
     def why_ended(self) -> str:
-        """What a process that is no more can be said to have died of."""
+        """Return why the process ended, by its exit code and last line on stderr."""
         code = self._process.wait()
         if code == -signal.SIGKILL:
-            return "its process was killed (SIGKILL): perhaps there was not enough memory; try fewer at once"
+            return "its process was killed (SIGKILL): perhaps there was not enough memory; try fewer --jobs"
         cause = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
-        return ": ".join(["its process ended with " + cause, *self._last_complaint()])
+        return ": ".join(["its process ended with " + cause, *self._last_error_line()])
 
-    def _last_complaint(self) -> list[str]:
-        self._complaints.seek(self._heard)
-        return self._complaints.read().decode("utf-8", "replace").strip().splitlines()[-1:]
+    def _last_error_line(self) -> list[str]:
+        self._stderr.seek(self._stderr_start)
+        return self._stderr.read().decode("utf-8", "replace").strip().splitlines()[-1:]
 
     def _listen(self, messages: "Messages") -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            with suppress(ValueError):  # a process that is killed may leave half a line
+            with suppress(ValueError):  # a killed process may leave an incomplete line
                 messages.put((self, message_from_line(line)))
         self._process.wait()
-        messages.put((self, Ended()))
+        messages.put((self, WorkerEnded()))
 
 
 def _environment(device: str | None, shares_cores: bool) -> dict[str, str]:
-    """Of a process: which GPU it sees, and that its run has no processes of its own where other runs have the cores."""
+    """Return a worker's environment: its GPU, and no processes of its own if other runs share the cores."""
     seen = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
     return dict(os.environ) | seen | ({"FEDCOPL_WORKERS": "1"} if shares_cores else {})
 
 
 def devices() -> list[str]:
-    """The GPUs of this machine that may be used, by what CUDA_VISIBLE_DEVICES calls them. Asks no torch."""
+    """Return the usable GPUs by their names in CUDA_VISIBLE_DEVICES, without importing torch."""
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None:
         return [name.strip() for name in allowed.split(",") if name.strip()]
-    asker = shutil.which("nvidia-smi")
-    if asker is None:
+    nvidia_smi = shutil.which("nvidia-smi")
+    if nvidia_smi is None:
         return []
-    question = [asker, "--query-gpu=index", "--format=csv,noheader"]
+    command = [nvidia_smi, "--query-gpu=index", "--format=csv,noheader"]
     try:
-        answer = subprocess.run(question, capture_output=True, text=True, check=True, timeout=60)
-    except (OSError, subprocess.SubprocessError):  # no driver behind it, or one that hangs
+        listed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):  # no driver, or one that hangs
         return []
-    return answer.stdout.split()
+    return listed.stdout.split()

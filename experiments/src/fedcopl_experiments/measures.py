@@ -1,4 +1,4 @@
-"""What is read from stored runs: one number or one curve for each seed, in percent where it is a share."""
+"""Measures of stored runs: one number or one curve for each seed, shares in percent."""
 
 import json
 import statistics
@@ -22,7 +22,7 @@ NO_DRIFT = Drift()
 
 @dataclass(frozen=True)
 class SeedSample:
-    """A number over several seeds."""
+    """The values of a number over several seeds."""
 
     values: tuple[float, ...]
 
@@ -32,24 +32,24 @@ class SeedSample:
 
     @property
     def std(self) -> float | None:
-        """Of the sample; unknown for a single seed."""
+        """The sample standard deviation; None for a single seed."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
 
 class StoredOutcomes:
-    """What a store holds, found by settings. It comes from this very program, or from any that stored it."""
+    """Lookup of finished runs in a store by their settings, of this version of the code or of any."""
 
     def __init__(self, store: ResultStore, *, any_code: bool = False):
         self._store, self._any_code = store, any_code
         self._found: dict[str, StoredRun] = {}
 
     def run(self, config: RunConfig) -> StoredRun | None:
-        """The run of these settings, if it came to its end."""
+        """Return the finished run of these settings, or None."""
         key = run_key(config)
         if key not in self._found:
             stored = self._store.find(key)
             if self._any_code and (stored is None or stored.outcome is None):
-                stored = self._latest.get(_question(config))
+                stored = self._latest.get(_settings_text(config))
             if stored is None or stored.outcome is None:
                 return None
             self._found[key] = stored
@@ -61,28 +61,28 @@ class StoredOutcomes:
 
     @cached_property
     def _latest(self) -> dict[str, StoredRun]:
-        """By their settings alone, the last finished."""
-        return {question: run for run in self._store.runs() if (question := _asked(run))}
+        """The run of each settings that finished last, whatever the version."""
+        return {question: run for run in self._store.runs() if (question := _settings_text_of(run))}
 
 
-def _question(config: RunConfig) -> str:
-    """The settings that decide a result, whatever program answers; a run keeps only the rounds that it played."""
-    from fedcopl.methods import settled  # brings torch
+def _settings_text(config: RunConfig) -> str:
+    """Return the deciding settings as text, with the rounds that are run instead of those that are configured."""
+    from fedcopl.methods import settled  # imports torch
 
     return json.dumps(deciding_settings(settled(config)), sort_keys=True)
 
 
-def _asked(run: StoredRun) -> str | None:
+def _settings_text_of(run: StoredRun) -> str | None:
     if run.outcome is None:
         return None
     try:
-        return _question(RunConfig.from_mapping(run.settings, run.folder))
-    except ConfigError:  # by a program that knew other settings
+        return _settings_text(RunConfig.from_mapping(run.settings, run.folder))
+    except ConfigError:  # of a version with other settings
         return None
 
 
 def read(cell: ExperimentCell, outcomes: StoredOutcomes, seeds: Iterable[int]) -> SeedSample:
-    """The cell's number of each seed for which all its runs are there."""
+    """Return a cell's number for each seed of which all runs are finished."""
     number = NUMBERS[cell.measure]
     values = (
         _mean_of([_measured(outcomes.outcome(seeded(config, seed)), number) for config in cell.configs])
@@ -92,7 +92,7 @@ def read(cell: ExperimentCell, outcomes: StoredOutcomes, seeds: Iterable[int]) -
 
 
 def read_gain(cell: ExperimentCell, outcomes: StoredOutcomes, seeds: Iterable[int]) -> SeedSample:
-    """How much better than the cell's baseline, seed by seed."""
+    """Return a cell's difference to its baseline, seed by seed."""
     assert cell.baseline is not None
     number, [config] = NUMBERS[cell.measure], cell.configs
     pairs = (
@@ -102,7 +102,7 @@ def read_gain(cell: ExperimentCell, outcomes: StoredOutcomes, seeds: Iterable[in
 
 
 def read_curves(cell: ExperimentCell, outcomes: StoredOutcomes, seeds: Iterable[int]) -> list[RoundCurve]:
-    """The cell's curve of each seed that is there."""
+    """Return a cell's curve for each finished seed."""
     [config] = cell.configs
     found = (outcomes.outcome(seeded(config, seed)) for seed in seeds)
     curves = [CURVES[cell.measure](outcome) for outcome in found if outcome is not None]
@@ -119,6 +119,7 @@ def _mean_of(values: Sequence[float | None]) -> float | None:
 
 
 def percent(share: float | None) -> float | None:
+    """Convert a share to percent."""
     return None if share is None else 100 * share
 
 
@@ -127,7 +128,7 @@ def _first_labels(outcome: Outcome) -> float | None:
 
 
 def _first_coverage(outcome: Outcome) -> float | None:
-    """Of the first candidate sets, how many hold the truth."""
+    """Return the share of the first candidate sets that contain the true label."""
     return percent(next((refresh.coverage for refresh in outcome.refreshes), None))
 
 
@@ -143,8 +144,8 @@ def _kilobytes_up(outcome: Outcome) -> float:
 NUMBERS: Mapping[str, NumberOf] = {
     "final": lambda outcome: percent(outcome.final.macro),
     "zero_shot": lambda outcome: percent(outcome.zero_shot.macro),
-    # One model, and every test image at one client: counted by images it is the accuracy on the whole test set,
-    # whatever the split. The paper's number is of that kind: 43.24 under all three of its skews.
+    # Weighted by images: the accuracy on the whole test set, whatever the partition, as the paper's 43.24 on DTD
+    # under all three skews.
     "zero_shot_of_all": lambda outcome: percent(outcome.zero_shot.weighted),
     "first_labels": _first_labels,
     "first_coverage": _first_coverage,

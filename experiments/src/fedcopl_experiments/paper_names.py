@@ -1,4 +1,4 @@
-"""What the paper shows, and how it calls it: data sets, skews, and the methods of its tables."""
+"""Names of the paper: data sets, skews, and the methods of its tables."""
 
 TITLES = {
     "dtd": "DTD",
@@ -19,7 +19,7 @@ TASKS = {  # in the order of the paper's list of data sets
 }
 SIX = tuple(TITLES)
 FOUR = ("dtd", "resisc45", "cub200", "ucf101")
-MIXED = ("dtd", "resisc45", "cifar10", "cifar100")  # of the sweeps and of the figures about clients
+MIXED = ("dtd", "resisc45", "cifar10", "cifar100")  # in the sweeps and in the figures over clients
 SKEW_TITLES = {"dirichlet-0.1": "β = 0.1", "dirichlet-0.05": "β = 0.05", "quantity": "quantity"}
 BASELINES = {  # "FedOPT" is how the paper spells FedOTP
     "PromptFL": "promptfl",
@@ -28,11 +28,11 @@ BASELINES = {  # "FedOPT" is how the paper spells FedOTP
     "FedOPT": "fedotp",
 }
 OURS = ("fedcopl", "copl")  # method and labeler
-# FedCoPL and the baselines with FPL, as in the paper's figure about clients: (method, labeler)
-LINES = {"FedCoPL": OURS} | {f"{name} + FPL": (method, "fpl") for name, method in BASELINES.items()}
+# The lines of the paper's figures over clients, FedCoPL and the baselines with FPL: (method, labeler)
+CURVE_METHODS = {"FedCoPL": OURS} | {f"{name} + FPL": (method, "fpl") for name, method in BASELINES.items()}
 AVERAGE = "Average"
 SIZES = {"Classes": "classes", "Training Size": "train", "Testing Size": "test"}
-NOT_PLAYED = {"partition", *SIZES.values()}  # measures of the data set alone
+NEEDS_NO_RUN = {"partition", *SIZES.values()}  # measures of the data set
 BLOCKS = {
     "dirichlet-0.1": "Dirichlet-based label skew (β = 0.1)",
     "dirichlet-0.05": "Dirichlet-based label skew (β = 0.05)",
@@ -41,4 +41,5 @@ BLOCKS = {
 
 
 def title(dataset: str) -> str:
+    """Return the paper's name of a data set, or its own."""
     return TITLES.get(dataset, dataset)

@@ -1,4 +1,4 @@
-"""The paper's own numbers, and which of them are doubtful."""
+"""The numbers printed in the paper, with reasons to doubt some of them."""
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,17 +13,17 @@ MARKS = {"b": "best", "u": "second", ".": ""}
 
 @dataclass(frozen=True)
 class PaperNumber:
-    """One number as it is printed."""
+    """One printed number."""
 
     value: float
     mark: str = ""  # "best" (bold), "second" (underlined)
-    gain: float | None = None  # in brackets beside it
-    doubt: str = ""  # why it is not to be chased
+    gain: float | None = None  # printed in brackets
+    doubt: str = ""  # why it may be wrong
 
 
 @dataclass(frozen=True)
 class PaperTable:
-    """One table, number by number."""
+    """The numbers of one printed table."""
 
     caption: str
     numbers: Mapping[CellKey, PaperNumber]

@@ -1,4 +1,4 @@
-"""From stored runs to files: tables as Markdown, LaTeX and CSV, figures as PDF, SVG and PNG, the page of the grid."""
+"""Rendering of stored runs: tables as Markdown, LaTeX and CSV, figures as PDF, SVG and PNG, the page of the grid."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from .experiment_catalog import Experiment
 from .measures import StoredOutcomes
 from .result_tables import ResultTable, build_table
 from .results_page import new_page, page_sections, update_page
-from .scales import Stage
+from .scales import ExperimentSetup
 from .table_formats import to_csv, to_latex, to_markdown
 
 
 @dataclass
 class Rendering:
-    """What was made, and of which figures there is nothing to show yet."""
+    """The rendered tables and files, and the names of figures without data."""
 
     tables: list[ResultTable] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
@@ -26,16 +26,16 @@ class Rendering:
 
 @dataclass(frozen=True)
 class Renderer:
-    """Where from, where to."""
+    """Renders experiments from stored outcomes into a folder."""
 
-    stage: Stage
+    setup: ExperimentSetup
     outcomes: StoredOutcomes
     seeds: Sequence[int]
     out: Path
-    command: str  # as it is repeated on the page
+    command: str  # printed on the page
 
     def render(self, experiments: Sequence[Experiment], update: Path | None = None) -> Rendering:
-        """Draw everything that can be drawn; `update` is a page with markers to fill besides."""
+        """Render all experiments; `update` is a page with markers to fill."""
         done = Rendering()
         for experiment in experiments:
             if experiment.kind == "figure":
@@ -47,29 +47,29 @@ class Renderer:
         return done
 
     def refuse_page(self, update: Path) -> None:
-        """Say before the work that a page cannot be filled."""
+        """Raise ConfigError if the page has no usable markers; called before any run."""
         update_page(read_page(update), self._sections(), str(update))
 
     def _sections(self) -> dict[str, str]:
-        return page_sections(self.stage, self.outcomes, self.seeds, self.command)
+        return page_sections(self.setup, self.outcomes, self.seeds, self.command)
 
     def _table(self, experiment: Experiment, done: Rendering) -> None:
-        table = build_table(experiment, self.stage, self.outcomes, self.seeds)
+        table = build_table(experiment, self.setup, self.outcomes, self.seeds)
         done.tables.append(table)
         for ending, text in (("md", to_markdown(table)), ("tex", to_latex(table)), ("csv", to_csv(table))):
             done.files.append(self.out / f"{experiment.name}.{ending}")
             publish_text(done.files[-1], text)
 
     def _figure(self, experiment: Experiment, done: Rendering) -> None:
-        from .figure_drawing import draw_heat_maps, draw_lines  # brings matplotlib
+        from .figure_drawing import draw_heat_maps, draw_lines  # imports matplotlib
         from .figure_panels import build_heat_maps, build_panels, panels_csv
 
         file = self.out / experiment.name
         if experiment.name == "fig-partition":
-            maps = build_heat_maps(experiment, self.stage, self.seeds[0])
+            maps = build_heat_maps(experiment, self.setup, self.seeds[0])
             drawn = draw_heat_maps(maps, file) if maps else []
         else:
-            panels = build_panels(experiment, self.stage, self.outcomes, self.seeds)
+            panels = build_panels(experiment, self.setup, self.outcomes, self.seeds)
             drawn = draw_lines(panels, file) if panels else []
             if drawn:
                 drawn.append(file.with_name(f"{file.name}.csv"))

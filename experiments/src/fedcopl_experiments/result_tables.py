@@ -1,4 +1,4 @@
-"""A table in the paper's shape: ours over the seeds, the paper's number beside it, the best two marked."""
+"""Tables in the paper's layout: our numbers over the seeds, the paper's number, the best two marked."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,9 +12,9 @@ from fedcopl.errors import FedCoPLError
 from .cells import ExperimentCell
 from .experiment_catalog import Experiment
 from .measures import SeedSample, StoredOutcomes, read, read_gain
-from .paper_names import NOT_PLAYED
+from .paper_names import NEEDS_NO_RUN
 from .paper_numbers import CellKey, PaperNumber, PaperTable, paper_tables
-from .scales import Stage
+from .scales import ExperimentSetup
 
 RowName = tuple[str, ...]
 ColumnName = tuple[str, ...]
@@ -22,26 +22,27 @@ ColumnName = tuple[str, ...]
 
 @dataclass(frozen=True)
 class TableEntry:
-    """One number of a table, with all that stands beside it."""
+    """One number of a table, with the paper's number, its mark and what ran."""
 
     sample: SeedSample
     gain: float | None = None
     paper: PaperNumber | None = None
     mark: str = ""  # "best" or "second"
-    dagger: str = ""  # beside a doubtful number of the paper: †, or †1, †2 where there are several reasons
+    dagger: str = ""  # mark of a doubtful number of the paper: †, or †1, †2 for several reasons
     ranked: bool = True
-    ran: str = ""  # what gave the number: method, labeler, and priors or as published
+    spread: bool = True  # whether the standard deviation is shown
+    ran: str = ""  # method, labeler, and priors or as published
 
     @property
     def difference(self) -> float | None:
-        """Ours less the paper's."""
+        """Our mean minus the paper's number."""
         mean = self.sample.mean
         return None if mean is None or self.paper is None else mean - self.paper.value
 
 
 @dataclass(frozen=True)
 class TableBlock:
-    """Rows under a heading of their own."""
+    """Rows under a common heading."""
 
     title: str
     rows: Sequence[tuple[RowName, Sequence[TableEntry | None]]]  # None: the table has no such number
@@ -49,7 +50,7 @@ class TableBlock:
 
 @dataclass(frozen=True)
 class ResultTable:
-    """Everything a rendering needs."""
+    """A table with its caption, blocks and notes."""
 
     name: str
     caption: str
@@ -63,8 +64,8 @@ class ResultTable:
     def entries(self) -> list[TableEntry]:
         return [entry for block in self.blocks for _, row in block.rows for entry in row if entry]
 
-    def played(self) -> "ResultTable":
-        """Without the rows and columns of which there is no number yet."""
+    def without_empty(self) -> "ResultTable":
+        """Return the table without rows, columns and blocks that have no number yet."""
         rows = [entries for block in self.blocks for _, entries in block.rows]
         kept = [n for n in range(len(self.columns)) if any(_is_known(entries[n]) for entries in rows)]
         blocks = tuple(
@@ -74,31 +75,34 @@ class ResultTable:
             )
             for block in self.blocks
         )
-        return replace(self, columns=tuple(self.columns[n] for n in kept), blocks=blocks)
+        filled = tuple(block for block in blocks if block.rows)
+        return replace(self, columns=tuple(self.columns[n] for n in kept), blocks=filled)
 
 
 def _is_known(entry: TableEntry | None) -> bool:
     return entry is not None and bool(entry.sample.values)
 
 
-def build_table(experiment: Experiment, stage: Stage, outcomes: StoredOutcomes, seeds: Sequence[int]) -> ResultTable:
-    """Read every cell of an experiment."""
-    cells = experiment.cells(stage)
-    printed = paper_tables().get(experiment.name) if stage.is_paper else None
+def build_table(
+    experiment: Experiment, setup: ExperimentSetup, outcomes: StoredOutcomes, seeds: Sequence[int]
+) -> ResultTable:
+    """Build the table of an experiment from stored outcomes."""
+    cells = experiment.cells(setup)
+    printed = paper_tables().get(experiment.name) if setup.is_paper else None
     read_cells = {(cell.block, cell.row, cell.column): _entry(cell, outcomes, seeds, printed) for cell in cells}
     daggers = _daggers(read_cells.values())
     entries = {key: _with_dagger(entry, daggers) for key, entry in read_cells.items()}
     columns = tuple(dict.fromkeys(cell.column for cell in cells))
-    decimals = 0 if not experiment.best_of else 2 if stage.is_paper else 1
+    decimals = 0 if not experiment.best_of else 2 if setup.is_paper else 1
     blocks = tuple(_marked(block, experiment.best_of, decimals) for block in _blocks(cells, columns, entries))
     table = ResultTable(experiment.name, "", experiment.heads, columns, blocks, (), decimals)
     return replace(
-        table, caption=_caption(experiment, stage, printed), notes=_notes(experiment, cells, table, seeds, daggers)
+        table, caption=_caption(experiment, setup, printed), notes=_notes(experiment, cells, table, seeds, daggers)
     )
 
 
 def _daggers(entries: Iterable[TableEntry]) -> dict[str, str]:
-    """Why a number of the paper is doubtful -> its mark."""
+    """Return the mark of each reason to doubt a number of the paper."""
     reasons = list(dict.fromkeys(entry.paper.doubt for entry in entries if entry.paper and entry.paper.doubt))
     return {reason: f"†{number}" if len(reasons) > 1 else "†" for number, reason in enumerate(reasons, 1)}
 
@@ -110,7 +114,7 @@ def _with_dagger(entry: TableEntry, daggers: Mapping[str, str]) -> TableEntry:
 def _blocks(
     cells: Sequence[ExperimentCell], columns: Sequence[ColumnName], entries: Mapping[CellKey, TableEntry]
 ) -> Iterator[TableBlock]:
-    """The rows in their order, under the headings they belong to."""
+    """Yield the rows in order, grouped by heading."""
     rows = dict.fromkeys((cell.block, cell.row) for cell in cells)
     for title in dict.fromkeys(block for block, _ in rows):
         mine = [row for block, row in rows if block == title]
@@ -128,14 +132,14 @@ def _entry(
     cell: ExperimentCell, outcomes: StoredOutcomes, seeds: Sequence[int], printed: PaperTable | None
 ) -> TableEntry:
     paper = printed.find(cell.row, cell.column, cell.block) if printed else None
-    if cell.measure in NOT_PLAYED:
+    if cell.measure in NEEDS_NO_RUN:
         return TableEntry(_size(cell), None, paper, ranked=False)
     gain = read_gain(cell, outcomes, seeds).mean if cell.baseline else None
-    return TableEntry(read(cell, outcomes, seeds), gain, paper, ranked=cell.ranked, ran=_ran(cell))
+    return TableEntry(read(cell, outcomes, seeds), gain, paper, ranked=cell.ranked, spread=cell.spread, ran=_ran(cell))
 
 
 def _ran(cell: ExperimentCell) -> str:
-    from fedcopl.methods import run_title  # brings torch
+    from fedcopl.methods import run_title  # imports torch
 
     if cell.measure.startswith("zero_shot"):
         return "CLIP"
@@ -143,7 +147,7 @@ def _ran(cell: ExperimentCell) -> str:
 
 
 def _size(cell: ExperimentCell) -> SeedSample:
-    """Of a data set, if it is there."""
+    """Return the size of a data set; empty if it is missing."""
     dataset = _dataset(cell.configs[0].data)
     return SeedSample(()) if dataset is None else SeedSample((float(SIZES_OF[cell.measure](dataset)),))
 
@@ -157,7 +161,7 @@ def _dataset(data: Data) -> Dataset | None:
 
 
 def _marked(block: TableBlock, best_of: str, decimals: int) -> TableBlock:
-    """Mark the best two numbers of each column or row, as they are shown: what looks equal is equal."""
+    """Mark the best two numbers of each column or row, compared as they are shown."""
     grid = [list(entries) for _, entries in block.rows]
     if best_of == "row":
         grid = [_mark_line(line, decimals) for line in grid]
@@ -185,12 +189,12 @@ def _shown(entry: TableEntry | None, decimals: int) -> float | None:
     return None if mean is None else round(mean, decimals)
 
 
-def _caption(experiment: Experiment, stage: Stage, printed: PaperTable | None) -> str:
+def _caption(experiment: Experiment, setup: ExperimentSetup, printed: PaperTable | None) -> str:
     if printed:
         return printed.caption
     about = experiment.about.removesuffix("; needs no runs")
-    models = {config.model.backbone for cell in experiment.cells(stage) for config in cell.configs}
-    where = f"Scale {stage.scale.name}, {', '.join(sorted(models))}: not the paper's numbers."
+    models = {config.model.backbone for cell in experiment.cells(setup) for config in cell.configs}
+    where = f"Scale {setup.scale.name}, {', '.join(sorted(models))}: not comparable with the paper."
     return f"{about[0].upper()}{about[1:]}. {where}"
 
 
@@ -201,21 +205,21 @@ def _notes(
     seeds: Sequence[int],
     daggers: Mapping[str, str],
 ) -> tuple[str, ...]:
-    """How to read the table, what ran, what is missing, and which of the paper's numbers are doubtful."""
+    """Return the notes: seeds, what ran, what is missing, and which of the paper's numbers are doubtful."""
     entries = table.entries
     notes = [_of_seeds(seeds)] if experiment.best_of else []
     published = experiment.best_of and all(is_as_published(config) for cell in cells for config in cell.configs)
     notes += ["All methods as published: without priors."] if published else []
     notes += [experiment.note] if experiment.note else []
-    notes += ["Below ours: the paper's number, and ours less the paper's."] if any(e.paper for e in entries) else []
+    notes += ["Second line: the paper's number, and ours minus the paper's."] if any(e.paper for e in entries) else []
     missing = sum(entry.sample.mean is None for entry in entries)
-    notes += [f"–: {missing} of {len(entries)} numbers are not there yet."] if missing else []
+    notes += [f"–: {missing} of {len(entries)} numbers have no run yet."] if missing else []
     partial = sum(0 < len(entry.sample.values) < len(seeds) for entry in entries) if experiment.best_of else 0
-    notes += [f"{partial} numbers are of fewer seeds so far."] if partial else []
+    notes += [f"{partial} numbers have fewer seeds so far."] if partial else []
     return (*notes, *(f"{dagger} doubtful in the paper: {reason}." for reason, dagger in daggers.items()))
 
 
 def _of_seeds(seeds: Sequence[int]) -> str:
     if len(seeds) == 1:
-        return f"Of seed {seeds[0]} alone."
+        return f"Seed {seeds[0]} only."
     return f"Mean ± standard deviation over the seeds {', '.join(map(str, seeds))}."

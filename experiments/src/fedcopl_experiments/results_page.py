@@ -1,4 +1,4 @@
-"""Our own grid as a page: its table between markers, so that what a person writes around it stays.
+"""The page of the grid: tables between markers, so that the text around them is kept.
 
 <!-- table: grid -->
 ... is replaced each time ...
@@ -6,6 +6,7 @@
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from fedcopl.config import RunConfig
@@ -15,22 +16,28 @@ from fedcopl.plurals import counted
 from .experiment_catalog import EXPERIMENTS, runs_of
 from .flat_settings import flat
 from .measures import StoredOutcomes
-from .result_tables import build_table
-from .scales import Stage
+from .result_tables import ResultTable, build_table
+from .scales import ExperimentSetup
 from .table_formats import markdown_grid
 
 MARKED = re.compile(r"(?P<begin><!-- table: (?P<name>[\w.-]+) -->\n).*?(?P<end><!-- end -->)", re.S)
 
 
-def page_sections(stage: Stage, outcomes: StoredOutcomes, seeds: Sequence[int], command: str) -> dict[str, str]:
-    """Everything of the grid that can stand between markers, by its name."""
-    table = build_table(EXPERIMENTS["grid"], stage, outcomes, seeds).played()
-    notes = "".join(f"\n{note}" for note in table.notes)
-    return {"how": _how(stage, outcomes, seeds, command), "grid": f"{markdown_grid(table)}{notes}\n"}
+def page_sections(
+    setup: ExperimentSetup, outcomes: StoredOutcomes, seeds: Sequence[int], command: str
+) -> dict[str, str]:
+    """Return everything of the grid that can be put between markers, by name."""
+    table = build_table(EXPERIMENTS["grid"], setup, outcomes, seeds)
+    notes = "".join(f"\n{note}  " for note in table.notes if not note.startswith("–")).rstrip()
+    return {
+        "how": _how(setup, outcomes, seeds, command),
+        "coverage": _coverage(table, len(seeds)),
+        "grid": f"{markdown_grid(table.without_empty())}{notes}\n",
+    }
 
 
 def new_page(sections: Mapping[str, str]) -> str:
-    """A page with every section."""
+    """Return a page with every section."""
     lines = ["# Results", ""]
     for name in sections:
         lines += [f"<!-- table: {name} -->", "<!-- end -->", ""]
@@ -38,11 +45,11 @@ def new_page(sections: Mapping[str, str]) -> str:
 
 
 def update_page(page: str, sections: Mapping[str, str], origin: str) -> str:
-    """Replace what stands between the markers and nothing else."""
+    """Replace the text between the markers and nothing else."""
     named = [found["name"] for found in MARKED.finditer(page)]
     unknown = [name for name in named if name not in sections]
     if unknown:
-        raise ConfigError(f"{origin}: there is no table {unknown[0]!r} to put there (known: {', '.join(sections)})")
+        raise ConfigError(f"{origin}: there is no table {unknown[0]!r} (known: {', '.join(sections)})")
     if not named:
         raise ConfigError(
             f"{origin}: has no <!-- table: NAME --> ... <!-- end --> (known names: {', '.join(sections)})"
@@ -54,23 +61,46 @@ def update_page(page: str, sections: Mapping[str, str], origin: str) -> str:
     return MARKED.sub(filled, page)
 
 
-def _how(stage: Stage, outcomes: StoredOutcomes, seeds: Sequence[int], command: str) -> str:
-    """The command, what was run, and by which versions."""
-    configs = runs_of([EXPERIMENTS["grid"]], stage, seeds)
+def _coverage(table: ResultTable, seeds: int) -> str:
+    """Return a table of how many cells of each block and variant have how many seeds."""
+    counts = range(seeds, -1, -1)
+    lines = [
+        f"| | {' | '.join(counted(count, 'seed') if count else 'not run' for count in counts)} |",
+        f"|---|{'---:|' * len(counts)}",
+    ]
+    variants = dict.fromkeys(column[0] for column in table.columns if column[0] != "cost")
+    for block in table.blocks:
+        for variant in variants:
+            entries = [
+                entry
+                for _, row in block.rows
+                for column, entry in zip(table.columns, row, strict=True)
+                if entry is not None and column[0] == variant
+            ]
+            found = Counter(len(entry.sample.values) for entry in entries)
+            if set(found) - {0}:
+                name = ", ".join(filter(None, (block.title, variant)))
+                lines.append(f"| {name} | {' | '.join(str(found[count]) for count in counts)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _how(setup: ExperimentSetup, outcomes: StoredOutcomes, seeds: Sequence[int], command: str) -> str:
+    """Return the command, the number of runs and the versions."""
+    configs = runs_of([EXPERIMENTS["grid"]], setup, seeds)
     runs = [run for config in configs if (run := outcomes.run(config))]
     versions = {f"{name} {number}" for run in runs for name, number in run.versions.items() if name != "fedcopl"}
     codes = sorted({run.code for run in runs})
     return (
         f"Made by `{command}`: {len(runs)} of {counted(len(configs), 'run')}, "
         f"of the seeds {', '.join(map(str, seeds))}; "
-        f"{sum(run.seconds for run in runs) / 60:.0f} minutes of computing in all. Mean ± standard deviation over the "
-        f"seeds.\n\nSettings other than the defaults: {', '.join(f'`{pair}`' for pair in _unusual(configs))}.\n\n"
+        f"{sum(run.seconds for run in runs) / 60:.0f} minutes of wall time in all.\n\n"
+        f"Settings other than the defaults: {', '.join(f'`{pair}`' for pair in _unusual(configs))}.\n\n"
         f"Versions: fedcopl {', '.join(codes) or '–'}; {', '.join(sorted(versions)) or '–'}.\n"
     )
 
 
 def _unusual(configs: Sequence[RunConfig]) -> list[str]:
-    """The settings that all the runs have in common and a run without settings has not."""
+    """Return the settings that all runs share and that differ from the defaults."""
     usual = flat(RunConfig().model_dump())
     each = [flat(config.model_dump()) for config in configs]
     same = {key: value for key, value in each[0].items() if all(other.get(key) == value for other in each)}

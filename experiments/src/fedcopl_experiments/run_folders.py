@@ -1,4 +1,4 @@
-"""The folder of a grid's run, called by its key."""
+"""The run folders of a grid, named by run keys."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -11,34 +11,34 @@ from fedcopl.run.record import Outcome
 from .run_key import run_key
 
 CHECKPOINT = "checkpoint.safetensors"
-WHOLE = (RESULTS, "prompts/server.safetensors", EXAMPLES)  # what a run writes when it ends, while it holds the folder
+FINAL_FILES = (RESULTS, "prompts/server.safetensors", EXAMPLES)  # written at the end of a run, under its lock
 
 
 def whole_outcome(folder: Path) -> Outcome | None:
-    """The outcome of a run that came to its end, whether or not anybody wrote that down."""
-    if not all((folder / name).exists() for name in WHOLE):
+    """Return the outcome of a finished run, recorded in the store or not; None if it is not finished."""
+    if not all((folder / name).exists() for name in FINAL_FILES):
         return None
     try:
         outcome = read_finished(folder)
-        played = RunConfig.from_mapping(outcome.settings, str(folder))
+        config = RunConfig.from_mapping(outcome.settings, str(folder))
     except ConfigError:
         return None
     except RunFolderError as error:
-        if isinstance(error.__cause__, OSError):  # it cannot be read at all: playing it again would not mend that
+        if isinstance(error.__cause__, OSError):  # unreadable: running it again would not help
             raise
         return None
-    return outcome if run_key(played) == folder.name else None
+    return outcome if run_key(config) == folder.name else None
 
 
 def write_missing_report(folder: Path) -> None:
-    """The page of a run that ended; a grid that was killed right then left none."""
-    from fedcopl.report.run_page import write_report  # brings the templates
+    """Write the report of a finished run if it is missing, as after a grid was killed."""
+    from fedcopl.report.run_page import write_report  # imports the templates
 
     if not (folder / REPORT).exists():
         write_report(folder)
 
 
 def drop_checkpoint(folder: Path) -> None:
-    """To save room: a run that is done is not resumed."""
+    """Remove the checkpoint of a finished run, which is never resumed."""
     with suppress(OSError):
         (folder / CHECKPOINT).unlink()

@@ -1,4 +1,4 @@
-"""What makes two runs the same: the settings that can change a result, and the code that decides it."""
+"""The key of a run: a hash of the settings and the source files that can change its result."""
 
 import json
 from functools import cache
@@ -11,19 +11,19 @@ import fedcopl
 from fedcopl.config import RunConfig
 
 PACKAGE = Path(fedcopl.__file__).parent
-# All of the package decides results but for what keeps, shows or names them: a new part counts until it stands here.
-DECIDES_NOTHING = {
+# Every part of the package affects results, except those that store or show them: a new part counts until listed.
+WITHOUT_EFFECT = {
     *("api", "cli", "doctor", "errors", "files", "local_page", "classifier", "report", "review", "watch"),
     *("run/folder", "run/progress_reporter"),
-    # Flower carries the same questions; a grid is played in one process.
+    # Flower carries the same requests, and a grid does not use it.
     *("deployment", "flower_app", "simulation/on_flower"),
 }
-LENGTH = 16  # hex digits: two of a million runs share a key once in forty million grids
+LENGTH = 16  # hex digits: a collision among a million runs has a probability of 3e-8
 
 
 @cache
 def code_version() -> str:
-    """The package's version and a hash of the files that decide results: not of the pages, commands and documents."""
+    """Return the package's version with a hash of the files that affect results: no pages, commands or documents."""
     digest = sha256()
     for path in _deciding_files():
         name = path.relative_to(PACKAGE).as_posix()
@@ -32,15 +32,15 @@ def code_version() -> str:
 
 
 def run_key(config: RunConfig) -> str:
-    """A short name of everything that can change the result."""
+    """Return the hash of everything that can change the result."""
     return sha256(json.dumps([deciding_settings(config), code_version()], sort_keys=True).encode()).hexdigest()[:LENGTH]
 
 
 def deciding_settings(config: RunConfig) -> dict[str, Any]:
-    """The settings that can change a result.
+    """Return the settings that can change a result.
 
-    Not among them: the run's name; `model.memory`, which decides what is kept and what is computed again, to the same
-    bits; and `model.threads`, which may turn a last bit but asks no other question: a grid goes on whatever --jobs is.
+    Excluded are the run's name; `model.memory`, which decides what is kept and what is computed again, to the same
+    bits; and `model.threads`, which may change a last bit, so that a grid can continue with another --jobs.
     """
     return config.model_dump(exclude={"name": True, "model": {"memory", "threads"}})
 
@@ -53,4 +53,4 @@ def _decides(path: Path) -> bool:
     module = path.with_suffix("")
     own = len(path.parts) > 1 or (path.suffix == ".py" and not module.name.startswith("__"))
     named = {module.parts[0], "/".join(module.parts[:2])}
-    return own and not named & DECIDES_NOTHING and path.suffix != ".pyc"
+    return own and not named & WITHOUT_EFFECT and path.suffix != ".pyc"

@@ -1,4 +1,4 @@
-"""How large the experiments are: exactly the paper's, on the embedded model and digits, or only to see them work."""
+"""Scales of the experiments: the paper's settings, the embedded model on digits, or one round to test that it works."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,75 +13,80 @@ from fedcopl.errors import ConfigError
 from fedcopl.labelers import LABELERS
 
 from .flat_settings import flat, nested
-from .paper_names import LINES
+from .paper_names import CURVE_METHODS
 
 TAUS = (0.1, 0.2, 0.3, 0.4, 0.44, 0.46, 0.48, 0.5, 0.52, 0.54, 0.56, 0.6, 0.7, 0.8, 0.9)  # of the supplement's sweeps
 FEW_CLIENTS = {"cub200": 5, "ucf101": 5}  # the paper's other data sets have 10
 PAPER_BACKBONE = "ViT-B/32"
 EMBEDDED = "digits"
-USUAL_SKEW = "dirichlet-0.1"
+FEATURES = "features"  # `data.source` of stored features
+FEATURES_SUFFIX = ".npz"
+DEFAULT_SKEW = "dirichlet-0.1"
 NO_CHANGES: Mapping[str, Any] = {}
-# How the paper's baselines are read where its tables are made anew: experiments/label-readings.md says why.
-SURE_FIRST: Mapping[str, Any] = {"labels.among": "sure", "labels.cpl_keep_likeliest": True}
-TO_THE_LETTER: Mapping[str, Any] = {"labels.among": "all", "labels.cpl_keep_likeliest": False}
+# How FPL and CPL choose images: in the paper's tables (experiments/label-readings.md gives the reason), in the grid.
+CONFIDENT_IMAGES: Mapping[str, Any] = {"labels.among": "sure", "labels.cpl_keep_likeliest": True}
+ORIGINAL_RULES: Mapping[str, Any] = {"labels.among": "all", "labels.cpl_keep_likeliest": False}
 SKEWS: Mapping[str, Mapping[str, Any]] = {
     "dirichlet-0.1": {"data.partition": "dirichlet", "data.beta": 0.1},
     "dirichlet-0.05": {"data.partition": "dirichlet", "data.beta": 0.05},
     "quantity": {"data.partition": "quantity"},
 }
 SHORT = {"rounds": 4, "train.epochs": 2, "labels.refresh_every": 2}
-DRAWN_OVER_ROUNDS = set(LINES.values())
+# For a folder of some hundred images, where batches of 64 would give one step an epoch: experiments/photographs.md
+FOLDER_SETTINGS = {"train.batch": 8}
+MEASURED_EVERY_ROUND = set(CURVE_METHODS.values())
 
 
 @dataclass(frozen=True)
 class ExperimentScale:
-    """The settings that all runs have in common, and how far each axis of an experiment goes."""
+    """Settings that all runs share, and the values of each axis of an experiment."""
 
     name: str
     about: str
     settings: Mapping[str, Any]  # "section.key" -> value, on top of the defaults
-    trials: int = 3
-    crowds: tuple[int, ...] = (5, 10, 30, 50)  # numbers of clients, K
-    rates: tuple[float, ...] = (0.5, 0.8, 1.0)  # of participation, R
+    seeds: int = 3
+    client_counts: tuple[int, ...] = (5, 10, 30, 50)  # K
+    participation_rates: tuple[float, ...] = (0.5, 0.8, 1.0)  # R
     taus: tuple[float, ...] = TAUS
-    labelers: tuple[str, ...] = ()  # of our own grid; empty: all there are
-    dataset: str = ""  # stands in for all of the paper's; empty where these are used
+    labelers: tuple[str, ...] = ()  # of the grid; empty: all in the registry
+    dataset: str = ""  # used instead of the paper's data sets
 
 
 @cache
 def scales() -> Mapping[str, ExperimentScale]:
-    """The closed table of scales."""
-    # The paper's own method everywhere; and of the three accuracies it has only `macro`.
+    """Return all scales by name."""
+    # The paper reports only the accuracy `macro`.
     paper = {**AS_PUBLISHED, "evaluation.everywhere": False}
     demo = _demo_settings() | paper
     tiny = demo | {"rounds": 1, "train.epochs": 1, "data.clients": 2, "labels.per_class": 4}
     return {
         "smoke": ExperimentScale(
             "smoke",
-            "one round of everything, to see it work",
+            "one round of everything, to test that it works",
             tiny,
-            trials=1,
-            crowds=(2, 3),
-            rates=(0.5, 1.0),
+            seeds=1,
+            client_counts=(2, 3),
+            participation_rates=(0.5, 1.0),
             taus=(0.3, 0.5),
             labelers=("copl",),
             dataset=EMBEDDED,
         ),
         "short": ExperimentScale(
-            "short", "the same as demo, with four rounds of two epochs", demo | SHORT, trials=1, dataset=EMBEDDED
+            "short", "the same as demo, with four rounds of two epochs", demo | SHORT, seeds=1, dataset=EMBEDDED
         ),
         "demo": ExperimentScale("demo", "the embedded model and handwritten digits", demo, dataset=EMBEDDED),
         "paper": ExperimentScale("paper", "the paper's models, data sets and settings", paper),
     }
 
 
-def todays() -> dict[str, Any]:
-    """What the program does today where scales follow the paper."""
-    usual = flat(RunConfig().model_dump())
-    return {name: usual[name] for name in AS_PUBLISHED}
+def default_settings() -> dict[str, Any]:
+    """Return the defaults of the settings that the scales set as published, priors included."""
+    defaults = flat(RunConfig().model_dump())
+    return {name: defaults[name] for name in AS_PUBLISHED}
 
 
 def find_scale(name: str) -> ExperimentScale:
+    """Return a scale by name; raises ConfigError for an unknown one."""
     if name not in scales():
         raise ConfigError(f"--scale: there is no scale {name!r} (known: {', '.join(scales())})")
     return scales()[name]
@@ -93,36 +98,43 @@ def _demo_settings() -> dict[str, Any]:
     return {key: value for key, value in flat(settings).items() if key != "name"}
 
 
-def check_datasets(names: Iterable[str]) -> tuple[str, ...]:
-    """The data sets that were asked for, if there are such."""
-    chosen = tuple(dict.fromkeys(names))
-    unknown = [name for name in chosen if name not in SOURCES]
-    if unknown:
-        raise ConfigError(f"--dataset: there is no data set {unknown[0]!r} (known: {', '.join(SOURCES)})")
-    return chosen
-
-
 @dataclass(frozen=True)
-class Stage:
-    """A scale with what the user chose on top: all that turns a row and a column into settings."""
+class ExperimentSetup:
+    """A scale with the choices of the command line; it makes the settings of each run."""
 
     scale: ExperimentScale
-    datasets: Sequence[str] = ()  # only these
+    datasets: Sequence[str] = ()  # only these: known names, or folders of images and files of features in `folder`
     backbone: str = ""  # instead of the experiment's own
-    folder: Path = field(default=Path("data"))  # where the data sets lie, each in a folder of its name
+    folder: Path = field(default=Path("data"))  # of the data sets
+    backbones: Mapping[str, str] = field(default_factory=dict)  # of single data sets
+    methods: Sequence[str] = ()  # of the grid: only these
+    labelers: Sequence[str] = ()  # of the grid: only these
+
+    def check(self) -> None:
+        """Raise ConfigError for data sets that are neither known nor in the folder."""
+        for name in self.datasets:
+            if name not in SOURCES and not (self.folder / name).exists():
+                raise ConfigError(
+                    f"--dataset: there is no data set {name!r}, and no folder or file of this name in {self.folder} "
+                    f"(known: {', '.join(SOURCES)})"
+                )
+        for name in self.backbones:
+            if name not in self.datasets:
+                raise ConfigError(f"--backbone: {name}: is not one of the data sets given by --dataset")
 
     @property
     def is_paper(self) -> bool:
-        """Whether the paper's numbers may stand beside ours."""
-        return self.scale.name == "paper" and not self.backbone
+        """Whether the paper's numbers may be shown next to ours."""
+        return self.scale.name == "paper" and not self.backbone and not self.backbones
 
     @property
-    def labelers(self) -> tuple[str, ...]:
-        """The labelers of our own grid, those of plug-ins included."""
-        return self.scale.labelers or tuple(LABELERS)
+    def grid_labelers(self) -> tuple[str, ...]:
+        """The labelers of the grid, those of plug-ins included."""
+        names = self.scale.labelers or tuple(LABELERS)
+        return tuple(name for name in names if not self.labelers or name in self.labelers)
 
     def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
-        """The data sets of an experiment that are played; where none of the paper's is, those the user named."""
+        """Return an experiment's data sets; those of --dataset where the scale does not use the paper's."""
         if self.scale.dataset:
             return tuple(self.datasets) or (self.scale.dataset,)
         return tuple(name for name in wanted if not self.datasets or name in self.datasets)
@@ -132,40 +144,58 @@ class Stage:
         dataset: str,
         method: str = "fedcopl",
         labeler: str = "copl",
-        skew: str = USUAL_SKEW,
+        skew: str = DEFAULT_SKEW,
         backbone: str = PAPER_BACKBONE,
         changes: Mapping[str, Any] = NO_CHANGES,
-        reading: Mapping[str, Any] = SURE_FIRST,
+        label_rules: Mapping[str, Any] = CONFIDENT_IMAGES,
     ) -> RunConfig:
-        """Settings of one run; `reading` is that of FPL and CPL, and of no concern to CoPL.
+        """Return the settings of one run.
 
-        A change to what holds anyway is none, so that experiments share their runs.
+        A change to the value that a setting has anyway is ignored, so that experiments share runs.
+
+        Args:
+            dataset: A known data set, or a folder of images or file of features in the folder of data sets.
+            method: The method.
+            labeler: The labeler.
+            skew: A key of `SKEWS`.
+            backbone: The experiment's own model, at scale paper.
+            changes: Settings that differ, by "section.key".
+            label_rules: How FPL and CPL choose images; not used for CoPL.
         """
-        read = NO_CHANGES if labeler == "copl" else reading
-        usual = {
+        rules = NO_CHANGES if labeler == "copl" else label_rules
+        unchanged = {
             "data.clients": FEW_CLIENTS.get(dataset, 10),
             "model.backbone": backbone,
             **self.scale.settings,
             **SKEWS[skew],
-            **read,
+            **rules,
             **({"model.backbone": self.backbone} if self.backbone else {}),
             "method": method,
             "labeler": labeler,
-            "data.source": dataset,
-            "data.path": "" if dataset == EMBEDDED else str(self.folder / dataset),
         }
-        complete = flat(RunConfig.from_mapping(nested(usual), "settings").model_dump())
+        source = self._source(dataset)
+        complete = flat(RunConfig.from_mapping(nested(unchanged | source), "settings").model_dump())
         changed = {key: value for key, value in changes.items() if complete.get(key) != value}
-        as_drawn = not changed and skew == USUAL_SKEW and read != TO_THE_LETTER
-        is_drawn = as_drawn and (method, labeler) in DRAWN_OVER_ROUNDS
+        is_unchanged = not changed and skew == DEFAULT_SKEW and rules != ORIGINAL_RULES
+        every_round = is_unchanged and (method, labeler) in MEASURED_EVERY_ROUND
         always = {
-            "name": "-".join([method, labeler, dataset, *_words(changed)]),
-            "evaluation.every": 1 if is_drawn else complete["rounds"],  # of most runs only the end is of interest
+            "name": "-".join([method, labeler, dataset, *_name_parts(changed)]),
+            "evaluation.every": 1 if every_round else complete["rounds"],  # most experiments use the last round only
         }
-        return RunConfig.from_mapping(nested(usual | changed | always), "settings")
+        return RunConfig.from_mapping(nested(unchanged | changed | source | always), "settings")
+
+    def _source(self, dataset: str) -> dict[str, Any]:
+        """Return the settings of a data set's images and of its model."""
+        path = "" if dataset == EMBEDDED else str(self.folder / dataset)
+        own = {"model.backbone": self.backbones[dataset]} if dataset in self.backbones else {}
+        if dataset in SOURCES:
+            return {"data.source": dataset, "data.path": path, **own}
+        if dataset.endswith(FEATURES_SUFFIX):
+            return {"data.source": FEATURES, "data.path": path, "model.backbone": path}
+        return {"data.source": "folder", "data.path": path, **FOLDER_SETTINGS, **own}
 
 
-def _words(changes: Mapping[str, Any]) -> list[str]:
-    """What is unusual about a run, for its name: `aggregate-both`, `no-entropy-filter`."""
+def _name_parts(changes: Mapping[str, Any]) -> list[str]:
+    """Return the changes as parts of a run's name: `aggregate-both`, `no-entropy-filter`."""
     leaves = {key.partition(".")[2].replace("_", "-"): value for key, value in changes.items()}
     return [f"no-{leaf}" if value is False else f"{leaf}-{value}" for leaf, value in leaves.items()]

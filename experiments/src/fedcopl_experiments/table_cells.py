@@ -1,13 +1,14 @@
-"""Which runs each table is made of."""
+"""The cells of each table: its runs, and the measure that is shown."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from fedcopl.config import RunConfig
 from fedcopl.labelers import LABELERS
 
 from .cells import Cells, ExperimentCell
-from .grid_methods import grid_methods, lone_methods
+from .grid_methods import GridMethod, grid_methods, untrained_methods
 from .paper_names import (
     AVERAGE,
     BASELINES,
@@ -22,11 +23,11 @@ from .paper_names import (
     TITLES,
     title,
 )
-from .scales import TO_THE_LETTER, Stage, todays
+from .scales import FEATURES, ORIGINAL_RULES, ExperimentSetup, default_settings
 
 
 def _main_rows(labelers: Sequence[str] = ("fpl", "cpl")) -> Iterator[tuple[tuple[str, ...], tuple[str, str], str]]:
-    """(row, (method, labeler), measure) of the paper's large tables; zero-shot is measured in every run."""
+    """Yield (row, (method, labeler), measure) of the paper's large tables; every run measures zero-shot too."""
     yield ("CLIP", "-"), OURS, "zero_shot_of_all"
     for name, method in BASELINES.items():
         for labeler in labelers:
@@ -34,32 +35,32 @@ def _main_rows(labelers: Sequence[str] = ("fpl", "cpl")) -> Iterator[tuple[tuple
     yield ("FedCoPL", "CoPL"), OURS, "final"
 
 
-def table1(stage: Stage) -> list[ExperimentCell]:
+def table1(setup: ExperimentSetup) -> list[ExperimentCell]:
     skews = ("dirichlet-0.1", "dirichlet-0.05")
     cells = []
     for row, run, measure in _main_rows():
         for skew in skews:
             mine = [
-                ExperimentCell(row, (title(data), SKEW_TITLES[skew]), (stage.config(data, *run, skew),), measure)
-                for data in stage.columns(SIX)
+                ExperimentCell(row, (title(data), SKEW_TITLES[skew]), (setup.config(data, *run, skew),), measure)
+                for data in setup.columns(SIX)
             ]
             cells += _with_average(mine, (AVERAGE, SKEW_TITLES[skew]))
     return _by_column_order(cells)
 
 
-def table2(stage: Stage) -> list[ExperimentCell]:
+def table2(setup: ExperimentSetup) -> list[ExperimentCell]:
     cells = []
     for row, run, measure in _main_rows():
         mine = [
-            ExperimentCell(row, (title(data),), (stage.config(data, *run, "quantity"),), measure)
-            for data in stage.columns(SIX)
+            ExperimentCell(row, (title(data),), (setup.config(data, *run, "quantity"),), measure)
+            for data in setup.columns(SIX)
         ]
         cells += _with_average(mine, (AVERAGE,))
     return cells
 
 
 def _with_average(cells: list[ExperimentCell], column: tuple[str, ...]) -> list[ExperimentCell]:
-    """The cells of a row, and where there are several their mean."""
+    """Return the cells of a row, and their mean if there are several."""
     if len(cells) < 2:
         return cells
     together = tuple(config for cell in cells for config in cell.configs)
@@ -67,19 +68,19 @@ def _with_average(cells: list[ExperimentCell], column: tuple[str, ...]) -> list[
 
 
 def _by_column_order(cells: list[ExperimentCell]) -> list[ExperimentCell]:
-    """Both skews of a data set beside each other, the averages last, as the paper has them."""
+    """Sort columns as in the paper: both skews of a data set together, the averages last."""
     order = {name: number for number, name in enumerate([*TITLES.values(), AVERAGE])}
     rows = list(dict.fromkeys(cell.row for cell in cells))
     return sorted(cells, key=lambda cell: (rows.index(cell.row), order.get(cell.column[0], -1)))
 
 
-def table3(stage: Stage) -> list[ExperimentCell]:
+def table3(setup: ExperimentSetup) -> list[ExperimentCell]:
     cells = []
     for name in ("PromptFL", "pFedPrompt", "FedOPT"):
         for labeler in ("fpl", "copl"):
-            for data in stage.columns(SIX[:5]):
-                config = stage.config(data, BASELINES[name], labeler)
-                without = stage.config(data, BASELINES[name], "fpl") if labeler == "copl" else None
+            for data in setup.columns(SIX[:5]):
+                config = setup.config(data, BASELINES[name], labeler)
+                without = setup.config(data, BASELINES[name], "fpl") if labeler == "copl" else None
                 cells.append(
                     ExperimentCell((name, LABELERS[labeler].title), (title(data),), (config,), baseline=without)
                 )
@@ -87,66 +88,66 @@ def table3(stage: Stage) -> list[ExperimentCell]:
 
 
 def backbone_table(backbone: str, datasets: Sequence[str]) -> Cells:
-    def cells(stage: Stage) -> list[ExperimentCell]:
+    def cells(setup: ExperimentSetup) -> list[ExperimentCell]:
         return [
-            ExperimentCell(row, (title(data),), (stage.config(data, *run, backbone=backbone),), measure)
+            ExperimentCell(row, (title(data),), (setup.config(data, *run, backbone=backbone),), measure)
             for row, run, measure in _main_rows(("fpl",))
-            for data in stage.columns(datasets)
+            for data in setup.columns(datasets)
         ]
 
     return cells
 
 
-def table5(stage: Stage) -> list[ExperimentCell]:
+def table5(setup: ExperimentSetup) -> list[ExperimentCell]:
     switches = ("labels.confidence_filter", "labels.entropy_filter", "labels.global_allocation")
     rows = ((False, False, False), (False, False, True), (False, True, True), (True, False, True), (True, True, True))
     return [
         ExperimentCell(
             tuple("✓" if on else "-" for on in row),
             (title(data),),
-            (stage.config(data, changes=dict(zip(switches, row, strict=True))),),
+            (setup.config(data, changes=dict(zip(switches, row, strict=True))),),
         )
         for row in rows
-        for data in stage.columns(FOUR)
+        for data in setup.columns(FOUR)
     ]
 
 
-def table6(stage: Stage) -> list[ExperimentCell]:
+def table6(setup: ExperimentSetup) -> list[ExperimentCell]:
     rows = {("-", "-"): "none", ("✓", "✓"): "both", ("✓", "-"): "text", ("-", "✓"): "visual"}
     return [
-        ExperimentCell(row, (title(data),), (aggregating(stage, data, what),))
+        ExperimentCell(row, (title(data),), (aggregating(setup, data, what),))
         for row, what in rows.items()
-        for data in stage.columns(FOUR)
+        for data in setup.columns(FOUR)
     ]
 
 
-def aggregating(stage: Stage, dataset: str, what: str) -> RunConfig:
-    return stage.config(dataset, changes={"sharing.aggregate": what})
+def aggregating(setup: ExperimentSetup, dataset: str, what: str) -> RunConfig:
+    return setup.config(dataset, changes={"sharing.aggregate": what})
 
 
-def table7(stage: Stage) -> list[ExperimentCell]:
+def table7(setup: ExperimentSetup) -> list[ExperimentCell]:
     return [
-        ExperimentCell((title(data), TASKS.get(data, "-")), (column,), (stage.config(data),), measure)
-        for data in stage.columns(name for name in TASKS if name in TITLES)
+        ExperimentCell((title(data), TASKS.get(data, "-")), (column,), (setup.config(data),), measure)
+        for data in setup.columns(name for name in TASKS if name in TITLES)
         for column, measure in SIZES.items()
     ]
 
 
-def table9(stage: Stage) -> list[ExperimentCell]:
-    """The labels of the first refresh depend on labeler and split alone: any run of theirs will do."""
+def table9(setup: ExperimentSetup) -> list[ExperimentCell]:
+    """Use one run for each labeler and skew, on which alone the labels of the first refresh depend."""
     makers = {"fpl": "promptfl", "cpl": "promptfl", "copl": "fedcopl"}
     measures = {"cpl": "first_coverage"}
     return [
         ExperimentCell(
             (LABELERS[labeler].title,),
             (title(data),),
-            (stage.config(data, method, labeler, skew),),
+            (setup.config(data, method, labeler, skew),),
             measures.get(labeler, "first_labels"),
             block,
         )
         for skew, block in BLOCKS.items()
         for labeler, method in makers.items()
-        for data in stage.columns(SIX)
+        for data in setup.columns(SIX)
     ]
 
 
@@ -154,63 +155,78 @@ SWEEPS = {"τ1": "labels.confidence_quantile", "τ2": "labels.entropy_quantile"}
 
 
 def sweep(setting: str) -> Cells:
-    def cells(stage: Stage) -> list[ExperimentCell]:
+    def cells(setup: ExperimentSetup) -> list[ExperimentCell]:
         return [
-            ExperimentCell((title(data),), (f"{tau:.2f}",), (stage.config(data, changes={setting: tau}),))
-            for data in stage.columns(MIXED)
-            for tau in stage.scale.taus
+            ExperimentCell((title(data),), (f"{tau:.2f}",), (setup.config(data, changes={setting: tau}),))
+            for data in setup.columns(MIXED)
+            for tau in setup.scale.taus
         ]
 
     return cells
 
 
+NO_LABELER = "no labeler"
 PUBLISHED, WITH_PRIORS = "as published", "+ priors"
 COSTS = {"seconds": "seconds", "kB up a round": "kilobytes_up"}  # of a run as published, with CoPL if it has a labeler
-NO_LABELER = "no labeler"
 
 
-def grid(stage: Stage) -> list[ExperimentCell]:
-    """Every method with every labeler, as published and by today's defaults with priors, under the usual skew."""
-    datasets = stage.columns(SIX)
+def grid(setup: ExperimentSetup) -> list[ExperimentCell]:
+    """Return every method with every labeler, as published and with priors, for each data set, under the usual skew."""
+    datasets = setup.columns(SIX)
     return [
-        replace(cell, block=title(data) if len(datasets) > 1 else "")
+        replace(cell, block=_grid_title(setup, data) if len(datasets) > 1 else "")
         for data in datasets
-        for cell in _grid_block(stage, data)
+        for cell in _grid_block(setup, data)
     ]
 
 
-def _grid_block(stage: Stage, dataset: str) -> Iterator[ExperimentCell]:
-    """A labeler after the other, so that an interrupted grid has whole columns; the cost of each method last."""
+def _grid_title(setup: ExperimentSetup, dataset: str) -> str:
+    config = setup.config(dataset)
+    if config.data.source == FEATURES:
+        return f"{title(Path(dataset).stem)}, stored features"
+    return f"{title(dataset)}, {Path(config.model.backbone).name}"
+
+
+def _grid_block(setup: ExperimentSetup, dataset: str) -> Iterator[ExperimentCell]:
+    """Yield all cells as published, labeler by labeler, then those with priors, then the cost of each method."""
+    trained, untrained = (_chosen(setup, dataset, methods) for methods in (grid_methods(), untrained_methods()))
     costs: dict[str, RunConfig] = {}
-    yield from _without_labeler(stage, dataset, costs)
-    for labeler in stage.labelers:
-        for method in grid_methods():
-            published = stage.config(dataset, method.name, labeler, reading=TO_THE_LETTER)
-            costs.setdefault(method.title, published)
-            for word, config in ((PUBLISHED, published), (WITH_PRIORS, _todays(stage, dataset, method.name, labeler))):
-                column = (LABELERS[labeler].title, word)
+    for variant, configure in ((PUBLISHED, _published), (WITH_PRIORS, _with_priors)):
+        column = (variant, NO_LABELER)
+        if not setup.methods or "priors" in setup.methods:
+            priors = costs["CLIP"] = _with_priors(setup, dataset, "priors", "copl")
+            yield ExperimentCell(("CLIP",), column, (priors,), "zero_shot" if variant == PUBLISHED else "final")
+        for method in untrained:
+            config = configure(setup, dataset, method.name, "copl")
+            costs.setdefault(method.title, config)
+            yield ExperimentCell((method.title,), column, (config,))
+        for method in trained if variant == PUBLISHED else ():
+            if method.accepts_true_labels:  # a bound, so it is not ranked
+                config = setup.config(dataset, method.name, changes={"options.labels": "truth"})
+                yield ExperimentCell((f"{method.title} + true labels",), column, (config,), ranked=False)
+        for labeler in setup.grid_labelers:
+            for method in trained:
+                config = configure(setup, dataset, method.name, labeler)
+                costs.setdefault(method.title, config)
+                column = (variant, LABELERS[labeler].title)
                 yield ExperimentCell((method.title,), column, (config,), ranked=not method.pools)
     for row, config in costs.items():
         for cost, measure in COSTS.items():
-            yield ExperimentCell((row,), ("cost", cost), (config,), measure, ranked=False)
+            yield ExperimentCell((row,), ("cost", cost), (config,), measure, ranked=False, spread=False)
 
 
-def _without_labeler(stage: Stage, dataset: str, costs: dict[str, RunConfig]) -> Iterator[ExperimentCell]:
-    """What needs no labeler; true labels in one place are a bound and not a competitor."""
-    alone = costs["CLIP"] = _todays(stage, dataset, "priors", "copl")
-    yield ExperimentCell(("CLIP",), (NO_LABELER, PUBLISHED), (alone,), "zero_shot")
-    yield ExperimentCell(("CLIP",), (NO_LABELER, WITH_PRIORS), (alone,))
-    for method in lone_methods():
-        published, priors = stage.config(dataset, method.name), _todays(stage, dataset, method.name, "copl")
-        costs[method.title] = published
-        yield ExperimentCell((method.title,), (NO_LABELER, PUBLISHED), (published,))
-        yield ExperimentCell((method.title,), (NO_LABELER, WITH_PRIORS), (priors,))
-    for method in (method for method in grid_methods() if method.can_know_truth):
-        config = stage.config(dataset, method.name, changes={"options.labels": "truth"})
-        yield ExperimentCell((f"{method.title} + true labels",), (NO_LABELER, PUBLISHED), (config,), ranked=False)
+def _chosen(setup: ExperimentSetup, dataset: str, methods: Iterable[GridMethod]) -> list[GridMethod]:
+    """Return the methods of --method that can use a data set: with stored features those without prompts."""
+    features_only = setup.config(dataset).data.source == FEATURES
+    usable = (method for method in methods if method.needs_features_only or not features_only)
+    return [method for method in usable if not setup.methods or method.name in setup.methods]
 
 
-def _todays(stage: Stage, dataset: str, method: str, labeler: str) -> RunConfig:
-    """The defaults of today, with priors."""
-    config = stage.config(dataset, method, labeler, reading=TO_THE_LETTER, changes=todays())
+def _published(setup: ExperimentSetup, dataset: str, method: str, labeler: str) -> RunConfig:
+    return setup.config(dataset, method, labeler, label_rules=ORIGINAL_RULES)
+
+
+def _with_priors(setup: ExperimentSetup, dataset: str, method: str, labeler: str) -> RunConfig:
+    """Return the default settings, priors included."""
+    config = setup.config(dataset, method, labeler, label_rules=ORIGINAL_RULES, changes=default_settings())
     return config.model_copy(update={"name": f"{method}-{labeler}-{dataset}-priors"})

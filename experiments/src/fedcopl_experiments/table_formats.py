@@ -1,4 +1,4 @@
-"""A table as Markdown, LaTeX or CSV."""
+"""Tables as Markdown, LaTeX and CSV."""
 
 import csv
 import io
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from .result_tables import ColumnName, ResultTable, TableBlock, TableEntry
 
 NOTHING = "–"
-NARROW = 7  # columns of numbers that fit beside each other
+NARROW = 7  # columns of numbers that fit on a page
 LATEX = {
     "\\": r"\textbackslash{}",
     **{character: "\\" + character for character in "&%$#_{}"},
@@ -27,16 +27,18 @@ LATEX = {
 
 
 def ours(entry: TableEntry, decimals: int) -> str:
-    """Our number: mean ± std, and the gain in brackets."""
+    """Format our number: mean ± std, and the gain in brackets."""
     mean, std = entry.sample.mean, entry.sample.std
     if mean is None:
         return NOTHING
-    text = f"{mean:,.{decimals}f}".replace("-", "−") + (f" ± {std:.{decimals}f}" if std is not None else "")
+    text = f"{mean:,.{decimals}f}".replace("-", "−") + (
+        f" ± {std:.{decimals}f}" if std is not None and entry.spread else ""
+    )
     return text + (f" ({signed(entry.gain, decimals)})" if entry.gain is not None else "")
 
 
 def theirs(entry: TableEntry, decimals: int) -> str:
-    """The paper's number, its gain, a dagger where it is doubtful, and how far ours is from it."""
+    """Format the paper's number, its gain, a dagger if it is doubtful, and our difference to it."""
     if entry.paper is None:
         return ""
     gain = f" ({signed(entry.paper.gain, decimals)})" if entry.paper.gain is not None else ""
@@ -45,7 +47,7 @@ def theirs(entry: TableEntry, decimals: int) -> str:
 
 
 def signed(number: float, decimals: int) -> str:
-    """With its sign, a true minus; what rounds to nothing has none."""
+    """Format with a sign and a true minus; a number that rounds to zero has no sign."""
     text = f"{abs(number):,.{decimals}f}"
     if not float(text.replace(",", "")):
         return text
@@ -58,7 +60,7 @@ def to_markdown(table: ResultTable) -> str:
 
 
 def markdown_grid(table: ResultTable) -> str:
-    """The rows and columns alone, with the blocks' titles between them."""
+    """Return the rows and columns without caption and notes, with the titles of blocks as rows."""
     head = [*table.heads, *(" ".join(column) for column in table.columns)]
     align = ["---"] * len(table.heads) + ["---:"] * len(table.columns)
     lines = [_pipes(head), _pipes(align, pad="")]
@@ -83,7 +85,7 @@ def _markdown_cell(entry: TableEntry | None, decimals: int) -> str:
 
 
 def to_latex(table: ResultTable) -> str:
-    """A floating table; a wide one is as wide as the page."""
+    """Return a floating table; a wide one spans the page."""
     is_wide = len(table.columns) > NARROW
     packages = ("booktabs", "graphicx") if is_wide else ("booktabs",)
     kinds = "l" * len(table.heads) + "c" * len(table.columns)
@@ -107,7 +109,7 @@ def to_latex(table: ResultTable) -> str:
 
 
 def _latex_head(table: ResultTable) -> list[str]:
-    """One line of headings, or two with a rule where a data set has several columns."""
+    """Return one line of headings, or two with a rule if columns have two names."""
     heads = [latex(head) for head in table.heads]
     if all(len(column) == 1 for column in table.columns):
         return [_ampersands([*heads, *(latex(column[0]) for column in table.columns)])]
@@ -120,7 +122,7 @@ def _latex_head(table: ResultTable) -> list[str]:
 
 
 def _spans(columns: Sequence[ColumnName]) -> list[tuple[str, int, int]]:
-    """(name, first, how many) of neighbouring columns with the same first name."""
+    """Return (name, first column, count) of adjacent columns with the same first name."""
     spans: list[tuple[str, int, int]] = []
     for number, column in enumerate(columns):
         if spans and spans[-1][0] == column[0]:
@@ -153,7 +155,7 @@ def _ampersands(cells: Sequence[str]) -> str:
 
 
 def latex(text: str) -> str:
-    """Text that means itself: every character with a meaning of its own to LaTeX is written out."""
+    """Escape all characters that are special in LaTeX."""
     return re.sub("|".join(map(re.escape, LATEX)), lambda found: LATEX[found[0]], text)
 
 

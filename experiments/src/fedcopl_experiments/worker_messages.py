@@ -1,4 +1,4 @@
-"""What a grid and its worker processes say to each other: one line of JSON each."""
+"""Messages between a grid and its worker processes, one line of JSON each."""
 
 import json
 from collections.abc import Mapping
@@ -10,16 +10,16 @@ from fedcopl.run.record import Outcome, read_outcome, to_plain
 
 @dataclass(frozen=True)
 class RunTask:
-    """From the grid: play this run in this folder."""
+    """Order of the grid: run these settings in this folder."""
 
     settings: Mapping[str, Any]
     folder: str
-    code: str  # version of the program that the grid started with
+    code: str  # version of the code that the grid started with
 
 
 @dataclass(frozen=True)
 class Progressed:
-    """So many rounds are done."""
+    """Number of finished rounds."""
 
     round: int
     rounds: int
@@ -27,38 +27,38 @@ class Progressed:
 
 @dataclass(frozen=True)
 class Done:
-    """The run came to its end."""
+    """The run is finished."""
 
     outcome: Outcome
 
 
 @dataclass(frozen=True)
-class PlayedElsewhere:
-    """Another grid plays it, or just did."""
+class RunsElsewhere:
+    """Another grid is running it or has just finished it."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """An error that the program knows; the process is as good as before."""
+    """The run failed with a `FedCoPLError`; the process can take another run."""
 
     message: str
 
 
 @dataclass(frozen=True)
-class Broken:
-    """A surprise; the process ends."""
+class Crashed:
+    """The run failed with an unexpected error; the process ends."""
 
     message: str
 
 
 @dataclass(frozen=True)
-class Ended:
-    """The process is no more. Not said by it, but for it."""
+class WorkerEnded:
+    """The process has ended; sent on its behalf."""
 
 
-WorkerMessage = Progressed | Done | PlayedElsewhere | Failed | Broken | Ended
-KINDS: dict[str, type[Progressed | PlayedElsewhere | Failed | Broken]] = {
-    kind.__name__: kind for kind in (Progressed, PlayedElsewhere, Failed, Broken)
+WorkerMessage = Progressed | Done | RunsElsewhere | Failed | Crashed | WorkerEnded
+KINDS: dict[str, type[Progressed | RunsElsewhere | Failed | Crashed]] = {
+    kind.__name__: kind for kind in (Progressed, RunsElsewhere, Failed, Crashed)
 }
 
 
@@ -76,6 +76,6 @@ def message_to_line(message: WorkerMessage) -> str:
 
 
 def message_from_line(line: str) -> WorkerMessage:
-    """ValueError for what is no whole line."""
+    """Parse a message; raises ValueError for an incomplete line."""
     kind, plain = json.loads(line)
     return Done(read_outcome(plain)) if kind == Done.__name__ else KINDS[kind](**plain)

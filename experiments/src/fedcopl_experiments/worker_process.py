@@ -1,7 +1,7 @@
-"""A process that plays one run after another for a grid: the program and the model are loaded once.
+"""Worker process of a grid: it executes one run after another and imports the package once.
 
-Tasks come by lines of JSON on its stdin, answers go by lines of JSON on its stdout. When the stdin ends, the grid is
-gone, however rudely, and nothing is left to compute for.
+Tasks arrive as lines of JSON on stdin, messages leave as lines of JSON on stdout. The process ends when stdin is
+closed, because the grid has then ended or was killed.
 """
 
 import os
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
+from typing import Any
 
 from fedcopl.config import RunConfig, load
 from fedcopl.errors import FedCoPLError, RunFolderError
@@ -22,12 +23,13 @@ from fedcopl.run.record import RoundRecord
 
 from .run_folders import whole_outcome, write_missing_report
 from .run_key import code_version, run_key
+from .scales import FEATURES
 from .worker_messages import (
-    Broken,
+    Crashed,
     Done,
     Failed,
-    PlayedElsewhere,
     Progressed,
+    RunsElsewhere,
     RunTask,
     WorkerMessage,
     message_to_line,
@@ -38,7 +40,7 @@ SendMessage = Callable[[WorkerMessage], None]
 
 
 class WorkerReporter(SilentReporter):
-    """Says after each round how far the run is."""
+    """Reports the number of finished rounds to the grid."""
 
     def __init__(self, send: SendMessage, rounds: int):
         self._send, self._rounds = send, rounds
@@ -51,18 +53,20 @@ class WorkerReporter(SilentReporter):
 
 
 def main() -> None:
-    """Answer until there is nobody to answer."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches everybody at the terminal: the grid decides
+    """Execute tasks until stdin is closed."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches all processes of the terminal; the grid stops its workers
     send = _take_stdout()
     tasks: SimpleQueue[RunTask] = SimpleQueue()
     Thread(target=_receive, args=(tasks,), daemon=True).start()
     load_plugins()
     while True:
-        play(tasks.get(), send)
+        execute(tasks.get(), send)
 
 
 def _take_stdout() -> SendMessage:
-    """Keep the stdout for answers; what a library prints on it is for nobody."""
+    """Reserve stdout for messages; output of libraries is discarded."""
     pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
@@ -78,7 +82,7 @@ def _receive(tasks: "SimpleQueue[RunTask]") -> None:
     """Queue the tasks; end the process when the grid has closed stdin.
 
     Unbuffered, because `sys.stdin` holds a lock while it waits: a simulation forks its workers meanwhile, and
-    `multiprocessing` closes `sys.stdin` in each of them, which would wait for that lock for ever.
+    `multiprocessing` closes `sys.stdin` in each of them, which would wait for that lock forever.
     """
     with open(0, "rb", buffering=0, closefd=False) as stdin:
         for line in stdin:
@@ -86,35 +90,40 @@ def _receive(tasks: "SimpleQueue[RunTask]") -> None:
     os._exit(1)
 
 
-def play(task: RunTask, send: SendMessage) -> None:
-    """Play one run and say how it went. After a surprise the process ends: nobody knows what it left in memory."""
+def execute(task: RunTask, send: SendMessage) -> None:
+    """Execute one run and send its result. The process ends after an unexpected error, as its state is unknown."""
     try:
-        send(_play(task, send))
+        send(_execute(task, send))
     except FedCoPLError as error:
         in_use = isinstance(error, RunFolderError) and isinstance(error.__cause__, TimeoutError)
-        send(PlayedElsewhere() if in_use else Failed(str(error)))
+        send(RunsElsewhere() if in_use else Failed(str(error)))
     except Exception as error:
         reason = " ".join(str(error).split())
-        send(Broken(f"{type(error).__name__}: {reason}\n{traceback.format_exc()}"))
+        send(Crashed(f"{type(error).__name__}: {reason}\n{traceback.format_exc()}"))
         sys.exit(1)
 
 
-def _play(task: RunTask, send: SendMessage) -> WorkerMessage:
+def _execute(task: RunTask, send: SendMessage) -> WorkerMessage:
     if code_version() != task.code:
-        raise RunFolderError("the program's files changed after the grid was started: start it again")
-    from fedcopl.simulation.simulate import simulate  # brings torch
+        raise RunFolderError("the source files changed after the grid was started: start it again")
+    from fedcopl.simulation.simulate import simulate  # imports torch
 
     folder = Path(task.folder)
-    if whole_outcome(folder) is not None:  # ended by another grid since this one looked
-        return PlayedElsewhere()
+    if whole_outcome(folder) is not None:  # finished by another grid in the meantime
+        return RunsElsewhere()
     config = as_begun(RunConfig.from_mapping(task.settings, "grid"), folder)
-    outcome = simulate(config, folder, resume=True, progress=WorkerReporter(send, config.rounds))
+    given: dict[str, Any] = {}
+    if config.data.source == FEATURES:
+        from .stored_features import load_features
+
+        given["dataset"], given["clip"] = load_features(Path(config.data.path))
+    outcome = simulate(config, folder, resume=True, progress=WorkerReporter(send, config.rounds), **given)
     write_missing_report(folder)
     return Done(outcome)
 
 
 def as_begun(config: RunConfig, folder: Path) -> RunConfig:
-    """The settings the folder was begun with, where they differ in nothing that can change the result."""
+    """Return the settings in the folder if they have the same run key, so that the run can be resumed."""
     settings = folder / SETTINGS
     begun = load(settings) if settings.exists() else config
     return begun if run_key(begun) == run_key(config) else config

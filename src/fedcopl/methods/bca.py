@@ -11,14 +11,17 @@ other. With k the most probable class of P(Y | x), its probability p, and counts
     p > tau_1:  mu_k = (a_k mu_k + f) / (a_k + 1), made of length one, and a_k grows by 1;
     p > tau_2:  P(Y | mu_k) = (b_k P(Y | mu_k) + P(Y | x)) / (b_k + 1), and b_k grows by 1.
 
-So both means are running means: of features (likelihood) and of posteriors (prior).
+Both are running averages: of features (likelihood; its sum is made of length one after each image) and of posteriors
+(prior).
 
 Choices: the stream is the site's own images in their order, once; test images are predicted by what it ends with and
 change nothing, while the authors predict each image of the stream as it comes. The rule is from two summaries of the
-paper and a public benchmark's version that names the authors' repository, which we could not read; the summaries update
-the most probable mu_m, that version the most probable class, and here it is the class. tau_1 = 0.05, tau_2 = 0.65,
-b = 1 are that version's; its a = 20000, for streams of up to 50,000 images, would leave mu unchanged at a site with a
-few hundred, so that a = 20 here is ours, chosen before any result. Not built: the average over augmented views.
+paper and a public benchmark's version that names the authors' repository, which we could not read. The summaries take
+k = argmax_m P(mu_m | x) and compare P(mu_k | x) with a threshold, that version does as above; the two differ only after
+the priors have moved. tau_1 = 0.05, tau_2 = 0.65, a = 20000 and b = 1 are that version's, so at a site with a few
+hundred images mu hardly moves. A small a is dangerous: features of a real CLIP resemble each other more than their
+texts, so an embedding that has moved towards one image attracts the images of all classes. Not built: the average over
+augmented views.
 """
 
 import numpy as np
@@ -38,8 +41,8 @@ class _BCAOptions(Section):
     """tau_1: probability above which an image moves its class embedding"""
     prior_threshold: float = Field(0.65, ge=0, le=1)
     """tau_2: probability above which an image moves the prior of its class embedding"""
-    text_count: float = Field(20, gt=0)
-    """a: images that a text feature counts as in its class embedding"""
+    text_count: float = Field(20_000, gt=0)
+    """a: images that a text feature counts as in its class embedding; a few collapse the predictions of a real CLIP"""
     prior_count: float = Field(1, gt=0)
     """b: images that the one-hot prior counts as"""
 
@@ -59,7 +62,7 @@ class BCA(SiteFit):
             k = posterior.argmax()
             if posterior[k] > options.likelihood_threshold:
                 moved = text_counts[k] * embeddings[k] + feature
-                embeddings[k] = moved / np.linalg.norm(moved)  # the same direction as the running mean
+                embeddings[k] = moved / np.linalg.norm(moved)  # the direction of (a mu + f) / (a + 1)
                 text_counts[k] += 1
             if posterior[k] > options.prior_threshold:
                 priors[k] = (prior_counts[k] * priors[k] + posterior) / (prior_counts[k] + 1)

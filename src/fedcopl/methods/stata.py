@@ -17,10 +17,10 @@ where E_k is the mean over the images weighted by z_ik. They are exact minimiser
 site lacks has n_k near 0 and stays at its anchor, where TransCLIP's centre would move to the images of other classes.
 
 Choices: as the authors' code, n_k is the number of images assigned to k (`soft_counts=true`: sum_i z_ik, as in the
-paper), alpha = 1, and lambda, kappa, neighbours, turns and passes are TransCLIP's. From the paper and not their code:
-log Sigma is part of log p (their code leaves it out), and means are not made of length one, so that each update lowers
-the sum above. Test images are predicted by the same formula with neighbours among the site's images. Not built: the
-stream of batches that their online experiments fit one after another.
+paper), alpha = 1, and lambda, kappa, neighbours, turns and passes are TransCLIP's. log Sigma is part of log p, as in
+the paper and one of the two public versions of their code. From the paper and not their code: means are not made of
+length one, so that each update lowers the sum above. Test images are predicted by the same formula with neighbours
+among the site's images. Not built: the stream of batches that their online experiments fit one after another.
 """
 
 from typing import NamedTuple

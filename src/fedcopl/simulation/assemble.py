@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from ..algorithm.holdout import evenly_spaced
 from ..algorithm.partition import Partition, counts_by_client
+from ..clip.frozen_clip import Clip
 from ..config import RunConfig
 from ..data.cache import Prepared
 from ..data.catalog import load_dataset
@@ -144,7 +145,11 @@ def _effect(context: WorkerContext, client: str, prompts: Prompts) -> tuple[int,
 
 
 def assemble(
-    config: RunConfig, progress: ProgressReporter, dataset: Dataset | None = None, previous: PreviousRun | None = None
+    config: RunConfig,
+    progress: ProgressReporter,
+    dataset: Dataset | None = None,
+    previous: PreviousRun | None = None,
+    clip: Clip | None = None,
 ) -> Simulation:
     """Load images and model, and give every client its part.
 
@@ -153,6 +158,7 @@ def assemble(
         progress: Notified of each step.
         dataset: The images; None: those of the settings.
         previous: A finished run whose clients start with their own prompts.
+        clip: The frozen CLIP; None: that of the settings.
 
     Raises:
         ConfigError: Settings contradict each other or the previous run.
@@ -172,7 +178,7 @@ def assemble(
         raise DataError(f"{dataset.name}: there is only one class, {only}; write one class name per line")
     progress.preparing("loading the model")
     template = dataset.wording(config.model.template)
-    built = build_model(config, build_clip(config.model), dataset.classes, template)
+    built = build_model(config, clip or build_clip(config.model), dataset.classes, template)
     if previous is not None:
         previous = adapt_previous_run(previous, config, built.clip, dataset.classes, built.start)
     prepared = build_images(dataset, built.clip.preprocess, progress)

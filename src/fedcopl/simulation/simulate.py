@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from ..clip.frozen_clip import Clip
 from ..config import RunConfig
 from ..data.dataset import Dataset
 from ..errors import ClientFailed
@@ -125,6 +126,7 @@ def simulate(
     resume: bool = False,
     progress: ProgressReporter | None = None,
     dataset: Dataset | None = None,
+    clip: Clip | None = None,
     engine: _Engine | None = None,
     previous_run: Path | None = None,
     workers: WorkerCount = "auto",
@@ -137,6 +139,7 @@ def simulate(
         resume: Whether to resume the run in the folder.
         progress: Receives progress reports.
         dataset: The images; None: those of the settings.
+        clip: The frozen CLIP; None: that of the settings.
         engine: Builds another transport to the clients than this process or its workers.
         previous_run: The folder of a finished run to continue; not needed to resume after the first round.
         workers: The number of processes, or "auto" for one per core.
@@ -155,7 +158,7 @@ def simulate(
         if resume and checkpoint is None:
             progress.noticed(f"{folder} has no finished round: starting at the first")
         began = time.monotonic()
-        simulation = assemble(config, progress, dataset, None if checkpoint else previous)
+        simulation = assemble(config, progress, dataset, None if checkpoint else previous, clip)
         run_folder.begin(config)
         run_folder.pin_images(simulation.images, is_new=checkpoint is None)
         _write_about_images(simulation, run_folder, progress)

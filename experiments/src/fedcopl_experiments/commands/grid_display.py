@@ -1,4 +1,4 @@
-"""What a person sees of a grid: its plan, its progress on stderr, its tables on stdout."""
+"""Terminal output of a grid: its plan, progress on stderr, tables on stdout."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from ..grid_runner import GridWatcher
     from ..result_tables import ResultTable, TableBlock, TableEntry
 
-MARKS = {"best": "bold green", "second": "underline cyan", "": ""}
+STYLES = {"best": "bold green", "second": "underline cyan", "": ""}
 GAP = 2  # between two columns of a table
 
 
 class GridProgress:
-    """How far a grid is, in runs and parts of runs, and how long the rest will take."""
+    """Progress of a grid in runs and fractions of runs, and the expected remaining time."""
 
     def __init__(self) -> None:
         self.total, self.settled = 0, 0
@@ -53,10 +53,10 @@ class GridProgress:
 
     @property
     def time_left(self) -> str:
-        played = self.completed - self._before
-        if played < 0.2:
-            return "time left unknown yet"
-        return f"about {duration((time.monotonic() - self._began) / played * (self.total - self.completed))} left"
+        finished = self.completed - self._before
+        if finished < 0.2:
+            return "time left unknown"
+        return f"about {duration((time.monotonic() - self._began) / finished * (self.total - self.completed))} left"
 
 
 def describe(config: RunConfig) -> str:
@@ -64,7 +64,7 @@ def describe(config: RunConfig) -> str:
 
 
 def describe_kind(config: RunConfig) -> str:
-    """All that runs of several seeds have in common."""
+    """Describe a run without its seed."""
     skew = f"dirichlet {config.data.beta:g}" if config.data.partition == "dirichlet" else config.data.partition
     return f"{config.name}, {skew}, {config.model.backbone}"
 
@@ -80,7 +80,7 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def watch() -> Iterator["GridWatcher"]:
-    """Moving bars on a terminal, plain lines anywhere else."""
+    """Show progress bars on a terminal, plain lines elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield GridLineWatcher(console)
@@ -96,14 +96,14 @@ def watch() -> Iterator["GridWatcher"]:
 
 
 class GridLineWatcher:
-    """One line for each run that is done."""
+    """Prints one line for each finished run."""
 
     def __init__(self, console: Console):
         self._console, self._grid = console, GridProgress()
 
     def planned(self, total: int, done_before: int) -> None:
         self._grid.plan(total, done_before)
-        self._line(f"{counted(total, 'run')}, {done_before} of them done already")
+        self._line(f"{counted(total, 'run')}, {done_before} of them finished before")
 
     def started(self, key: str, config: RunConfig) -> None:
         self._grid.start(key, config)
@@ -113,30 +113,30 @@ class GridLineWatcher:
 
     def finished(self, key: str, outcome: "Outcome") -> None:
         self._grid.settle(key)
-        self._say(key, outcome_line(outcome))
+        self._print_run(key, outcome_line(outcome))
 
     def failed(self, key: str, message: str) -> None:
         self._grid.settle(key)
-        self._say(key, f"failed: {message}")
+        self._print_run(key, f"failed: {message}")
 
-    def _say(self, key: str, what: str) -> None:
+    def _print_run(self, key: str, result: str) -> None:
         grid = self._grid
         name = grid.names.get(key, key)
-        self._line(f"{grid.settled}/{grid.total} {name}: {what}; {grid.time_left}")
+        self._line(f"{grid.settled}/{grid.total} {name}: {result}; {grid.time_left}")
 
     def _line(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class _Counter(ProgressColumn):
-    """Whole runs of all runs; rounds of a single run."""
+    """Finished runs of all runs, or finished rounds of one run."""
 
     def render(self, task: Task) -> Text:
         return Text(f"{int(task.completed)}/{task.total:.0f}" if task.total else "")
 
 
 class GridBarWatcher:
-    """One bar over all runs, one for each that is being played."""
+    """Shows one bar for all runs, and one for each that is running."""
 
     def __init__(self, progress: Progress):
         self._progress, self._grid = progress, GridProgress()
@@ -145,7 +145,7 @@ class GridBarWatcher:
 
     def planned(self, total: int, done_before: int) -> None:
         self._grid.plan(total, done_before)
-        self._move()
+        self._refresh()
 
     def started(self, key: str, config: RunConfig) -> None:
         self._grid.start(key, config)
@@ -154,7 +154,7 @@ class GridBarWatcher:
     def progressed(self, key: str, round: int, rounds: int) -> None:
         self._grid.progress(key, round / rounds)
         self._progress.update(self._bars[key], completed=round)
-        self._move()
+        self._refresh()
 
     def finished(self, key: str, outcome: "Outcome") -> None:
         self._settle(key, outcome_line(outcome))
@@ -162,15 +162,15 @@ class GridBarWatcher:
     def failed(self, key: str, message: str) -> None:
         self._settle(key, f"failed: {message}")
 
-    def _settle(self, key: str, what: str) -> None:
+    def _settle(self, key: str, result: str) -> None:
         self._grid.settle(key)
         if key in self._bars:
             self._progress.remove_task(self._bars.pop(key))
         name = self._grid.names.get(key, key)
-        self._progress.console.print(f"{name}: {what}", highlight=False, markup=False)
-        self._move()
+        self._progress.console.print(f"{name}: {result}", highlight=False, markup=False)
+        self._refresh()
 
-    def _move(self) -> None:
+    def _refresh(self) -> None:
         grid = self._grid
         self._progress.update(self._all, total=grid.total, completed=grid.completed, left=grid.time_left)
 
@@ -182,21 +182,21 @@ def outcome_line(outcome: "Outcome") -> str:
 
 
 def share_text(share: float | None) -> str:
-    """In percent, without the sign."""
+    """Format a share in percent, without the sign."""
     return "unknown" if share is None else f"{100 * share:.1f}"
 
 
 def print_plan(plan: "GridPlan", jobs: int, console: Console) -> None:
-    """Each kind of run on a line, how long the rest may take and how sure that is, and what is missing."""
+    """Print each kind of run, the expected remaining time and its source, and what is missing."""
     console.print(_plan_grid(plan))
-    left, total = len(plan.to_play), len(plan.runs)
-    unknown = sum(run.seconds is None for run in plan.to_play)
+    left, total = len(plan.to_run), len(plan.runs)
+    unknown = sum(run.seconds is None for run in plan.to_run)
     time_left = "" if unknown == left else f": about {duration(plan.seconds(jobs))} with --jobs {jobs}"
-    console.print(f"{counted(total, 'run')}, {total - left} done, {left} to play{time_left}")
+    console.print(f"{counted(total, 'run')}, {total - left} done, {left} to run{time_left}")
     failed = sum(run.status == "failed before" for run in plan.runs)
     if failed:
         console.print(f"{failed} of them failed before and will be tried again")
-    stored = sum(run.likes > 0 for run in plan.to_play)
+    stored = sum(run.similar_runs > 0 for run in plan.to_run)
     if left:
         console.print(f"times: {stored} by stored runs, {left - stored - unknown} measured here, {unknown} unknown")
     for line in plan.missing:
@@ -216,7 +216,7 @@ def _plan_grid(plan: "GridPlan") -> Grid:
 
 
 def print_table(table: "ResultTable", console: Console) -> None:
-    """Block by block, as many columns at a time as fit."""
+    """Print a table block by block, as many columns at a time as fit."""
     console.print(Text.assemble((f"{table.name}: ", "bold"), table.caption))
     fit = _columns_that_fit(table, console.width)
     for first in range(0, len(table.columns), fit):
@@ -255,5 +255,5 @@ def _cell(entry: "TableEntry | None", decimals: int) -> Text:
 
     if entry is None:
         return Text("")
-    beside = ("\n" + theirs(entry, decimals), "dim") if entry.paper else ""
-    return Text.assemble((ours(entry, decimals), MARKS[entry.mark]), beside)
+    second_line = ("\n" + theirs(entry, decimals), "dim") if entry.paper else ""
+    return Text.assemble((ours(entry, decimals), STYLES[entry.mark]), second_line)

@@ -1,7 +1,7 @@
-"""`fedcopl reproduce`: a table or figure of the paper, from its runs to its pages."""
+"""The command `fedcopl reproduce`: runs of a table or figure, and the files drawn from them."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,72 +22,127 @@ if TYPE_CHECKING:
     from ..experiment_catalog import Experiment
     from ..grid_runner import GridOutcome
     from ..render import Rendering
-    from ..scales import Stage
+    from ..scales import ExperimentSetup
 
-SOME_FAILED = 1  # exit code; everything else is done and drawn
+SOME_FAILED = 1  # exit code if some runs failed and the rest was drawn
 
 Names = Annotated[
     list[str] | None,
     typer.Argument(metavar="[NAME ...]", help="Tables and figures; without any, their list.", show_default=False),
 ]
 ScaleName = Annotated[str, typer.Option(help="smoke, short, demo (glyph-clip and digits) or paper.")]
-Datasets = Annotated[list[str] | None, typer.Option(help="Only this data set; may be repeated.", show_default=False)]
-BackboneName = Annotated[str, typer.Option(help="Another model than the experiment's own.", show_default=False)]
+Datasets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dataset", help="Only this data set, or a folder or .npz file in the folder of --data.", show_default=False
+    ),
+]
+Backbones = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--backbone",
+        metavar="[DATASET=]MODEL",
+        help="Another model than the experiment's own, for all data sets or for one.",
+        show_default=False,
+    ),
+]
+Methods = Annotated[
+    list[str] | None, typer.Option("--method", help="For `grid`: only this method.", show_default=False)
+]
+Labelers = Annotated[
+    list[str] | None, typer.Option("--labeler", help="For `grid`: only this labeler.", show_default=False)
+]
 Seeds = Annotated[str, typer.Option(help="How many, as 5, or which, as 1,2,3; else the scale's.", show_default=False)]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs at the same time.")]
 StoreFolder = Annotated[Path, typer.Option("--place", help="Folder of the runs and their store.")]
 DataFolder = Annotated[Path, typer.Option(help="Folder of the data sets, each in a folder of its name.")]
-DrawnFolder = Annotated[
-    Path | None, typer.Option("--out", "-o", help="Folder for what is drawn; else PLACE/SCALE.", show_default=False)
+OutputFolder = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="Folder for tables and figures; else PLACE/SCALE.", show_default=False),
 ]
 Update = Annotated[
     Path | None, typer.Option(help="A page whose marked tables are filled from the grid.", show_default=False)
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs, their cost and what is missing; play none.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs, their cost and what is missing; run nothing.")]
 PluginPaths = Annotated[
     list[Path] | None,
     typer.Option("--plugin", metavar="FILE.py", help="File with methods of your own, for `grid`.", show_default=False),
 ]
-DrawOnly = Annotated[bool, typer.Option("--draw-only", help="Play nothing; draw what any version has stored.")]
+DrawOnly = Annotated[bool, typer.Option("--draw-only", help="Run nothing; draw the stored runs of any version.")]
 
 
 def reproduce(
     names: Names = None,
     scale: ScaleName = "demo",
-    dataset: Datasets = None,
-    backbone: BackboneName = "",
+    datasets: Datasets = None,
+    backbones: Backbones = None,
+    methods: Methods = None,
+    labelers: Labelers = None,
     seeds: Seeds = "",
     jobs: Jobs = 1,
     folder: StoreFolder = Path("results"),
     data: DataFolder = Path("data"),
-    out: DrawnFolder = None,
+    out: OutputFolder = None,
     update: Update = None,
     dry_run: DryRun = False,
     draw_only: DrawOnly = False,
     plugin: PluginPaths = None,
 ) -> None:
-    """Play the runs of tables and figures that are not done yet, then print and draw them."""
+    """Run what tables and figures need and is not stored yet, then print and draw them."""
     from ..experiment_catalog import find_experiments
-    from ..scales import Stage, check_datasets, find_scale
+    from ..scales import ExperimentSetup, find_scale
 
     if not names:
         _print_catalog()
         return
-    from fedcopl.plugins import load_plugins  # brings torch
+    from fedcopl.plugins import load_plugins  # imports torch
 
     load_plugins(plugin or ())
-    stage = Stage(find_scale(scale), check_datasets(dataset or ()), backbone, data)
-    chosen = read_seeds(seeds) if seeds else tuple(range(1, stage.scale.trials + 1))
-    request = _Request(find_experiments(names), stage, chosen, folder, out or folder / scale, update, jobs)
+    experiments = find_experiments(names)
+    backbone, backbones_of = _split_backbones(backbones or ())
+    setup = ExperimentSetup(
+        find_scale(scale),
+        tuple(dict.fromkeys(datasets or ())),
+        backbone,
+        data,
+        backbones_of,
+        tuple(dict.fromkeys(methods or ())),
+        tuple(dict.fromkeys(labelers or ())),
+    )
+    setup.check()
+    _check_registered(setup)
+    chosen = read_seeds(seeds) if seeds else tuple(range(1, setup.scale.seeds + 1))
+    request = _Request(experiments, setup, chosen, folder, out or folder / scale, update, jobs)
     if dry_run:
         request.plan()
     else:
         check_output_folder(request.out)
-        request.fulfil(draw_only=draw_only, command=_command(names, scale, dataset or [], backbone, seeds))
+        repeated = {"--dataset": datasets, "--backbone": backbones, "--method": methods, "--labeler": labelers}
+        request.fulfil(draw_only=draw_only, command=_command(names, scale, repeated, seeds))
+
+
+def _split_backbones(given: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """Return the model for all data sets, or "", and those of single data sets."""
+    of_one = dict(text.split("=", 1) for text in given if "=" in text)
+    of_all = [text for text in given if "=" not in text]
+    if len(of_all) > 1:
+        raise ConfigError(f"--backbone: {', '.join(of_all)}: only one model can be for all data sets")
+    return "".join(of_all), of_one
+
+
+def _check_registered(setup: "ExperimentSetup") -> None:
+    """Raise ConfigError for methods and labelers that do not exist."""
+    from fedcopl.labelers import LABELERS
+    from fedcopl.methods import METHODS
+
+    for option, given, registry in (("--method", setup.methods, METHODS), ("--labeler", setup.labelers, LABELERS)):
+        for name in given:
+            if name not in registry:
+                raise ConfigError(f"{option}: there is no {option[2:]} {name!r} (known: {', '.join(registry)})")
 
 
 def read_seeds(text: str) -> tuple[int, ...]:
-    """`5` means 1 to 5, `1,2,3` means these, `7,` means the seed 7 alone."""
+    """Parse seeds: `5` is 1 to 5, `1,2,3` are these, `7,` is the seed 7 alone."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     numbers = [int(part) for part in parts if part.isascii() and part.isdigit()]
     if not numbers or len(numbers) != len(parts) or ("," not in text and numbers[0] == 0):
@@ -95,11 +150,10 @@ def read_seeds(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(numbers)) if "," in text else tuple(range(1, numbers[0] + 1))
 
 
-def _command(names: Sequence[str], scale: str, datasets: Sequence[str], backbone: str, seeds: str) -> str:
-    """How to get the same again."""
+def _command(names: Sequence[str], scale: str, repeated: Mapping[str, Sequence[str] | None], seeds: str) -> str:
+    """Return the command that gives the same again."""
     words = ["fedcopl", "reproduce", *names, "--scale", scale]
-    words += [word for name in datasets for word in ("--dataset", name)]
-    words += ["--backbone", backbone] if backbone else []
+    words += [word for option, values in repeated.items() for value in values or () for word in (option, value)]
     return shlex.join([*words, *(["--seeds", seeds] if seeds else [])])
 
 
@@ -116,10 +170,10 @@ def _print_catalog() -> None:
 
 @dataclass(frozen=True)
 class _Request:
-    """What was asked for."""
+    """The experiments of a command, and where its runs and files go."""
 
     experiments: "Sequence[Experiment]"
-    stage: "Stage"
+    setup: "ExperimentSetup"
     seeds: Sequence[int]
     folder: Path
     out: Path
@@ -134,7 +188,7 @@ class _Request:
         print_plan(plan, self.jobs, Console(highlight=False, soft_wrap=True))
 
     def fulfil(self, *, draw_only: bool, command: str) -> None:
-        """Play, print, draw; what failed is named last."""
+        """Run, print and draw; failed runs are listed last."""
         from ..grid_runner import run_grid
         from ..measures import StoredOutcomes
         from ..render import Renderer
@@ -142,7 +196,7 @@ class _Request:
 
         configs = self._configs()
         outcomes = StoredOutcomes(ResultStore(self.folder / FILE_NAME), any_code=draw_only)
-        renderer = Renderer(self.stage, outcomes, self.seeds, self.out, command)
+        renderer = Renderer(self.setup, outcomes, self.seeds, self.out, command)
         if self.update:
             renderer.refuse_page(self.update)
         outcome = None
@@ -157,10 +211,10 @@ class _Request:
     def _configs(self) -> list[RunConfig]:
         from ..experiment_catalog import runs_of
 
-        empty = [experiment.name for experiment in self.experiments if not experiment.cells(self.stage)]
+        empty = [experiment.name for experiment in self.experiments if not experiment.cells(self.setup)]
         if len(empty) == len(self.experiments):
-            raise ConfigError(f"--dataset: {', '.join(empty)} has no part with {', '.join(self.stage.datasets)}")
-        return runs_of(self.experiments, self.stage, self.seeds)
+            raise ConfigError(f"--dataset: {', '.join(empty)} has no cells with {', '.join(self.setup.datasets)}")
+        return runs_of(self.experiments, self.setup, self.seeds)
 
 
 def _print_rendering(rendering: "Rendering") -> None:

@@ -1,4 +1,4 @@
-"""`fedcopl results`: what a store holds, and how to take it elsewhere."""
+"""The command `fedcopl results`: list and export the runs of a results store."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,17 +24,17 @@ SHOWN = {"method", "labeler", "seed", "name", "model.threads", "model.memory"}
 
 def results(
     folder: Annotated[
-        Path, typer.Option("--place", help="Folder of the store, as given to the command that made it.")
+        Path, typer.Option("--place", help="Folder of the results store, as given to `fedcopl reproduce`.")
     ] = Path("results"),
     export: Annotated[
         Path | None,
-        typer.Option(help="Write FILE.csv or FILE.parquet, and FILE-rounds beside it.", show_default=False),
+        typer.Option(help="Write FILE.csv or FILE.parquet, and FILE-rounds in the same folder.", show_default=False),
     ] = None,
     tensorboard: Annotated[
-        Path | None, typer.Option(help="Write a folder that TensorBoard shows.", show_default=False)
+        Path | None, typer.Option(help="Write a log folder for TensorBoard.", show_default=False)
     ] = None,
     mlflow: Annotated[
-        Path | None, typer.Option(help="Write a folder with a database that MLflow shows.", show_default=False)
+        Path | None, typer.Option(help="Write a folder with a database for MLflow.", show_default=False)
     ] = None,
     wandb: Annotated[
         Path | None,
@@ -47,7 +47,7 @@ def results(
 
     store = ResultStore(folder / FILE_NAME)
     if not store.path.exists():
-        raise RunFolderError(f"{store.path}: there are no results; name the folder that has some with --place")
+        raise RunFolderError(f"{store.path}: there are no results; name their folder with --place")
     runs = store.runs()
     written = [*_export(store, export), *_write(runs, tensorboard, mlflow, wandb)]
     if as_json:
@@ -62,7 +62,7 @@ def _export(store: "ResultStore", file: Path | None) -> list[str]:
     if file is None:
         return []
     store.export(file)
-    return [f"{file} and {file.stem}-rounds{file.suffix} beside it"]
+    return [f"{file} and {file.stem}-rounds{file.suffix} in the same folder"]
 
 
 def _write(runs: "list[StoredRun]", tensorboard: Path | None, mlflow: Path | None, wandb: Path | None) -> list[str]:
@@ -71,22 +71,21 @@ def _write(runs: "list[StoredRun]", tensorboard: Path | None, mlflow: Path | Non
     lines = []
     if tensorboard is not None:
         count = write_tensorboard(runs, tensorboard)
-        lines.append(f"{tensorboard}: {counted(count, 'run')}; look at them with: tensorboard --logdir {tensorboard}")
+        lines.append(f"{tensorboard}: {counted(count, 'run')}; view: tensorboard --logdir {tensorboard}")
     if mlflow is not None:
         count = write_mlflow(runs, mlflow)
-        look = f"mlflow ui --backend-store-uri sqlite:///{mlflow / DATABASE}"
-        lines.append(f"{mlflow}: {counted(count, 'new run')}; look at them with: {look}")
+        view = f"mlflow ui --backend-store-uri sqlite:///{mlflow / DATABASE}"
+        lines.append(f"{mlflow}: {counted(count, 'new run')}; view: {view}")
     if wandb is not None:
         count = write_wandb(runs, wandb)
         lines.append(
-            f"{wandb}: {counted(count, 'new run')}, on this machine only; "
-            f"to send them: wandb sync {wandb}/wandb/offline-*"
+            f"{wandb}: {counted(count, 'new run')}, on this machine only; upload: wandb sync {wandb}/wandb/offline-*"
         )
     return lines
 
 
 def print_runs(runs: "list[StoredRun]", path: Path) -> None:
-    """Runs of the same settings together, then what went wrong."""
+    """Print the runs grouped by their settings, then the failures."""
     console = Console(highlight=False, markup=False)
     for settings, group in alike(runs).items():
         if settings:
@@ -101,7 +100,7 @@ def print_runs(runs: "list[StoredRun]", path: Path) -> None:
 
 
 def runs_table(runs: "list[StoredRun]") -> Table:
-    """A row for each run; accuracy in %, mean over clients."""
+    """Return a table with a row for each run; accuracy in %, mean over clients."""
     table = Table(box=None, pad_edge=False)
     for name, width in {"key": 16, "method": 24}.items():
         table.add_column(name, min_width=width)
@@ -114,7 +113,7 @@ def runs_table(runs: "list[StoredRun]") -> Table:
 
 
 def alike(runs: "list[StoredRun]") -> "dict[str, list[StoredRun]]":
-    """The runs by the settings in which not all agree, as `partition=iid, clients=5`."""
+    """Group the runs by the settings in which they differ, as `partition=iid, clients=5`."""
     names = differing([flat(run.settings) for run in runs])
     groups: dict[str, list[StoredRun]] = {}
     for run in runs:
@@ -125,7 +124,7 @@ def alike(runs: "list[StoredRun]") -> "dict[str, list[StoredRun]]":
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names of those that are not the same everywhere; what has a column of its own or changes nothing is left."""
+    """Return the settings that differ, except those with a column of their own or without effect."""
     names = dict.fromkeys(name for one in settings for name in one if name not in SHOWN)
     return [name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)]
 
@@ -137,5 +136,5 @@ def _accuracies(run: "StoredRun") -> tuple[str, str]:
 
 
 def printable(text: str) -> str:
-    """Without the codes that would move a terminal's cursor: names come from elsewhere."""
+    """Replace control characters, which names from elsewhere may contain."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

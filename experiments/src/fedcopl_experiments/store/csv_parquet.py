@@ -19,7 +19,7 @@ ABOUT = ("key", "ran", "status", "error", "host", "code", "started", "finished",
 
 
 def export_runs(runs: Sequence[StoredRun], path: Path) -> None:
-    """One row per run into `path`, one per run and round into its sibling `-rounds`."""
+    """Write one row per run to `path`, and one per run and round to the file `-rounds` next to it."""
     encode = _encoder(path)
     publish_bytes(path, encode([run_row(run) for run in runs]))
     publish_bytes(
@@ -28,7 +28,7 @@ def export_runs(runs: Sequence[StoredRun], path: Path) -> None:
 
 
 def run_row(run: StoredRun) -> dict[str, Any]:
-    """What a run is, its settings as `section.key`, its headline numbers, the versions it ran with."""
+    """Return a run as a row: its settings as `section.key`, headline numbers and versions."""
     row = {name: getattr(run, name) for name in ABOUT} | flat(run.settings)
     row |= {f"version.{package}": version for package, version in run.versions.items()}
     return row | ({"seconds": run.seconds} if run.outcome is None else headline(run.outcome))
@@ -51,7 +51,7 @@ def _encoder(path: Path) -> FileEncoder:
 
 
 def _columns(rows: Sequence[ExportRow]) -> list[str]:
-    """Every name that any row has, in the order of first appearance."""
+    """Return the names of all rows, in order of first appearance."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
@@ -64,7 +64,7 @@ def _csv(rows: Sequence[ExportRow]) -> bytes:
 
 
 def _parquet(path: Path) -> FileEncoder:
-    """The encoder, if pyarrow is there: said before anything is written."""
+    """Return the encoder; raises ConfigError without pyarrow, before anything is written."""
     try:
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError as error:
@@ -73,7 +73,7 @@ def _parquet(path: Path) -> FileEncoder:
         ) from error
 
     def encode(rows: Sequence[ExportRow]) -> bytes:
-        columns = {name: _one_kind([row.get(name) for row in rows]) for name in _columns(rows) or ["key"]}
+        columns = {name: _one_type([row.get(name) for row in rows]) for name in _columns(rows) or ["key"]}
         buffer = io.BytesIO()
         parquet.write_table(arrow.table(columns), buffer)
         return buffer.getvalue()
@@ -81,8 +81,8 @@ def _parquet(path: Path) -> FileEncoder:
     return encode
 
 
-def _one_kind(values: list[Any]) -> list[Any]:
-    """A Parquet column has one kind of value; a setting that is a number in one run and a word in another has two."""
+def _one_type(values: list[Any]) -> list[Any]:
+    """Convert a column to text if its values have several types, which Parquet does not allow."""
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {bool} or (kinds <= {int, float} and not any(is_huge(value) for value in values)):
         return values

@@ -1,4 +1,4 @@
-"""The store itself: one SQLite file, one transaction for each run."""
+"""The results store: one SQLite file, one transaction for each run."""
 
 import json
 import sqlite3
@@ -27,7 +27,7 @@ from .stored_run import (
 
 FILE_NAME = "results.sqlite"
 VERSION = 1  # of the tables, kept in the file
-PATIENCE = 60  # seconds to wait for another process that is writing
+BUSY_TIMEOUT = 60  # seconds to wait for another process that is writing
 SCHEMA = """
 CREATE TABLE runs (
     key TEXT PRIMARY KEY, status TEXT NOT NULL CHECK (status IN ('done', 'failed')),
@@ -65,17 +65,17 @@ FIELDS = (
 
 
 class ResultStore:
-    """The runs of one folder. The file is made by the first run that is recorded."""
+    """The runs of one folder. The file is created when the first run is recorded."""
 
     def __init__(self, path: Path):
         self.path = path
 
     def record(self, run: StoredRun) -> None:
-        """Keep a run, all of it or nothing. It replaces a failed one of the same key; what is done stays done."""
+        """Store a run in one transaction. It replaces a failed run of the same key, never a finished one."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunFolderError(f"{self.path.parent}: cannot be made: {error.strerror}") from error
+            raise RunFolderError(f"{self.path.parent}: cannot be created: {error.strerror}") from error
         with self._connected() as database, database:
             database.execute("BEGIN IMMEDIATE")
             database.execute("DELETE FROM runs WHERE key = ? AND status = 'failed'", (run.key,))
@@ -87,18 +87,18 @@ class ResultStore:
         return found[0] if found else None
 
     def runs(self) -> list[StoredRun]:
-        """All of them, the first finished first."""
+        """Return all runs, in the order in which they finished."""
         return self._select("ORDER BY finished, key")
 
     def done(self) -> set[str]:
-        """The keys of the runs that need not be played again."""
+        """Return the keys of the finished runs."""
         if not self.path.exists():
             return set()
         with self._connected() as database:
             return {key for (key,) in database.execute("SELECT key FROM runs WHERE status = 'done'")}
 
     def export(self, path: Path) -> None:
-        """Write a table of the runs, and beside it `-rounds`, one row per run and round; CSV or Parquet by suffix."""
+        """Write a table of the runs, and `-rounds` with one row per run and round; CSV or Parquet by suffix."""
         export_runs(self.runs(), path)
 
     def _select(self, which: str, *values: str) -> list[StoredRun]:
@@ -109,17 +109,17 @@ class ResultStore:
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        """A connection for one piece of work: none is held while a run computes, so nobody waits for long."""
+        """Open a connection for one operation; none is held during a run, so that other processes do not wait."""
         try:
-            with closing(sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)) as database:
+            with closing(sqlite3.connect(self.path, timeout=BUSY_TIMEOUT, isolation_level=None)) as database:
                 self._prepare(database)
                 yield database
         except sqlite3.OperationalError as error:
             raise RunFolderError(f"{self.path}: the store cannot be used: {error}") from error
         except (sqlite3.DatabaseError, ValueError) as error:
             raise RunFolderError(
-                f"{self.path}: is no results store, or damaged ({error}); move it away: "
-                "the next grid builds it anew from the runs' folders"
+                f"{self.path}: is not a results store, or damaged ({error}); move it away: "
+                "the next grid rebuilds it from the run folders"
             ) from error
 
     def _prepare(self, database: sqlite3.Connection) -> None:
@@ -128,15 +128,15 @@ class ResultStore:
             version = self._create(database)
         if version != VERSION:
             raise RunFolderError(
-                f"{self.path}: was written by a newer fedcopl (tables of version {version}, this one knows {VERSION}); "
+                f"{self.path}: was written by a newer fedcopl (tables of version {version}, this one reads {VERSION}); "
                 "update fedcopl"
             )
         database.execute("PRAGMA foreign_keys = ON")
-        with suppress(sqlite3.OperationalError):  # somebody is at work: then the next one switches
+        with suppress(sqlite3.OperationalError):  # busy: the next connection switches
             database.execute("PRAGMA journal_mode = WAL")
 
     def _create(self, database: sqlite3.Connection) -> int:
-        """Make the tables, unless another process was quicker."""
+        """Create the tables, unless another process has done so."""
         with database:
             database.execute("BEGIN IMMEDIATE")
             [version] = database.execute("PRAGMA user_version").fetchone()
@@ -162,7 +162,7 @@ def _insert(database: sqlite3.Connection, run: StoredRun) -> None:
 
 
 def _plain(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Values that SQLite takes: no half of a letter, as names of files may have, no whole number beyond 64 bits."""
+    """Convert values that SQLite does not accept: invalid bytes in file names, integers beyond 64 bits."""
     return tuple(
         readable(value) if isinstance(value, str) else str(value) if is_huge(value) else value for value in values
     )
@@ -182,7 +182,7 @@ def _columns(run: StoredRun) -> dict[str, Any]:
 
 
 def _details(run: StoredRun) -> dict[str, list[tuple[Any, ...]]]:
-    """The rows of the other tables."""
+    """Return the rows of the tables other than `runs`."""
     rows: dict[str, list[tuple[Any, ...]]] = {
         "settings": list(flat(run.settings).items()),
         "versions": list(run.versions.items()),
@@ -215,7 +215,7 @@ def _stored(row: tuple[Any, ...]) -> StoredRun:
 
 
 def _outcome(key: str, text: str) -> Outcome:
-    """Of any version; ValueError says what of it cannot be read."""
+    """Parse an outcome of any version; raises ValueError with the reason."""
     try:
         outcome = read_outcome(parse_json(text))
     except ValueError as error:

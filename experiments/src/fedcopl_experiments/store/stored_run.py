@@ -1,4 +1,4 @@
-"""One run as the store keeps it: whole as JSON, and cut into rows that plain SQL can ask."""
+"""A stored run: complete as JSON, and as rows for SQL queries."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -14,20 +14,20 @@ ACCURACIES = ("macro", "weighted", "global")
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run that ended, well or badly."""
+    """A finished or failed run."""
 
     key: str
     status: str  # "done" or "failed"
     settings: Mapping[str, Any]  # in sections, as in settings.toml
     outcome: Outcome | None  # None of a failed run
-    error: str | None  # what went wrong, in the first line; where in the program, below
+    error: str | None  # the message in the first line, the traceback below
     seconds: float
     host: str
-    code: str  # version of the program that decided the results
+    code: str  # version of the code
     versions: Mapping[str, str]
     started: str  # UTC, ISO 8601
     finished: str
-    folder: str  # as seen from the folder of the store, so that both can be moved together
+    folder: str  # relative to the folder of the store
 
     @property
     def is_done(self) -> bool:
@@ -35,29 +35,29 @@ class StoredRun:
 
     @property
     def ran(self) -> str:
-        """What ran, as tables call it; of a run that failed its method and labeler as in the settings."""
+        """The name of what ran, as in tables; for a failed run its method and labeler."""
         if self.outcome is None or not self.outcome.method:
             return ", ".join(str(self.settings.get(name)) for name in ("method", "labeler"))
         return self.outcome.method
 
     @property
     def reason(self) -> str:
-        """Why it failed, in one line."""
+        """The reason of a failure, in one line."""
         return (self.error or "").partition("\n")[0]
 
 
 def readable(text: str) -> str:
-    """As it is, but for bytes that are no letters: those are spelled out."""
+    """Escape bytes that are not valid UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def is_huge(value: object) -> bool:
-    """Whether it is a whole number beyond the 64 bits that tables have; a seed may be."""
+    """Return whether a value is an integer beyond 64 bits, as a seed may be."""
     return isinstance(value, int) and value.bit_length() > 63
 
 
 def headline(outcome: Outcome) -> dict[str, float | None]:
-    """The numbers that a table of runs shows: the accuracies, the last pseudo labels, images, traffic, time."""
+    """Return the numbers of a table of runs: accuracies, last pseudo labels, images, traffic, time."""
     numbers = {
         f"{when}.{kind}": share for when in HEADLINES for kind, share in accuracies(getattr(outcome, when)).items()
     }
@@ -71,19 +71,19 @@ def accuracies(measured: Accuracies) -> dict[str, float | None]:
 
 
 def round_rows(outcome: Outcome) -> Iterator[tuple[int, str, float]]:
-    """(round, metric, value) of every number of every round; lists and words stay in the JSON."""
+    """Yield (round, metric, value) of every number of every round; lists and text are in the JSON only."""
     for record in outcome.rounds:
         yield from ((record.round, *pair) for pair in _numbers(round_to_plain(record)) if pair[0] != "round")
 
 
 def client_rows(outcome: Outcome) -> Iterator[tuple[str, str, float]]:
-    """(client, metric, value): images, accuracy before and after."""
+    """Yield (client, metric, value): images, accuracy before and after."""
     for client in outcome.clients:
         yield from ((client.name, *pair) for pair in _numbers(asdict(client)))
 
 
 def class_rows(outcome: Outcome) -> Iterator[tuple[str, str, float]]:
-    """(class, metric, value): training images in truth and as chosen last, and the recall after the last round."""
+    """Yield (class, metric, value): true and last selected training images, and the recall after the last round."""
     columns: dict[str, Iterable[float | None]] = {
         "train": _sums(client.true_counts for client in outcome.clients),
         "selected": _sums(outcome.refreshes[-1].selected) if outcome.refreshes else (),
@@ -100,5 +100,5 @@ def _numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _sums(rows: Iterable[tuple[int, ...] | None]) -> list[int]:
-    """The sum of each column; a client that has no counts counts nothing."""
+    """Return the sum of each column; clients without counts are left out."""
     return [sum(column) for column in zip(*(row for row in rows if row), strict=True)]

@@ -1,16 +1,16 @@
-"""Stored runs whose outcome is a rule of the test."""
+"""Stored outcomes computed by a function of the test."""
 
 from dataclasses import replace
 
 from fedcopl_experiments.run_key import run_key
-from fedcopl_experiments.scales import Stage, find_scale
+from fedcopl_experiments.scales import ExperimentSetup, find_scale
 from stored_runs import outcome_of, stored
 
-PAPER, DEMO, SMOKE = (Stage(find_scale(name)) for name in ("paper", "demo", "smoke"))
+PAPER, DEMO, SMOKE = (ExperimentSetup(find_scale(name)) for name in ("paper", "demo", "smoke"))
 
 
-class MadeUp:
-    """A store in which every run ends with the accuracy `rule(config)`; None: it is not there."""
+class FakeOutcomes:
+    """A store in which every run has the final accuracy `rule(config)`; None: it is not stored."""
 
     def __init__(self, rule, **more):
         self._rule, self._more = rule, more
@@ -24,4 +24,4 @@ class MadeUp:
         return None if final is None else stored(run_key(config), final, **config.model_dump())
 
 
-NOTHING = MadeUp(lambda config: None)
+NOTHING = FakeOutcomes(lambda config: None)
