@@ -75,7 +75,7 @@ def _prior_tensors(prior: PriorState) -> Tensors:
     arrays |= {f"totals/{number}": total for number, total in enumerate(prior.totals)}
     if prior.scores is not None:
         arrays["log_probs"] = prior.scores.log_probs
-        arrays |= {f"entered/{number}": value for number, value in prior.scores.entered.items()}
+        arrays |= {f"contributions/{number}": value for number, value in prior.scores.contributions.items()}
         arrays |= {f"distances/{number}": value for number, value in prior.scores.distances.items()}
     if prior.model is not None:
         arrays |= {f"model/{name}": value for name, value in prior.model.to_arrays().items()}
@@ -85,11 +85,12 @@ def _prior_tensors(prior: PriorState) -> Tensors:
 def _prior_from(stored: Tensors) -> PriorState:
     """Return the state that `_prior_tensors` was given."""
     model, totals = below(stored, "model/"), below(stored, "totals/")
-    entered, distances = (
-        {int(number): value for number, value in below(stored, part).items()} for part in ("entered/", "distances/")
+    contributions, distances = (
+        {int(number): value for number, value in below(stored, part).items()}
+        for part in ("contributions/", "distances/")
     )
     return PriorState(
-        ClientScores(stored["log_probs"], entered, distances) if "log_probs" in stored else None,
+        ClientScores(stored["log_probs"], contributions, distances) if "log_probs" in stored else None,
         tuple(totals[str(number)] for number in range(len(totals))),
         stored.get("sent"),
         float(stored.get("weight", [1.0])[0]),
