@@ -31,7 +31,7 @@ def public_of(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-def agreed(private: bytes, public: bytes, *label: str) -> bytes:
+def _agreed(private: bytes, public: bytes, *label: str) -> bytes:
     """Derive the shared key of a pair of clients (X25519 key agreement), a different one for each label."""
     both = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
     return derived(both, *label)
@@ -40,7 +40,7 @@ def agreed(private: bytes, public: bytes, *label: str) -> bytes:
 def are_public(keys: bytes) -> bool:
     """Return whether key agreement works with all these public keys: points of low order are invalid."""
     try:
-        return all(agreed(bytes(KEY), keys[start : start + KEY]) for start in range(0, len(keys), KEY))
+        return all(_agreed(bytes(KEY), keys[start : start + KEY]) for start in range(0, len(keys), KEY))
     except ValueError:
         return False
 
@@ -49,12 +49,12 @@ def derived(secret: bytes, *label: str) -> bytes:
     return HKDF(SHA256(), KEY, salt=None, info=json.dumps(label).encode()).derive(secret)
 
 
-def seal(key: bytes, text: bytes, random: Random) -> bytes:
+def _seal(key: bytes, text: bytes, random: Random) -> bytes:
     nonce = random(NONCE)
     return nonce + AESGCM(key).encrypt(nonce, text, None)
 
 
-def unseal(key: bytes, sealed: bytes) -> bytes | None:
+def _unseal(key: bytes, sealed: bytes) -> bytes | None:
     """Decrypt a text; None if it was not encrypted with this key."""
     try:
         return AESGCM(key).decrypt(sealed[:NONCE], sealed[NONCE:], None)
@@ -91,7 +91,7 @@ def spending(session: Session) -> bytes:
     return sha256(public_keys(session)).digest()
 
 
-def own_name(session: Session, roster: Mapping[str, bytes]) -> str:
+def _own_name(session: Session, roster: Mapping[str, bytes]) -> str:
     """Return the name of this client on the server, found by its public keys."""
     own_keys = public_keys(session)
     names = [client for client, keys in roster.items() if keys == own_keys]
@@ -107,12 +107,12 @@ def share_keys(
     if session.roster:
         raise CannotReply("ShareKeys request for keys that were already shared")
     updated = replace(session, roster=dict(roster))
-    this_client = own_name(session, roster)
+    this_client = _own_name(session, roster)
     sealing, _, secret = thirds(session.private)
     shares = split(secret, len(roster), needed, random)
     sealed = {
-        other: seal(
-            agreed(sealing, thirds(roster[other])[0], "share", updated.transcript, this_client, other),
+        other: _seal(
+            _agreed(sealing, thirds(roster[other])[0], "share", updated.transcript, this_client, other),
             share,
             random,
         )
@@ -127,7 +127,7 @@ def mask(
     """Add the self mask and all pairwise masks; each mask depends on `request_digest`."""
     if not session.roster or session.peers:
         raise CannotReply("request for a masked reply without new keys")
-    this_client = own_name(session, session.roster)
+    this_client = _own_name(session, session.roster)
     if not {this_client} <= set(peers) <= set(session.roster) or not needed <= len(set(peers)) == len(peers):
         raise CannotReply(
             f"request for a masked reply among {counted(len(peers), 'client')}; {needed} different ones are needed"
@@ -146,7 +146,7 @@ def own_mask(private: bytes, count: int, label: tuple[str, str]) -> Words:
 
 def _pair_mask(private: bytes, public: bytes, adds: bool, count: int, label: tuple[str, str]) -> Words:
     """Return the pairwise mask that the owner of the private keys adds for the owner of the public keys."""
-    words = WordStream(agreed(thirds(private)[1], thirds(public)[1], "pair mask", *label))(count)
+    words = WordStream(_agreed(thirds(private)[1], thirds(public)[1], "pair mask", *label))(count)
     return words if adds else -words
 
 
@@ -157,11 +157,11 @@ def unmask(session: Session, sealed: Mapping[str, bytes]) -> dict[str, bytes]:
     """
     if not session.peers or set(sealed) != set(session.peers):
         raise CannotReply("Unmask request for other clients than those of the masked reply")
-    receiver, sealing = own_name(session, session.roster), thirds(session.private)[0]
+    receiver, sealing = _own_name(session, session.roster), thirds(session.private)[0]
     shares = {}
     for sender in session.peers:
-        key = agreed(sealing, thirds(session.roster[sender])[0], "share", session.transcript, sender, receiver)
-        share = unseal(key, sealed[sender])
+        key = _agreed(sealing, thirds(session.roster[sender])[0], "share", session.transcript, sender, receiver)
+        share = _unseal(key, sealed[sender])
         if share is not None and len(share) == SHARE:
             shares[sender] = share
     return shares

@@ -12,7 +12,7 @@ from .masked_layout import Words
 from .masking import own_mask, public_of, thirds
 
 _TRIES = 1000  # of sets of shares, where some are wrong
-Shares = Mapping[str, Mapping[str, bytes]]
+_Shares = Mapping[str, Mapping[str, bytes]]
 """The replies of the members: a share of each member's key."""
 
 
@@ -41,7 +41,7 @@ class MaskedSum:
     needed: int  # number of shares that reconstruct a secret
     wrong_shares: set[str] = field(default_factory=set)  # clients that sent a wrong share
 
-    def unmasked(self, shares: Shares) -> Words:
+    def unmasked(self, shares: _Shares) -> Words:
         """Return the sum of the members' vectors, modulo 2^64."""
         secrets = self._secrets(shares)
         label = (transcript(self.name, self.roster), self.request_digest)
@@ -51,7 +51,7 @@ class MaskedSum:
             total -= own_mask(secrets[client], count, label)
         return total
 
-    def _secrets(self, shares: Shares) -> dict[str, bytes]:
+    def _secrets(self, shares: _Shares) -> dict[str, bytes]:
         """Return the key of each member's self mask; CannotUnmask names the members without one."""
         secrets = {client: self._secret(client, shares) for client in self.masked}
         known_secrets = {client: secret for client, secret in secrets.items() if secret is not None}
@@ -60,7 +60,7 @@ class MaskedSum:
             raise CannotUnmask({client: helped[client] for client in secrets if client not in known_secrets})
         return known_secrets
 
-    def _secret(self, client: str, shares: Shares) -> bytes | None:
+    def _secret(self, client: str, shares: _Shares) -> bytes | None:
         """Return the private key of a member's self mask, from shares that reproduce the public key; None: none do."""
         point_of = {name: number for number, name in enumerate(sorted(self.roster), 1)}
         received = {point_of[other]: given[client] for other, given in shares.items() if client in given}
