@@ -5,12 +5,12 @@ from transformers import CLIPModel
 
 from clip.tiny_clip import save_folder, tiny_model
 from fedcopl.clip.frozen_clip import Clip, load_clip
-from fedcopl.clip.neutral_init import blank_image, most_neutral, repeated_words, spread, stretched_words
+from fedcopl.clip.neutral_init import _spread, blank_image, most_neutral, repeated_words, stretched_words
 from fedcopl.clip.vision_towers import ResNetTower
 from fedcopl.config import RunConfig
 from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.prompted_model import ImageSide, PromptedModel
-from fedcopl.methods.prompts import initial_prompts, neutral_visual
+from fedcopl.methods.prompts import _neutral_visual, initial_prompts
 from fedcopl.rng import stream
 from methods.toolbox import config_of, encoder, images
 
@@ -37,18 +37,18 @@ def random_resnet() -> ResNetTower:
 
 def test_spread_takes_rows_at_even_distances():
     # 6 rows, 3 requested: each stands for two rows, and is the mean of them.
-    assert spread(np.arange(6.0)[:, None], 3).ravel().tolist() == [0.5, 2.5, 4.5]
+    assert _spread(np.arange(6.0)[:, None], 3).ravel().tolist() == [0.5, 2.5, 4.5]
     # 25 patches and 5 prompts: the middle of each row of the image.
-    assert spread(np.arange(25.0)[:, None], 5).ravel().tolist() == [2, 7, 12, 17, 22]
+    assert _spread(np.arange(25.0)[:, None], 5).ravel().tolist() == [2, 7, 12, 17, 22]
 
 
 def test_more_prompts_than_patches_still_differ_where_they_can():
     # 2 rows, 4 requested: places -.25, .25, .75, 1.25; the outer ones are the rows themselves.
-    assert spread(np.array([[0.0], [1.0]]), 4).ravel().tolist() == [0, 0.25, 0.75, 1]
+    assert _spread(np.array([[0.0], [1.0]]), 4).ravel().tolist() == [0, 0.25, 0.75, 1]
 
 
 def test_no_prompts_are_no_rows():
-    assert spread(np.ones((4, 2)), 0).shape == (0, 2)
+    assert _spread(np.ones((4, 2)), 0).shape == (0, 2)
 
 
 def test_a_blank_images_patches_are_those_of_the_reference(reference, tiny):
@@ -97,8 +97,8 @@ def test_words_are_repeated_and_end_before_the_class_name(tiny):
 def test_any_number_of_prompts(tiny, count):
     assert repeated_words(tiny, "", (count, 64)).shape == (count, 64)
     assert stretched_words(tiny, "", (count, 64)).shape == (count, 64)
-    assert neutral_visual(tiny, np.zeros((2, count, 64), np.float32)).shape == (2, count, 64)
-    assert neutral_visual(tiny, np.zeros((0, count, 64), np.float32)).shape == (0, count, 64)
+    assert _neutral_visual(tiny, np.zeros((2, count, 64), np.float32)).shape == (2, count, 64)
+    assert _neutral_visual(tiny, np.zeros((0, count, 64), np.float32)).shape == (0, count, 64)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -51,12 +51,12 @@ def blank_image(clip: Clip, shape: tuple[int, ...]) -> tuple[NDArray[np.float32]
     levels, vectors, _ = shape
     with torch.no_grad():
         states = [state.numpy() for state in islice(clip.vision.blank_states(), levels)]
-    patches = np.stack([spread(state, vectors) for state in states])
+    patches = np.stack([_spread(state, vectors) for state in states])
     means = np.stack([state.mean(axis=0, keepdims=True) for state in states])
     return _rounded(patches), _rounded(means + _PERTURBATION * (patches - means))
 
 
-def spread(rows: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+def _spread(rows: NDArray[np.float64], count: int) -> NDArray[np.float64]:
     """Interpolate `count` rows at even distances, (count, width).
 
     All differ: equal prompts would get equal gradients and stay equal.

@@ -109,7 +109,7 @@ _CIFAR100_CLASSES = """
 """.split()
 
 
-CIFAR_FORMS = {"cifar10": _CIFAR10_FORMS, "cifar100": _CIFAR100_FORMS}
+_CIFAR_FORMS = {"cifar10": _CIFAR10_FORMS, "cifar100": _CIFAR100_FORMS}
 
 
 def read_cifar(data: Data, forms: Sequence[_CifarForm] = ()) -> Dataset:
@@ -122,7 +122,7 @@ def read_cifar(data: Data, forms: Sequence[_CifarForm] = ()) -> Dataset:
     Raises:
         DataError: A file is missing, or does not have the size of its form.
     """
-    name, forms = data.source, forms or CIFAR_FORMS[data.source]
+    name, forms = data.source, forms or _CIFAR_FORMS[data.source]
     classes = _CIFAR10_CLASSES if name == "cifar10" else _CIFAR100_CLASSES
     root = require_folder(data.path, name)
     for form in forms:

@@ -38,13 +38,13 @@ def first_prompts(clip: Clip, config: RunConfig, shapes: Mapping[str, Shape]) ->
     first = initial_prompts(shapes, config.train.init_std, config.seed)
     for name, random in first.items() if config.train.init == "neutral" else ():
         if kind_of(name) == "visual":
-            first[name] = neutral_visual(clip, random)
+            first[name] = _neutral_visual(clip, random)
         elif kind_of(name) == "text":
             first[name] = repeated_words(clip, config.model.template, random.shape)
     return first
 
 
-def neutral_visual(clip: Clip, random: NDArray[np.float32]) -> NDArray[np.float32]:
+def _neutral_visual(clip: Clip, random: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the patches of a blank image, their mean, or random prompts: whatever changes features least."""
     return most_neutral(clip, (*blank_image(clip, random.shape), random)) if random.size else random
 

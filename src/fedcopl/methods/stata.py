@@ -70,7 +70,7 @@ class StatA(SiteFit):
         options = self.options
         text, kappa, count = options.text_weight, options.mixture_weight, options.neighbours
         z = np.exp(log_probs)
-        anchor = text_anchor(features, z, texts)
+        anchor = _text_anchor(features, z, texts)
         model = anchor
         neighbour_index, affinity = nearest(features, features, count, skip_itself=True)
         for turn in range(options.turns + 1):  # the last one only assigns, so that z is of the final Gaussians
@@ -89,7 +89,7 @@ class StatA(SiteFit):
         return scores
 
 
-def text_anchor(features: FloatArray, probabilities: FloatArray, texts: FloatArray) -> Gaussians:
+def _text_anchor(features: FloatArray, probabilities: FloatArray, texts: FloatArray) -> Gaussians:
     """Return mu' and Sigma': the text features, and the variance of the images around them, for all classes alike."""
     shared = np.einsum("ic,icd->d", probabilities, (features[:, None] - texts) ** 2) / len(features)
     return Gaussians(texts, np.tile(np.maximum(shared, _LEAST_VARIANCE), (len(texts), 1)))
