@@ -71,10 +71,10 @@ def write_report(folder: Path, page: Path | None = None) -> Path:
 def render_folder(folder: Path, outcome: Outcome, live: LiveStatus | None = None) -> str:
     """Render the outcome with the examples, pseudo labels and reviews in its folder."""
     examples = read_examples(folder, len(outcome.classes))
-    return render(outcome, examples, read_last_labels(folder), read_reviews(folder), live)
+    return _render(outcome, examples, read_last_labels(folder), read_reviews(folder), live)
 
 
-def render(
+def _render(
     outcome: Outcome,
     examples: Sequence[Example],
     labels: Mapping[str, LastLabels] | None = None,
