@@ -391,7 +391,7 @@ class _Session:
         masked: Mapping[str, Words],
         request_digest: str,
     ) -> Words:
-        from ..privacy.unmasking import CannotUnmask, MaskedSum  # brings cryptography, which is an extra
+        from ..privacy.masking import CannotUnmask, MaskedSum  # brings cryptography, which is an extra
 
         enough = needed(len(keys), self.privacy.threshold)
 
