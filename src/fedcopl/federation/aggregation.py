@@ -51,7 +51,6 @@ from ..privacy.masked_layout import (
     Words,
     adapted_sums,
     batches_of,
-    sum_holdouts,
     totals_of,
     training_sum,
 )
@@ -115,7 +114,7 @@ class PlainAggregator:
         reporting = tuple(one for one in checks.values() if one.images)
         holdouts = reporting if self.config.sharing.bounded and len(reporting) >= FEWEST else ()
         return TrainingSum(
-            tuple(trained), sum(weights), batches, loss, mean, sum_holdouts(checks.values()), updates, holdouts
+            tuple(trained), sum(weights), batches, loss, mean, _sum_holdouts(checks.values()), updates, holdouts
         )
 
 
@@ -417,3 +416,8 @@ class _Session:
                 f"round {self.round + 1}, step {step}: {counted(len(clients), 'client')} answered, "
                 f"but a secure aggregation takes {enough} (privacy.min_sites, privacy.threshold)"
             )
+
+
+def _sum_holdouts(checks: Iterable[tuple[float, ...]]) -> HoldoutSums:
+    """Add up the hold-out sums of clients."""
+    return HoldoutSums(*np.sum([HoldoutSums(*one) for one in checks] or [HoldoutSums()], axis=0).tolist())

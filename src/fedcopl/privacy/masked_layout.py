@@ -11,7 +11,7 @@ float32; so wherever every client has an image to train on, by at most 2^-33.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -119,11 +119,6 @@ def training_sum(total: Words, sent: Shared, clients: tuple[str, ...]) -> Traini
     mean_loss = float(loss / with_loss) if with_loss else math.nan
     average, checks = shaped(mean, sent) if examples else None, HoldoutSums(*map(float, values[_COUNTED:_HEAD]))
     return TrainingSum(clients, int(with_loss), int(batches), mean_loss, average, checks)
-
-
-def sum_holdouts(checks: Iterable[tuple[float, ...]]) -> HoldoutSums:
-    """Add up the hold-out sums of clients."""
-    return HoldoutSums(*np.sum([HoldoutSums(*one) for one in checks] or [NO_HOLDOUT_SUMS], axis=0).tolist())
 
 
 def batches_of(examples: int, batch: int) -> int:

@@ -44,6 +44,13 @@ _SECTIONS = {
 _PROBLEMS = 20  # lines about replies that were not used and rounds that were rolled back
 _LEVELS = 9  # shades of a heat map, not counting the one of zero
 _CHANGES = 5  # shades of a change, in each direction
+_STEPS = {
+    "adapt": "estimating priors",
+    "estimate": "labelling",
+    "select": "selecting",
+    "train": "training",
+    "evaluate": "evaluating",
+}
 _FILTERS = "change count duration loss percent points ratio several shortened size whole_percent".split()
 _Table = tuple[NDArray[np.int64], NDArray[np.bool_]]
 """Numbers by client and class, and which clients replied; the row of one that did not is zero."""
@@ -117,7 +124,7 @@ def _render(
         balance=_balance_chart(classes, story) if classes else None,
         heat_tables=_heat_tables(outcome, numbers, story) if numbers else [],
         **curves.run_charts(outcome),
-        steps=curves.time_by_step(outcome),
+        steps=_time_by_step(outcome),
     )
 
 
@@ -400,3 +407,14 @@ def _recall_rows(outcome: Outcome) -> list[_Row]:
         {"name": name, "zero_shot": before, "last": after, "points": words.difference(after, before)}
         for name, before, after in (zip(outcome.classes, zero_shot, last, strict=True) if last else ())
     ]
+
+
+def _time_by_step(outcome: Outcome) -> list[tuple[str, float, float]]:
+    """Return name, seconds and share of each kind of request; the rest is loading, averaging, measuring and writing."""
+    sums = {name: sum(record.seconds_of.get(key, 0.0) for record in outcome.rounds) for key, name in _STEPS.items()}
+    measured = {name: seconds for name, seconds in sums.items() if seconds}
+    if not measured or not outcome.seconds:
+        return []
+    whole = max(outcome.seconds, sum(measured.values()))
+    measured["all else"] = whole - sum(measured.values())
+    return [(name, seconds, seconds / whole) for name, seconds in measured.items()]
