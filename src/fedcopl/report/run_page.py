@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..files import write_text
 from ..run.folder import REPORT, ROUNDS, read_so_far
+from ..run.progress_reporter import STEPS
 from ..run.pseudo_labels import LastLabels, read_last_labels
 from ..run.record import ClientRecord, Counts, Measured, Outcome, RoundRecord
 from . import curves
@@ -44,13 +45,6 @@ _SECTIONS = {
 _PROBLEMS = 20  # lines about replies that were not used and rounds that were rolled back
 _LEVELS = 9  # shades of a heat map, not counting the one of zero
 _CHANGES = 5  # shades of a change, in each direction
-_STEPS = {
-    "adapt": "estimating priors",
-    "estimate": "labelling",
-    "select": "selecting",
-    "train": "training",
-    "evaluate": "evaluating",
-}
 _FILTERS = "change count duration loss percent points ratio several shortened size whole_percent".split()
 _Table = tuple[NDArray[np.int64], NDArray[np.bool_]]
 """Numbers by client and class, and which clients replied; the row of one that did not is zero."""
@@ -411,7 +405,7 @@ def _recall_rows(outcome: Outcome) -> list[_Row]:
 
 def _time_by_step(outcome: Outcome) -> list[tuple[str, float, float]]:
     """Return name, seconds and share of each kind of request; the rest is loading, averaging, measuring and writing."""
-    sums = {name: sum(record.seconds_of.get(key, 0.0) for record in outcome.rounds) for key, name in _STEPS.items()}
+    sums = {name: sum(record.seconds_of.get(key, 0.0) for record in outcome.rounds) for key, name in STEPS.items()}
     measured = {name: seconds for name, seconds in sums.items() if seconds}
     if not measured or not outcome.seconds:
         return []
