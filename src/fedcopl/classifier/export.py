@@ -28,14 +28,7 @@ _ONNX_FILE, _ONNX_EXAMPLE = "classifier.onnx", "example_onnx.py"
 
 
 def _write_card(recipe: Recipe, arrays: Collection[str], onnx: Difference | None, prior: Prior | None = None) -> str:
-    """Return the model card, `model_card.md.jinja` filled in; names of classes and sites are escaped.
-
-    Args:
-        recipe: The classifier's description.
-        arrays: The names of its arrays.
-        onnx: How far the ONNX file differs from torch, if there is one.
-        prior: Its priors.
-    """
+    """Return the model card, `model_card.md.jinja` filled in; names of classes and sites are escaped."""
     environment = Environment(
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )

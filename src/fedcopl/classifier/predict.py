@@ -113,13 +113,7 @@ def _every_page(pictures: Iterable[NamedImage], options: DecodeOptions) -> Itera
 
 
 def batches(pictures: Iterable[NamedImage], cut: Cut, options: DecodeOptions) -> Iterator[_ImageBatch]:
-    """Yield all images in batches of a fixed size.
-
-    Args:
-        pictures: The images with their names.
-        cut: Resizes and crops an image to the pixels of the model.
-        options: How to decode files.
-    """
+    """Yield all images in batches of a fixed size."""
     waiting = iter(pictures)
     while chunk := list(islice(waiting, ENCODE_BATCH)):
         with silence_decoders():

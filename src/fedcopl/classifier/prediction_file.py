@@ -128,8 +128,6 @@ class _PredictionFile:
     """A file of predictions that is being written.
 
     Args:
-        path: The file.
-        rows: Its format.
         options: What the predictions depend on besides the images; resuming requires the same.
     """
 
@@ -277,12 +275,9 @@ def label_images(
     """Write predictions, batch by batch, to standard output (-) or a file; an interrupted labelling is resumed.
 
     Args:
-        classifier: The classifier.
         paths: Images, and folders of images.
-        rows: The format.
         threshold: The probability below which it abstains; None: the classifier's own.
         out: The file, or - for standard output.
-        progress: Called after each batch.
         overwrite: Whether to replace an existing file.
     """
     tally = Tally()

@@ -116,7 +116,6 @@ def read_cifar(data: Data, forms: Sequence[_CifarForm] = ()) -> Dataset:
     """Read CIFAR-10, or CIFAR-100 with its fine labels, in the first form whose files are in the folder.
 
     Args:
-        data: The settings; the source is cifar10 or cifar100.
         forms: Other forms than the official ones.
 
     Raises:
@@ -191,7 +190,6 @@ def read_listed(data: Data, sizes: _Sizes | None = None) -> Dataset:
     """Read DTD, RESISC45, CUB-200-2011 or UCF101, whichever the source of the settings names.
 
     Args:
-        data: The settings.
         sizes: Other sizes than the official ones.
 
     Raises:

@@ -80,10 +80,6 @@ def confident_images(log_probs: FloatArray, level: float) -> IntArray:
 
     Where a client has few classes, images predicted as another class are wrong, and a rule that takes the most
     confident images of *each* class takes them all. Most of them have low confidence, and this removes them.
-
-    Args:
-        log_probs: log p, (n, C).
-        level: The quantile level, between 0 and 1.
     """
     highest = log_probs.max(axis=1, initial=-np.inf)
     return np.flatnonzero(highest >= exact_quantile(highest, level)) if len(highest) else np.zeros(0, np.int64)
