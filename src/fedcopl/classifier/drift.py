@@ -56,7 +56,7 @@ class _StreamChange:
 
 
 @dataclass(frozen=True)
-class DriftReport:
+class _DriftReport:
     """Changes between two sets of images, and what to do about them."""
 
     before: int  # number of images
@@ -68,7 +68,7 @@ class DriftReport:
     def advice(self) -> str:
         """The recommended action, in one line.
 
-        >>> DriftReport(99, 99, [_StreamChange("mix", 0.3, 0.001)], []).advice
+        >>> _DriftReport(99, 99, [_StreamChange("mix", 0.3, 0.001)], []).advice
         'the class prior has changed: label with --prior images; no new run is needed for that'
         """
         changed = {one.what for one in self.changes if one.is_change}
@@ -84,7 +84,7 @@ class DriftReport:
         return any(one.is_change for one in self.changes)
 
 
-def compare_streams(classifier: Classifier, before: Iterable[NamedImage], recent: Iterable[NamedImage]) -> DriftReport:
+def compare_streams(classifier: Classifier, before: Iterable[NamedImage], recent: Iterable[NamedImage]) -> _DriftReport:
     """Compare two sets of images by the classifier's predictions; unreadable images are skipped.
 
     Raises:
@@ -100,7 +100,7 @@ def compare_streams(classifier: Classifier, before: Iterable[NamedImage], recent
     changes = _stream_changes(earlier, later, stream(0, "drift"))
     change = _classes_moved(earlier, later)
     largest = np.argsort(-np.abs(change), kind="stable")[:_MOVED]
-    return DriftReport(
+    return _DriftReport(
         len(earlier), len(later), changes, [(classifier.recipe.classes[c], float(change[c])) for c in largest]
     )
 

@@ -26,7 +26,7 @@ class TowerShape:
 _QUICK = 1.702
 
 
-def _quick_gelu(x: Tensor) -> Tensor:
+def quick_gelu(x: Tensor) -> Tensor:
     """Compute OpenAI's approximation of GELU in place: x sigmoid(1.702 x) = silu(1.702 x) / 1.702.
 
     In place, because x is not used again and a second array of its size would not fit into the cache.
@@ -53,15 +53,15 @@ class _QuickGelu(torch.autograd.Function):
         return passed
 
 
-def _gelu_tanh(x: Tensor) -> Tensor:
+def gelu_tanh(x: Tensor) -> Tensor:
     """Compute GELU by the tanh approximation, as in SigLIP."""
     return F.gelu(x, approximate="tanh")
 
 
-_ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
-    "quick_gelu": _quick_gelu,
+_ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {  # their names are in each fingerprint of a model
+    "quick_gelu": quick_gelu,
     "gelu": F.gelu,
-    "gelu_tanh": _gelu_tanh,
+    "gelu_tanh": gelu_tanh,
 }
 
 
