@@ -257,7 +257,6 @@ class RunConfig(Section):
         """Validate settings.
 
         Args:
-            settings: By section.
             origin: Where they come from, for the error message.
             typed: Full names of settings that come from the command line.
 

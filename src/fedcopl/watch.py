@@ -26,8 +26,8 @@ from .run.folder import ENDED, EXAMPLES, PROGRESS, RESULTS, ROUNDS, SETTINGS, No
 from .run.record import Outcome
 
 _FILES = (SETTINGS, PROGRESS, RESULTS, EXAMPLES, ENDED, "review")
-SILENT_SECONDS = 60.0  # seconds without a new round before the page reports silence,
-SILENT_ROUNDS = 4  # or this many times the median round
+_SILENT_SECONDS = 60.0  # seconds without a new round before the page reports silence,
+_SILENT_ROUNDS = 4  # or this many times the median round
 _MISSING = 5  # missing clients that the status names
 _POLICY = (
     "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
@@ -56,7 +56,7 @@ class LivePage:
 
     def _refresh(self) -> None:
         try:
-            folders = find_runs(runs_folder(self._folder))
+            folders = find_runs(_runs_folder(self._folder))
             self._shown = _read(folders)
             state, text = _status(self._shown[0]) if len(self._shown) == 1 else _overall_status(self._shown)
         except NothingYet:
@@ -84,7 +84,7 @@ class LivePage:
         return page.encode("utf-8", "backslashreplace").decode("utf-8")  # invalid bytes of file names cannot be sent
 
 
-def runs_folder(folder: Path) -> Path:
+def _runs_folder(folder: Path) -> Path:
     """Return the folder itself, or that of the runs if a server or a site works in it."""
     with suppress(FederationError):
         about = process_of(folder).about
@@ -115,7 +115,7 @@ def _status(run: ComparedRun) -> tuple[str, str]:
     changed = _changed(run.folder)
     usual = statistics.median(seconds_by_round(run.outcome).values())
     at = time.strftime("%H:%M:%S", time.localtime(changed))
-    if time.time() - changed > max(SILENT_SECONDS, SILENT_ROUNDS * usual):
+    if time.time() - changed > max(_SILENT_SECONDS, _SILENT_ROUNDS * usual):
         return (
             "silent",
             f"Round {done} of {planned} ended at {at}; no news since then. Check that the run is still alive.",

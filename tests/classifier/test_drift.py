@@ -8,8 +8,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from classifier.small import small_run
-from fedcopl.algorithm.stream_change import StreamChange
-from fedcopl.classifier.drift import DriftReport, compare_streams
+from fedcopl.classifier.drift import _DriftReport, _StreamChange, compare_streams
 from fedcopl.classifier.predict import Classifier, NamedImage
 from fedcopl.cli import app
 from fedcopl.errors import DataError
@@ -81,4 +80,4 @@ def test_the_command_prints_the_changes_and_exits_with_1(run, tmp_path):
 
 
 def test_a_changed_class_prior_alone_needs_no_new_run():
-    assert "--prior images" in DriftReport(50, 50, [StreamChange("mix", 0.4, 0.001)], []).advice
+    assert "--prior images" in _DriftReport(50, 50, [_StreamChange("mix", 0.4, 0.001)], []).advice

@@ -15,7 +15,7 @@ from data.pictures import TRANSFORM, directly, encoded, load, noise, plant, put
 from fedcopl.clip.preprocess import ImageTransform
 from fedcopl.data import cache as cache_module
 from fedcopl.data import images as images_module
-from fedcopl.data.cache import ENTRY, PIXELS, PixelCache, default_folder, prepare
+from fedcopl.data.cache import _ENTRY, _PIXELS, PixelCache, default_folder, prepare
 from fedcopl.data.catalog import load_digits
 from fedcopl.data.dataset import ImageSet
 from fedcopl.data.images import FilePage, ImageArrays, ImageList
@@ -178,15 +178,15 @@ def test_a_file_that_changes_while_it_is_read(images, cache):
 
 
 SPOILERS = {
-    "pixels cut short": lambda entry: os.truncate(entry / PIXELS, 1000),
-    "pixels gone": lambda entry: (entry / PIXELS).unlink(),
-    "pixels too long": lambda entry: (entry / PIXELS).open("ab").write(b"x"),
-    "description cut short": lambda entry: os.truncate(entry / ENTRY, 20),
-    "description empty": lambda entry: os.truncate(entry / ENTRY, 0),
-    "description gone": lambda entry: (entry / ENTRY).unlink(),
-    "description of another kind": lambda entry: (entry / ENTRY).write_text("[1, 2]"),
-    "another format": lambda entry: (entry / ENTRY).write_text(
-        json.dumps(json.loads((entry / ENTRY).read_text()) | {"format": 0})
+    "pixels cut short": lambda entry: os.truncate(entry / _PIXELS, 1000),
+    "pixels gone": lambda entry: (entry / _PIXELS).unlink(),
+    "pixels too long": lambda entry: (entry / _PIXELS).open("ab").write(b"x"),
+    "description cut short": lambda entry: os.truncate(entry / _ENTRY, 20),
+    "description empty": lambda entry: os.truncate(entry / _ENTRY, 0),
+    "description gone": lambda entry: (entry / _ENTRY).unlink(),
+    "description of another kind": lambda entry: (entry / _ENTRY).write_text("[1, 2]"),
+    "another format": lambda entry: (entry / _ENTRY).write_text(
+        json.dumps(json.loads((entry / _ENTRY).read_text()) | {"format": 0})
     ),
 }
 

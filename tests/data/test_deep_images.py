@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from data.pictures import TRANSFORM, encoded, load, noise, plant, put
-from fedcopl.classifier.predict import NamedImage, batches, every_page
+from fedcopl.classifier.predict import NamedImage, _every_page, batches
 from fedcopl.classifier.recipe import Recipe, TrainedOn
 from fedcopl.config import Data, RunConfig
 from fedcopl.data import formats
 from fedcopl.data.cache import PixelCache
 from fedcopl.data.decoding import BadImage, DecodeOptions, Span, Window, eight_bits
-from fedcopl.data.formats import check_tiff_pages, is_readable_now, pages_in, read_picture
+from fedcopl.data.formats import _check_tiff_pages, is_readable_now, pages_in, read_picture
 from fedcopl.data.images import FilePage, silence_decoders
 from fedcopl.data.overview import survey
 from fedcopl.deployment.site.running_site import SiteHome
@@ -102,8 +102,8 @@ def test_honest_tiffs_of_every_layout_are_read(big, order):
     content = tiff(stack, photometric="minisblack", bigtiff=big, byteorder=order)
     with silence_decoders():
         assert (dots(content, page=3) == stack[3]).all()
-    check_tiff_pages(content)
-    check_tiff_pages(content[: len(content) // 2])  # cut off, which a decoder says
+    _check_tiff_pages(content)
+    _check_tiff_pages(content[: len(content) // 2])  # cut off, which a decoder says
 
 
 def test_bands_of_more_bytes_than_a_machine_should_hold_are_refused():
@@ -403,7 +403,7 @@ def test_a_written_classifier_reads_files_so(tmp_path):
     assert reading == DecodeOptions(Window("percentiles", 1, 99), (), "all")
     stack = put(tmp_path, "stack.tif", tiff(STACK, photometric="minisblack"))
     named = [NamedImage("stack.tif", FilePage(stack)), NamedImage("0", noise(1))]
-    pages = list(every_page(named, reading))
+    pages = list(_every_page(named, reading))
     assert [page.name for page in pages] == [*(f"stack.tif#{number}" for number in range(1, 6)), "0"]
     [batch] = batches(pages, TRANSFORM.cut, reading)
     assert np.array_equal(batch.pixels[2], TRANSFORM.cut(Image.fromarray(STACK[2])))

@@ -19,7 +19,7 @@ from fedcopl.config import RunConfig, override
 from fedcopl.deployment.server.grid_transport import GridTransport, KnownSites, Timeouts
 from fedcopl.deployment.server.rounds import PreparedServer, ServerPlan, serve
 from fedcopl.deployment.site.pipeline import reply_to
-from fedcopl.deployment.site.policies import ALSO_SENT, Consent, Limits, sent_fields, sent_summary
+from fedcopl.deployment.site.policies import _ALSO_SENT, Consent, Limits, sent_fields, sent_summary
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.terms import Refused, check_pinned, terms_of
@@ -399,7 +399,7 @@ def test_an_incomplete_node_config_is_refused(tmp_path):
 def test_every_field_that_leaves_has_a_description():
     named = {line.split(":")[0] for line in sent_fields() if "." in line.split(":")[0]}
     assert named == {f"{kind.__name__}.{name}" for kind in REPLY_TO.values() for name in kind.__dataclass_fields__}
-    assert set(ALSO_SENT) < set(sent_fields())
+    assert set(_ALSO_SENT) < set(sent_fields())
 
 
 def test_five_plain_lines_say_what_leaves():

@@ -12,7 +12,7 @@ from fedcopl.config import RunConfig
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.learner import _NoTestSet
-from fedcopl.labelers.cpl import cpl_levels
+from fedcopl.labelers.cpl import _cpl_levels
 from fedcopl.messages import (
     REPLY_TO,
     Estimate,
@@ -250,7 +250,7 @@ def test_cpl_gives_candidate_sets():
 
 def test_cpl_levels_come_from_the_data_set_unless_set():
     def levels(**settings):
-        return cpl_levels(RunConfig.from_mapping(settings, "test"))
+        return _cpl_levels(RunConfig.from_mapping(settings, "test"))
 
     assert levels(data={"source": "dtd"}) == (0.75, 0.95)
     assert levels(data={"source": "digits"}) == (0.60, 0.90)

@@ -88,7 +88,7 @@ def pictures_at(paths: Sequence[str], skipped: list[Skipped], options: DecodeOpt
             else:
                 yield NamedImage(path.as_posix(), FilePage(path))
 
-    pictures = every_page(named(), options)
+    pictures = _every_page(named(), options)
     first = next(pictures, None)
     if first is None:
         raise DataError(f"{', '.join(paths)}: holds no image; name image files, or folders that have some")
@@ -101,7 +101,7 @@ def _named_below(folder: Path, skipped: list[Skipped]) -> Iterator[NamedImage]:
     return (NamedImage(file.relative_to(root).as_posix(), FilePage(file)) for file in files_below(root, skipped))
 
 
-def every_page(pictures: Iterable[NamedImage], options: DecodeOptions) -> Iterator[NamedImage]:
+def _every_page(pictures: Iterable[NamedImage], options: DecodeOptions) -> Iterator[NamedImage]:
     """Yield each page of a file as an image of its own, named file#1, file#2, ..., where the settings say so."""
     for image in pictures:
         pages = pages_of(image.picture, options)
@@ -113,13 +113,7 @@ def every_page(pictures: Iterable[NamedImage], options: DecodeOptions) -> Iterat
 
 
 def batches(pictures: Iterable[NamedImage], cut: Cut, options: DecodeOptions) -> Iterator[_ImageBatch]:
-    """Yield all images in batches of a fixed size.
-
-    Args:
-        pictures: The images with their names.
-        cut: Resizes and crops an image to the pixels of the model.
-        options: How to decode files.
-    """
+    """Yield all images in batches of a fixed size."""
     waiting = iter(pictures)
     while chunk := list(islice(waiting, ENCODE_BATCH)):
         with silence_decoders():
@@ -425,10 +419,10 @@ class Classifier:
     def _named(self, images: Images) -> Iterator[NamedImage]:
         """Yield the images with their names; a folder is listed while it is read."""
         if isinstance(images, str | Path) and Path(images).expanduser().is_dir():
-            return every_page(_named_below(Path(images).expanduser(), []), self.recipe.decode_options)
+            return _every_page(_named_below(Path(images).expanduser(), []), self.recipe.decode_options)
         pictures = gather(images, "images")
         images_with_names = (NamedImage(name, item) for name, item in zip(pictures.names, pictures.items, strict=True))
-        return every_page(images_with_names, self.recipe.decode_options)
+        return _every_page(images_with_names, self.recipe.decode_options)
 
     def __repr__(self) -> str:
         recipe = self.recipe

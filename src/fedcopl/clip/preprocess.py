@@ -12,8 +12,8 @@ from PIL import Image
 from ..errors import ModelError
 
 # OpenAI's values, for checkpoints that do not name their own.
-CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
-CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+_CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+_CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 HALF = (0.5, 0.5, 0.5)  # mean and deviation of SigLIP
 
 
@@ -26,8 +26,8 @@ class ImageTransform:
 
     short_side: int
     crop: int
-    mean: tuple[float, ...] = CLIP_MEAN
-    std: tuple[float, ...] = CLIP_STD
+    mean: tuple[float, ...] = _CLIP_MEAN
+    std: tuple[float, ...] = _CLIP_STD
     resample: Image.Resampling = Image.Resampling.BICUBIC
     squash: bool = False
 
@@ -82,8 +82,8 @@ def read_transform(settings: Mapping[str, Any], image_size: int, file: Path) -> 
     return ImageTransform(
         short_side,
         crop,
-        _three_numbers(settings.get("image_mean", CLIP_MEAN), file),
-        _three_numbers(settings.get("image_std", CLIP_STD), file),
+        _three_numbers(settings.get("image_mean", _CLIP_MEAN), file),
+        _three_numbers(settings.get("image_std", _CLIP_STD), file),
         resample,
         squash=isinstance(settings.get("size"), Mapping) and "height" in settings["size"],
     )
@@ -101,8 +101,8 @@ def read_open_clip_transform(preprocess: Mapping[str, Any], image_size: int, fil
     return ImageTransform(
         image_size,
         image_size,
-        _three_numbers(preprocess.get("mean", CLIP_MEAN), file),
-        _three_numbers(preprocess.get("std", CLIP_STD), file),
+        _three_numbers(preprocess.get("mean", _CLIP_MEAN), file),
+        _three_numbers(preprocess.get("std", _CLIP_STD), file),
         filters[resample],
         squash=modes[mode],
     )

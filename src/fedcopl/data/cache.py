@@ -35,7 +35,7 @@ from .parallel import in_order
 
 _FORMAT = 2  # of the entries: entries of another format are ignored
 _RESERVE = 32_000_000  # bytes of the disk that stay free
-PIXELS, ENTRY, _PART, _LOCK = "pixels.bin", "entry.json", ".part", ".lock"
+_PIXELS, _ENTRY, _PART, _LOCK = "pixels.bin", "entry.json", ".part", ".lock"
 _HINT = "free some space (fedcopl cache clear), or name another folder in FEDCOPL_CACHE"
 
 Cut = Callable[[Image.Image], NDArray[np.uint8]]
@@ -71,7 +71,7 @@ class _CacheEntry:
     def array(self) -> NDArray[np.uint8]:
         if self.shape[0] == 0:  # an empty file cannot be mapped
             return np.zeros(self.shape, np.uint8)
-        return np.memmap(self.folder / PIXELS, np.uint8, "r", shape=tuple(self.shape))
+        return np.memmap(self.folder / _PIXELS, np.uint8, "r", shape=tuple(self.shape))
 
 
 def default_folder() -> Path:
@@ -106,7 +106,7 @@ class PixelCache:
 
     def entries(self) -> list[_CacheEntry]:
         """Return all finished entries, the most recently used first."""
-        entries = [entry for path in self.folder.glob(f"*/{ENTRY}") if (entry := _read_entry(path.parent))]
+        entries = [entry for path in self.folder.glob(f"*/{_ENTRY}") if (entry := _read_entry(path.parent))]
         return sorted(entries, key=lambda entry: entry.last_used, reverse=True)
 
     def clear(self) -> None:
@@ -114,7 +114,7 @@ class PixelCache:
         with self._convert_os_errors():
             for index in self.folder.glob("*.index.json"):
                 index.unlink(missing_ok=True)
-            for entry in self.folder.glob(f"*/{ENTRY}"):
+            for entry in self.folder.glob(f"*/{_ENTRY}"):
                 shutil.rmtree(entry.parent)
             self._sweep()
 
@@ -137,7 +137,7 @@ class PixelCache:
             return None
         if entry:
             with suppress(OSError):
-                os.utime(entry.folder / ENTRY)  # time of last use
+                os.utime(entry.folder / _ENTRY)  # time of last use
         return entry
 
     def _make(self, images: ImageSet, contents: list[str], cut: Cut, key: str, progress: Progress) -> _CacheEntry:
@@ -188,11 +188,11 @@ class PixelCache:
 def _read_entry(folder: Path) -> _CacheEntry | None:
     """Read an entry; None if it is missing, truncated or of another format."""
     try:
-        written = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
+        written = json.loads((folder / _ENTRY).read_text(encoding="utf-8"))
         if written.pop("format") != _FORMAT:
             return None
-        entry = _CacheEntry(folder, last_used=(folder / ENTRY).stat().st_mtime, **written)
-        is_whole = (folder / PIXELS).stat().st_size == entry.size and len(entry.digests) == entry.shape[0]
+        entry = _CacheEntry(folder, last_used=(folder / _ENTRY).stat().st_mtime, **written)
+        is_whole = (folder / _PIXELS).stat().st_size == entry.size and len(entry.digests) == entry.shape[0]
         return entry if is_whole else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -239,7 +239,7 @@ def _build(
     part, bad = _sibling(home, _PART), {}
     part.mkdir(OWNER_ONLY_FOLDER)
     try:
-        with open(part / PIXELS, "wb", opener=only_for_owner) as rows, silence_decoders():
+        with open(part / _PIXELS, "wb", opener=only_for_owner) as rows, silence_decoders():
             for index, result in enumerate(in_order(work, len(contents))):
                 if isinstance(result, str):
                     bad[index] = result
@@ -256,7 +256,7 @@ def _build(
             "bad": list(bad.items()),
             "digests": [content for index, content in enumerate(contents) if index not in bad],
         }
-        with open(part / ENTRY, "w", encoding="utf-8", opener=only_for_owner) as file:
+        with open(part / _ENTRY, "w", encoding="utf-8", opener=only_for_owner) as file:
             file.write(json.dumps(entry))
             file.flush()
             os.fsync(file.fileno())

@@ -83,7 +83,6 @@ def refuse_privacy(config: RunConfig, neighbours: int, everyone_first: bool) -> 
     """Check before a run that the settings of `privacy` are possible.
 
     Args:
-        config: The settings.
         neighbours: The number of other clients' prompts that the method sends to each client.
         everyone_first: Whether the method has all clients train in the first round.
 
@@ -118,8 +117,6 @@ def run_round(config: RunConfig, transport: Transport, state: ServerState) -> tu
     """Run one round of the paper's algorithm: refresh if it is due, train, aggregate, evaluate.
 
     Args:
-        config: The settings.
-        transport: Sends requests to the clients.
         state: The server's state before the round; it is not changed.
 
     Returns:

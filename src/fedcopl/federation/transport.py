@@ -198,9 +198,7 @@ class RoundExchange:
         """Send a request to each of some clients, and return the valid replies.
 
         Args:
-            clients: The clients to send it to.
             request_for: Makes the request for a client.
-            kind: The type of the replies.
             required: Whether the round depends on the replies.
 
         Raises:
@@ -262,7 +260,6 @@ def too_few(requests: Mapping[str, Request], usable: int, needed: int, invalid: 
     """Return the error message of a step with too few usable replies.
 
     Args:
-        requests: The request to each client.
         usable: The number of valid replies.
         needed: The number of replies that the round needs.
         invalid: Client -> why its reply cannot be used; invalid replies are named before missing ones.

@@ -40,14 +40,14 @@ class CPL(PerClassLabeler):
         """Return the matched images with their candidate sets, as 0/1 or as soft targets."""
         labels, capacity = self.config.labels, int(quota[0])
         among = self.eligible_images(log_probs)
-        alpha, beta = cpl_levels(self.config)
+        alpha, beta = _cpl_levels(self.config)
         sets = select_candidates(
             log_probs, alpha, beta, capacity, keep_likeliest=labels.cpl_keep_likeliest, among=among
         )
-        return with_soft_targets(log_probs, sets) if labels.cpl_targets == "soft" else sets
+        return _with_soft_targets(log_probs, sets) if labels.cpl_targets == "soft" else sets
 
 
-def cpl_levels(config: RunConfig) -> tuple[float, float]:
+def _cpl_levels(config: RunConfig) -> tuple[float, float]:
     """Return alpha and beta: as set, else the published ones of this data set, else the usual ones."""
     alpha, beta = CPL_LEVELS.get(config.data.source, CPL_USUAL)
     labels = config.labels
@@ -99,7 +99,7 @@ def candidate_sets(log_probs: FloatArray, alpha: float, beta: float, *, keep_lik
     return sets
 
 
-def with_soft_targets(log_probs: FloatArray, selection: Selection) -> Selection:
+def _with_soft_targets(log_probs: FloatArray, selection: Selection) -> Selection:
     """Return the selection with soft targets: the probabilities of the candidates, normalised, and 0 elsewhere."""
     if selection.candidates is None:
         return selection

@@ -13,9 +13,8 @@ from ..algorithm import IntArray
 from ..algorithm.select import Selection
 from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
-from ..clip.neutral_init import stretched_words
 from ..config import NoOptions, RunConfig, Section, read_options
-from .prompts import Shape, first_prompts, text_shape, visual_shape
+from .prompts import Shape, first_prompts, stretched_words, text_shape, visual_shape
 
 NamedTensors = Mapping[str, Tensor]
 """The arrays of a client's model by name, on the device."""

@@ -16,7 +16,7 @@ from ..federation.learner import Prompts as Prompts
 from .base import Method, NamedTensors
 from .prompts import kind_of
 
-CLASS_SIDES = 128 * 2**20  # bytes of cached class features: those of all clients of a small model, 64 of a large one
+_CLASS_SIDES = 128 * 2**20  # bytes of cached class features: those of all clients of a small model, 64 of a large one
 _COMPARED_IMAGES = 64  # a share is then known to a few per cent
 Key = tuple[tuple[str, bytes, tuple[int, ...]], ...]
 
@@ -74,7 +74,7 @@ class PromptedModel:
             declared = {name: prompts[name] for name, _, _ in key}
             self._kept[key] = self.classes_of(self.params(declared))
             self._bytes += _size(key, self._kept[key])
-            while self._bytes > CLASS_SIDES and len(self._kept) > 1:
+            while self._bytes > _CLASS_SIDES and len(self._kept) > 1:
                 self._bytes -= _size(*self._kept.popitem(last=False))
         self._kept.move_to_end(key)
         return self._kept[key]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..files import write_text
 from ..run.folder import REPORT, ROUNDS, read_so_far
+from ..run.progress_reporter import STEPS
 from ..run.pseudo_labels import LastLabels, read_last_labels
 from ..run.record import ClientRecord, Counts, Measured, Outcome, RoundRecord
 from . import curves
@@ -71,10 +72,10 @@ def write_report(folder: Path, page: Path | None = None) -> Path:
 def render_folder(folder: Path, outcome: Outcome, live: LiveStatus | None = None) -> str:
     """Render the outcome with the examples, pseudo labels and reviews in its folder."""
     examples = read_examples(folder, len(outcome.classes))
-    return render(outcome, examples, read_last_labels(folder), read_reviews(folder), live)
+    return _render(outcome, examples, read_last_labels(folder), read_reviews(folder), live)
 
 
-def render(
+def _render(
     outcome: Outcome,
     examples: Sequence[Example],
     labels: Mapping[str, LastLabels] | None = None,
@@ -117,7 +118,7 @@ def render(
         balance=_balance_chart(classes, story) if classes else None,
         heat_tables=_heat_tables(outcome, numbers, story) if numbers else [],
         **curves.run_charts(outcome),
-        steps=curves.time_by_step(outcome),
+        steps=_time_by_step(outcome),
     )
 
 
@@ -400,3 +401,14 @@ def _recall_rows(outcome: Outcome) -> list[_Row]:
         {"name": name, "zero_shot": before, "last": after, "points": words.difference(after, before)}
         for name, before, after in (zip(outcome.classes, zero_shot, last, strict=True) if last else ())
     ]
+
+
+def _time_by_step(outcome: Outcome) -> list[tuple[str, float, float]]:
+    """Return name, seconds and share of each kind of request; the rest is loading, averaging, measuring and writing."""
+    sums = {name: sum(record.seconds_of.get(key, 0.0) for record in outcome.rounds) for key, name in STEPS.items()}
+    measured = {name: seconds for name, seconds in sums.items() if seconds}
+    if not measured or not outcome.seconds:
+        return []
+    whole = max(outcome.seconds, sum(measured.values()))
+    measured["all else"] = whole - sum(measured.values())
+    return [(name, seconds, seconds / whole) for name, seconds in measured.items()]

@@ -98,7 +98,6 @@ def adapt_previous_run(
 
     Args:
         previous: The finished run.
-        config: The settings of the new run.
         clip: Its frozen CLIP.
         classes: Its classes: those of the previous run in any order, and new ones.
         start: Its initial arrays, used for new classes.

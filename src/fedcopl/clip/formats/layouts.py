@@ -214,7 +214,6 @@ def compare_sizes(file: Path, sections: Mapping[str, Mapping[str, Any]], sizes: 
     """Raise ModelError if a config states another size than the weights have.
 
     Args:
-        file: The config.
         sections: Its sections by name; the name is empty for the top level.
         sizes: The sizes of the weights by the config's names, as `section.name`.
     """
