@@ -27,12 +27,12 @@ _IGNORED_SUFFIXES = frozenset(".csv .json .md .parquet .pdf .txt".split())
 def require_folder(path: str, source: str) -> Path:
     """Return the configured folder with links resolved; raises DataError."""
     if not path:
-        raise DataError(f"data.path: {source} needs the folder of its images, for example: data.path=/data/{source}")
+        raise DataError(f"data.path: {source} needs the folder of the images, for example: data.path=/data/{source}")
     folder = Path(path).expanduser()
     if not folder.is_dir():
         is_table = folder.suffix.lower() in (".csv", ".parquet", ".pq") and folder.is_file()
         hint = "; a table of images is read by data.source=manifest" if is_table else ""
-        raise DataError(f"{folder}: {no_folder(folder)}; data.path should be the folder of its images{hint}")
+        raise DataError(f"{folder}: {no_folder(folder)}; data.path should be the folder of the images{hint}")
     return folder.resolve()
 
 
