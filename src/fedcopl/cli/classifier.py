@@ -261,7 +261,7 @@ def export(
     folders = [out / file_name(name) if everyone else out for name in names]
     for folder in folders:
         check_output_folder(folder, new=True)
-    classifiers = _measured(opened, names, share)
+    classifiers = _with_thresholds(opened, names, share)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     for classifier, folder in zip(classifiers, folders, strict=True):
         meant = _with_prior(classifier, prior, shares)
@@ -277,18 +277,18 @@ def export(
     print_next(("fedcopl", "predict", "PHOTOS", "-c", folders[0], "-o", "predictions.csv"))
 
 
-def _measured(opened: "FinishedRun", names: list[str], share: float) -> Iterator["Classifier"]:
-    """Return the classifiers, with thresholds if the images of the run can still be read."""
-    from ..classifier.loading import OwnImages
+def _with_thresholds(run: "FinishedRun", clients: list[str], abstain_share: float) -> Iterator["Classifier"]:
+    """Return the clients' classifiers, with abstention thresholds if the run's images can still be read."""
+    from ..classifier.loading import TrainingImages
 
-    opened.classifier(names[0])  # raises if the classifier itself cannot be loaded
+    run.classifier(clients[0])  # raises if the classifier itself cannot be loaded
     try:
-        images = OwnImages(opened)
+        images = TrainingImages(run)
     except FedCoPLError as error:
         note = f"note: no threshold, because the images of the run cannot be read: {error}"
         Console(stderr=True).print(note, highlight=False, markup=False, soft_wrap=True)
-        return (opened.classifier(name) for name in names)
-    return (images.classifier(name, share) for name in names)
+        return (run.classifier(client) for client in clients)
+    return (images.classifier(client, abstain_share) for client in clients)
 
 
 def drift(
