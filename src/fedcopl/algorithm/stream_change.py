@@ -2,9 +2,9 @@
 
 One model sees both sets, of n and m images. Three statistics between 0 and 1:
 
-    mix      1/2 sum_c |mean p~(c) - mean p~'(c)|: total variation between the class shares
-    doubt    share of recent images with a confidence in the lowest twentieth of the earlier ones
-    looks    sup_t |F(t) - F'(t)|: Kolmogorov-Smirnov statistic of the distances to the nearest prototype
+    class_prior  1/2 sum_c |mean p~(c) - mean p~'(c)|: total variation between the class shares
+    confidence   share of recent images with a confidence in the lowest twentieth of the earlier ones
+    features     sup_t |F(t) - F'(t)|: Kolmogorov-Smirnov statistic of the distances to the nearest prototype
 
 A permutation test gives the p-value of each: a change has a p-value below 1/300, and is large enough to matter.
 """
@@ -18,7 +18,7 @@ from . import FloatArray, IntArray
 
 _TAIL = 0.05  # of the earlier images: the least confident ones
 _PERMUTATIONS, _MAX_P_VALUE = 999, 0.01 / 3  # three tests, one false alarm in a hundred checks
-_MIN_SIZE: Mapping[str, float] = {"mix": 0.1, "doubt": 3 * _TAIL, "looks": 0.15}
+_MIN_SIZE: Mapping[str, float] = {"class_prior": 0.1, "confidence": 3 * _TAIL, "features": 0.15}
 _MAX_IMAGES = 4000  # images of a set: more do not change the result
 
 
@@ -40,13 +40,13 @@ class PredictedImages:
 class StreamChange:
     """The result of one of the tests."""
 
-    what: str
-    size: float
-    chance: float  # p-value of the permutation test
+    statistic: str  # "class_prior", "confidence" or "features"
+    size: float  # value of the statistic
+    p_value: float  # of the permutation test
 
     @property
     def is_change(self) -> bool:
-        return self.chance <= _MAX_P_VALUE and self.size >= _MIN_SIZE[self.what]
+        return self.p_value <= _MAX_P_VALUE and self.size >= _MIN_SIZE[self.statistic]
 
 
 def stream_changes(before: PredictedImages, recent: PredictedImages, random: np.random.Generator) -> list[StreamChange]:
@@ -55,21 +55,21 @@ def stream_changes(before: PredictedImages, recent: PredictedImages, random: np.
     pooled = _concatenate(before, recent)
     permutations = [random.permutation(len(pooled)) for _ in range(_PERMUTATIONS)]
     statistics: dict[str, Callable[[PredictedImages, PredictedImages], float]] = {
-        "mix": _class_prior_shift,
-        "doubt": _low_confidence_share,
+        "class_prior": _class_prior_shift,
+        "confidence": _low_confidence_share,
     }
     if pooled.distances is not None:
-        statistics["looks"] = _ks_statistic
+        statistics["features"] = _ks_statistic
     return [
         StreamChange(
-            what, size := statistic(before, recent), _p_value(statistic, pooled, len(before), size, permutations)
+            name, size := statistic(before, recent), _p_value(statistic, pooled, len(before), size, permutations)
         )
-        for what, statistic in statistics.items()
+        for name, statistic in statistics.items()
     ]
 
 
 def _class_prior_shift(before: PredictedImages, recent: PredictedImages) -> float:
-    return float(np.abs(classes_moved(before, recent)).sum() / 2)
+    return float(np.abs(class_share_changes(before, recent)).sum() / 2)
 
 
 def _low_confidence_share(before: PredictedImages, recent: PredictedImages) -> float:
@@ -89,7 +89,7 @@ def _ks_statistic(before: PredictedImages, recent: PredictedImages) -> float:
     return float(np.abs(difference).max())
 
 
-def classes_moved(before: PredictedImages, recent: PredictedImages) -> FloatArray:
+def class_share_changes(before: PredictedImages, recent: PredictedImages) -> FloatArray:
     """Return the change of each class's share of the images, (C,)."""
     change: FloatArray = recent.posteriors.mean(axis=0) - before.posteriors.mean(axis=0)
     return change

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..algorithm import FloatArray
-from ..algorithm.stream_change import PredictedImages, StreamChange, classes_moved, stream_changes
+from ..algorithm.stream_change import PredictedImages, StreamChange, class_share_changes, stream_changes
 from ..errors import DataError
 from ..plurals import counted
 from ..rng import stream
 from .predict import Classifier, NamedImage
 
 _MIN_IMAGES = 30  # in each set: with fewer no change is significant
-_MOVED = 5  # classes to name
+_NAMED_CLASSES = 5
 
 
 @dataclass(frozen=True)
@@ -23,17 +23,17 @@ class DriftReport:
     before: int  # number of images
     recent: int
     changes: Sequence[StreamChange]
-    moved: Sequence[tuple[str, float]]  # the classes whose shares changed most
+    class_changes: Sequence[tuple[str, float]]  # the classes whose shares of the images changed most, with the change
 
     @property
     def advice(self) -> str:
         """The recommended action, in one line.
 
-        >>> DriftReport(99, 99, [StreamChange("mix", 0.3, 0.001)], []).advice
+        >>> DriftReport(99, 99, [StreamChange("class_prior", 0.3, 0.001)], []).advice
         'the class prior has changed: label with --prior images; no new run is needed for that'
         """
-        changed = {one.what for one in self.changes if one.is_change}
-        if changed & {"doubt", "looks"}:
+        changed = {one.statistic for one in self.changes if one.is_change}
+        if changed & {"confidence", "features"}:
             return "the images have changed: continue this run with the recent images"
         if changed:
             return "the class prior has changed: label with --prior images; no new run is needed for that"
@@ -59,8 +59,8 @@ def compare_streams(classifier: Classifier, before: Iterable[NamedImage], recent
                 f"{_MIN_IMAGES} are needed"
             )
     changes = stream_changes(earlier, later, stream(0, "drift"))
-    change = classes_moved(earlier, later)
-    largest = np.argsort(-np.abs(change), kind="stable")[:_MOVED]
+    change = class_share_changes(earlier, later)
+    largest = np.argsort(-np.abs(change), kind="stable")[:_NAMED_CLASSES]
     return DriftReport(
         len(earlier), len(later), changes, [(classifier.recipe.classes[c], float(change[c])) for c in largest]
     )
