@@ -35,7 +35,7 @@ from ..plurals import counted
 from .prior import Prior
 from .recipe import CLASS_PRIOR, SHARE, Confidence, Recipe
 
-# Batches of ENCODE_BATCH images, as in evaluation: the same images in the same order have the same bits.
+# Batches of ENCODE_BATCH images, as in evaluation: the same images in the same order give bit-identical results.
 
 
 class NamedImage(NamedTuple):
