@@ -185,7 +185,7 @@ def _load(settings: RunConfig, watcher: ProgressReporter) -> tuple[Prepared, Cli
         watcher.noticed(f"{error}. A run with the default of this setting will be refused")
     prepared = build_images(dataset, clip.preprocess, watcher)
     # A cache hit: `build_images` has just preprocessed these images.
-    cached = PixelCache().pixels(dataset.train, clip.preprocess.cut, clip.preprocess.key)
+    cached = PixelCache().pixels(dataset.train, clip.preprocess.resize_and_crop, clip.preprocess.key)
     # The digest includes the decode options: with others, the same files give other pixels.
     decoding = DecodeOptions.of(settings.data).key
     contents = [text + decoding for number, text in enumerate(cached.digests) if number not in cached.bad]
