@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fedcopl.classifier.drift import (
     _PERMUTATIONS,
     _class_prior_shift,
-    _classes_moved,
+    _class_share_changes,
     _ks_statistic,
     _low_confidence_share,
     _PredictedImages,
@@ -24,7 +24,7 @@ def seen(rows, distances=None):
 def test_class_prior_shift_is_total_variation():
     before, recent = seen([[1, 0, 0], [0, 1, 0]]), seen([[0, 0, 1], [0, 1, 0]])
     assert _class_prior_shift(before, recent) == 0.5  # |0.5 - 0| + |0.5 - 0.5| + |0 - 0.5|, halved
-    assert _classes_moved(before, recent).tolist() == [-0.5, 0, 0.5]
+    assert _class_share_changes(before, recent).tolist() == [-0.5, 0, 0.5]
 
 
 def test_ks_statistic_by_hand():
@@ -60,27 +60,27 @@ def test_chance_alone_is_no_change():
 
 @pytest.mark.parametrize(
     ("recent", "changed"),
-    [({"class_prior": [0.1, 0.3, 0.6]}, {"mix"}), ({"shift": 2.0}, {"looks"})],
-    ids=["another mix", "other images"],
+    [({"class_prior": [0.1, 0.3, 0.6]}, {"class_prior"}), ({"shift": 2.0}, {"features"})],
+    ids=["another class prior", "other images"],
 )
 def test_change_is_detected_by_its_test(recent, changed):
     random = np.random.default_rng(1)
     before = draw(random, [0.5, 0.3, 0.2], 100)
     found = _stream_changes(before, draw(random, **({"class_prior": [0.5, 0.3, 0.2], "images": 100} | recent)), random)
-    assert {one.what for one in found if one.is_change} == changed
-    assert min(one.chance for one in found) == 1 / (1 + _PERMUTATIONS)
+    assert {one.statistic for one in found if one.is_change} == changed
+    assert min(one.p_value for one in found) == 1 / (1 + _PERMUTATIONS)
 
 
 def test_small_change_is_ignored():
-    assert not _StreamChange("mix", 0.05, 0.001).is_change
-    assert not _StreamChange("mix", 0.5, 0.02).is_change
-    assert _StreamChange("mix", 0.5, 0.001).is_change
+    assert not _StreamChange("class_prior", 0.05, 0.001).is_change
+    assert not _StreamChange("class_prior", 0.5, 0.02).is_change
+    assert _StreamChange("class_prior", 0.5, 0.001).is_change
 
 
 def test_two_tests_without_prototypes():
     random = np.random.default_rng(2)
     sets = [_PredictedImages(draw(random, [0.5, 0.5], 40).posteriors) for _ in range(2)]
-    assert [one.what for one in _stream_changes(*sets, random)] == ["mix", "doubt"]
+    assert [one.statistic for one in _stream_changes(*sets, random)] == ["class_prior", "confidence"]
 
 
 @given(st.integers(0, 10**6))

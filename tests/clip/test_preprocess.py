@@ -110,8 +110,8 @@ def test_settings_mean_what_they_mean_to_transformers(settings):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"crop_size": 224}, "cut to 224; the model reads 16"),
-        ({"size": 8, "crop_size": 16}, "makes images of 8, cut to 16"),
+        ({"crop_size": 224}, "cropped to 224; the model reads 16"),
+        ({"size": 8, "crop_size": 16}, "makes images of 8, cropped to 16"),
         ({"size": {"height": 16, "width": 20}}, "a size must be one positive number"),
         ({"size": {"shortest_edge": [16]}}, "a size must be one positive number"),
         ({"size": "big"}, "a size must be one positive number, not 'big'"),

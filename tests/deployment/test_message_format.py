@@ -209,7 +209,7 @@ def test_a_valid_array_is_read():
     for no_bytes in ("text", 3.5, [1, 2]):
         records = with_array(b"")
         records["message"]["arrays"] = no_bytes
-        with pytest.raises(Unreadable, match="its arrays are not bytes"):
+        with pytest.raises(Unreadable, match="the arrays of the message are not bytes"):
             read_reply(records, "q", 10**6)
 
 

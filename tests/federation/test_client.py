@@ -65,7 +65,7 @@ def test_the_first_labels_are_zero_shot_and_later_ones_are_not():
 
 def test_first_labels_after_a_previous_run_use_its_model():
     client, left = client_with(), {"visual": VISUAL["visual"] + 1, "text": START["text"] + 2}
-    _, state = client.handle(Estimate(0, VISUAL), ClientState(begun=left))
+    _, state = client.handle(Estimate(0, VISUAL), ClientState(previous_model=left))
     client.handle(Estimate(5, VISUAL), state)
     first, later = client.learner.asked_with
     assert first is left

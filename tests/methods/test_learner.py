@@ -50,7 +50,7 @@ def images(store):
 
 
 def store_of(clip, pictures, memory=1e9):
-    return TokenStore.of(clip, np.stack([clip.preprocess.cut(picture) for picture in pictures]), memory)
+    return TokenStore.of(clip, np.stack([clip.preprocess.resize_and_crop(picture) for picture in pictures]), memory)
 
 
 def config_of(**train):

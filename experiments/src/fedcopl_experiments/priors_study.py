@@ -292,7 +292,7 @@ def encode(out: Path, source: str, path: str, backbone: str, images: int) -> Non
     for name, part in (("train", dataset.train), ("test", dataset.test)):
         assert part.labels is not None
         index = stream(0, f"study images {name}").permutation(len(part))[:images]
-        cut = np.stack([encoder.clip.preprocess.cut(part.images[int(position)]) for position in index])
+        cut = np.stack([encoder.clip.preprocess.resize_and_crop(part.images[int(position)]) for position in index])
         store = TokenStore(encoder.clip, cut)
         arrays[name] = np.concatenate(
             [

@@ -2,9 +2,9 @@
 
 One model sees both sets, of n and m images. Three statistics between 0 and 1:
 
-    mix      1/2 sum_c |mean p~(c) - mean p~'(c)|: total variation between the class shares
-    doubt    share of recent images with a confidence in the lowest twentieth of the earlier ones
-    looks    sup_t |F(t) - F'(t)|: Kolmogorov-Smirnov statistic of the distances to the nearest prototype
+    class_prior  1/2 sum_c |mean p~(c) - mean p~'(c)|: total variation between the class shares
+    confidence   share of recent images with a confidence in the lowest twentieth of the earlier ones
+    features     sup_t |F(t) - F'(t)|: Kolmogorov-Smirnov statistic of the distances to the nearest prototype
 
 A permutation test gives the p-value of each: a change has a p-value below 1/300, and is large enough to matter.
 """
@@ -21,10 +21,10 @@ from ..rng import stream
 from .predict import Classifier, NamedImage
 
 _MIN_IMAGES = 30  # in each set: with fewer no change is significant
-_MOVED = 5  # classes to name
+_NAMED_CLASSES = 5  # classes to name
 _TAIL = 0.05  # of the earlier images: the least confident ones
 _PERMUTATIONS, _MAX_P_VALUE = 999, 0.01 / 3  # three tests, one false alarm in a hundred checks
-_MIN_SIZE: Mapping[str, float] = {"mix": 0.1, "doubt": 3 * _TAIL, "looks": 0.15}
+_MIN_SIZE: Mapping[str, float] = {"class_prior": 0.1, "confidence": 3 * _TAIL, "features": 0.15}
 _MAX_IMAGES = 4000  # images of a set: more do not change the result
 
 
@@ -46,13 +46,13 @@ class _PredictedImages:
 class _StreamChange:
     """The result of one of the tests."""
 
-    what: str
-    size: float
-    chance: float  # p-value of the permutation test
+    statistic: str  # "class_prior", "confidence" or "features"
+    size: float  # value of the statistic
+    p_value: float  # of the permutation test
 
     @property
     def is_change(self) -> bool:
-        return self.chance <= _MAX_P_VALUE and self.size >= _MIN_SIZE[self.what]
+        return self.p_value <= _MAX_P_VALUE and self.size >= _MIN_SIZE[self.statistic]
 
 
 @dataclass(frozen=True)
@@ -62,17 +62,17 @@ class _DriftReport:
     before: int  # number of images
     recent: int
     changes: Sequence[_StreamChange]
-    moved: Sequence[tuple[str, float]]  # the classes whose shares changed most
+    class_changes: Sequence[tuple[str, float]]  # the classes whose shares of the images changed most, with the change
 
     @property
     def advice(self) -> str:
         """The recommended action, in one line.
 
-        >>> _DriftReport(99, 99, [_StreamChange("mix", 0.3, 0.001)], []).advice
+        >>> _DriftReport(99, 99, [_StreamChange("class_prior", 0.3, 0.001)], []).advice
         'the class prior has changed: label with --prior images; no new run is needed for that'
         """
-        changed = {one.what for one in self.changes if one.is_change}
-        if changed & {"doubt", "looks"}:
+        changed = {one.statistic for one in self.changes if one.is_change}
+        if changed & {"confidence", "features"}:
             return "the images have changed: continue this run with the recent images"
         if changed:
             return "the class prior has changed: label with --prior images; no new run is needed for that"
@@ -98,8 +98,8 @@ def compare_streams(classifier: Classifier, before: Iterable[NamedImage], recent
                 f"{_MIN_IMAGES} are needed"
             )
     changes = _stream_changes(earlier, later, stream(0, "drift"))
-    change = _classes_moved(earlier, later)
-    largest = np.argsort(-np.abs(change), kind="stable")[:_MOVED]
+    change = _class_share_changes(earlier, later)
+    largest = np.argsort(-np.abs(change), kind="stable")[:_NAMED_CLASSES]
     return _DriftReport(
         len(earlier), len(later), changes, [(classifier.recipe.classes[c], float(change[c])) for c in largest]
     )
@@ -130,21 +130,21 @@ def _stream_changes(
     pooled = _concatenate(before, recent)
     permutations = [random.permutation(len(pooled)) for _ in range(_PERMUTATIONS)]
     statistics: dict[str, Callable[[_PredictedImages, _PredictedImages], float]] = {
-        "mix": _class_prior_shift,
-        "doubt": _low_confidence_share,
+        "class_prior": _class_prior_shift,
+        "confidence": _low_confidence_share,
     }
     if pooled.distances is not None:
-        statistics["looks"] = _ks_statistic
+        statistics["features"] = _ks_statistic
     return [
         _StreamChange(
-            what, size := statistic(before, recent), _p_value(statistic, pooled, len(before), size, permutations)
+            name, size := statistic(before, recent), _p_value(statistic, pooled, len(before), size, permutations)
         )
-        for what, statistic in statistics.items()
+        for name, statistic in statistics.items()
     ]
 
 
 def _class_prior_shift(before: _PredictedImages, recent: _PredictedImages) -> float:
-    return float(np.abs(_classes_moved(before, recent)).sum() / 2)
+    return float(np.abs(_class_share_changes(before, recent)).sum() / 2)
 
 
 def _low_confidence_share(before: _PredictedImages, recent: _PredictedImages) -> float:
@@ -164,7 +164,7 @@ def _ks_statistic(before: _PredictedImages, recent: _PredictedImages) -> float:
     return float(np.abs(difference).max())
 
 
-def _classes_moved(before: _PredictedImages, recent: _PredictedImages) -> FloatArray:
+def _class_share_changes(before: _PredictedImages, recent: _PredictedImages) -> FloatArray:
     """Return the change of each class's share of the images, (C,)."""
     change: FloatArray = recent.posteriors.mean(axis=0) - before.posteriors.mean(axis=0)
     return change

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..clip.encoder import ENCODE_BATCH, ClientImages, TokenStore
 from ..clip.known_models import BUILT_IN
 from ..clip.preprocess import ImageTransform
-from ..data.cache import Cut
+from ..data.cache import ToPixels
 from ..data.dataset import Skipped
 from ..data.decoding import BadImage, DecodeOptions
 from ..data.images import FilePage, ImageList, ImageSource, pages_of, silence_decoders
@@ -35,7 +35,7 @@ from ..plurals import counted
 from .prior import Prior
 from .recipe import CLASS_PRIOR, SHARE, Confidence, Recipe
 
-# Batches of ENCODE_BATCH images, as in evaluation: the same images in the same order have the same bits.
+# Batches of ENCODE_BATCH images, as in evaluation: the same images in the same order give bit-identical results.
 
 
 class NamedImage(NamedTuple):
@@ -112,22 +112,28 @@ def _every_page(pictures: Iterable[NamedImage], options: DecodeOptions) -> Itera
         )
 
 
-def batches(pictures: Iterable[NamedImage], cut: Cut, options: DecodeOptions) -> Iterator[_ImageBatch]:
-    """Yield all images in batches of a fixed size."""
+def batches(pictures: Iterable[NamedImage], to_pixels: ToPixels, options: DecodeOptions) -> Iterator[_ImageBatch]:
+    """Yield all images in batches of a fixed size.
+
+    Args:
+        pictures: The images with their names.
+        to_pixels: Resizes and crops an image to the pixels of the model.
+        options: How to decode files.
+    """
     waiting = iter(pictures)
     while chunk := list(islice(waiting, ENCODE_BATCH)):
         with silence_decoders():
             images = ImageList([image.picture for image in chunk]).with_options(options)
-            opened = list(in_order(partial(_open, images, cut), len(chunk)))
+            opened = list(in_order(partial(_open, images, to_pixels), len(chunk)))
         good = [pixels for pixels in opened if not isinstance(pixels, str)]
         problems = {index: reason for index, reason in enumerate(opened) if isinstance(reason, str)}
         pixels = np.stack(good) if good else np.zeros((0,), np.uint8)
         yield _ImageBatch([image.name for image in chunk], pixels, problems)
 
 
-def _open(images: ImageList, cut: Cut, index: int) -> NDArray[np.uint8] | str:
+def _open(images: ImageList, to_pixels: ToPixels, index: int) -> NDArray[np.uint8] | str:
     try:
-        return cut(images[index])
+        return to_pixels(images[index])
     except BadImage as reason:
         return str(reason)
 
@@ -414,7 +420,7 @@ class Classifier:
 
     def batches(self, pictures: Iterable[NamedImage]) -> Iterator[_ImageBatch]:
         """Yield the images in preprocessed batches."""
-        return batches(pictures, self.predictor.transform.cut, self.recipe.decode_options)
+        return batches(pictures, self.predictor.transform.resize_and_crop, self.recipe.decode_options)
 
     def _named(self, images: Images) -> Iterator[NamedImage]:
         """Yield the images with their names; a folder is listed while it is read."""

@@ -33,9 +33,9 @@ class ImageTransform:
 
     def __call__(self, image: Image.Image) -> NDArray[np.float32]:
         """Transform an image to (3, crop, crop)."""
-        return self.scale(self.cut(image))
+        return self.scale(self.resize_and_crop(image))
 
-    def cut(self, image: Image.Image) -> NDArray[np.uint8]:
+    def resize_and_crop(self, image: Image.Image) -> NDArray[np.uint8]:
         """Resize and crop an image to (3, crop, crop): the slow part, which is cached."""
         short = min(image.size)
         size = tuple(self.short_side if self.squash else int(self.short_side * side / short) for side in image.size)
@@ -52,7 +52,7 @@ class ImageTransform:
 
     @property
     def key(self) -> str:
-        """Identifies `cut`: transforms with equal keys give equal bytes."""
+        """Identifies `resize_and_crop`: transforms with equal keys give equal bytes."""
         fit = "squashed to" if self.squash else "short side"
         return f"{fit} {self.short_side}, cut {self.crop}, {self.resample.name.lower()}"
 
@@ -70,7 +70,7 @@ def read_transform(settings: Mapping[str, Any], image_size: int, file: Path) -> 
     crop = _side(settings.get("crop_size", image_size), file)
     short_side = _side(settings.get("size", crop), file)
     if crop != image_size or short_side < crop:
-        raise ModelError(f"{file}: makes images of {short_side}, cut to {crop}; the model reads {image_size}")
+        raise ModelError(f"{file}: makes images of {short_side}, cropped to {crop}; the model reads {image_size}")
     for step in ("do_resize", "do_center_crop", "do_convert_rgb", "do_rescale", "do_normalize"):
         if settings.get(step) is False:
             raise ModelError(f"{file}: {step} is off, but a CLIP needs it")

@@ -70,7 +70,7 @@ def _array(value: Any) -> Any:
         return value
     _, shape, dtype, is_fortran, data = value.state
     if dtype.arguments[0] not in ("u1", b"u1") or not isinstance(data, bytes):
-        raise ValueError("holds an array of something else than bytes")
+        raise ValueError("has an array that is not of bytes")
     return np.frombuffer(data, np.uint8).reshape(shape, order="F" if is_fortran else "C")
 
 

@@ -239,10 +239,10 @@ def _saved(array: _PackedArray) -> bytes:
 def _packed(records: RecordDict, max_bytes: int) -> Packed:
     about = records.config_records.get(_MESSAGE)
     if about is None or not isinstance(about.get("kind"), str) or not isinstance(about.get("tree"), str):
-        raise Unreadable("no message in it")
+        raise Unreadable("the record has no fedcopl message")
     stored = about.get(_ARRAYS, [])
     if not isinstance(stored, list) or not all(isinstance(one, bytes) for one in stored):
-        raise Unreadable("its arrays are not bytes")
+        raise Unreadable("the arrays of the message are not bytes")
     saved = cast(list[bytes], stored)
     size = len(str(about["tree"])) + sum(map(len, saved))
     if size > max_bytes:

@@ -258,7 +258,7 @@ class StudyFolder:
         return self.provision()
 
     def _issue(self, register: _Register, site: str) -> tuple[_Register, bytes]:
-        """Issue a new key if the operator makes it; otherwise the site may send its own."""
+        """Register a new key for a site, and make it if the plan says "packed"; an "own" key is admitted later."""
         key, digest = b"", ""
         if self.study.plan.sites[site] == "packed":
             key = new_site_key()

@@ -103,10 +103,10 @@ def apply_fixes(path: Path | None = None) -> Iterator[str]:
     file = settings_file(path)
     data = Data() if file is None else load(file).data
     root = Path(data.path).expanduser()
-    for home in _homes(root) if data.source == "folder" and root.is_dir() else []:
-        for folder, split in _misspelt(home):
-            if not (home / split).exists():
-                folder.rename(home / split)
+    for site in _site_folders(root) if data.source == "folder" and root.is_dir() else []:
+        for folder, split in _misspelt(site):
+            if not (site / split).exists():
+                folder.rename(site / split)
                 yield f"{folder} is now called {split}"
 
 
@@ -159,11 +159,11 @@ def _check_data(config: RunConfig, file: Path, progress: Progress) -> Generator[
         check_partition(dataset, config.data)
         surveyed = survey(dataset, progress)
     except FedCoPLError as error:
-        path, home = config.data.path, file.parent
-        is_below_settings = path and not Path(path).exists() and (home / path).exists()
+        path, settings_folder = config.data.path, file.parent
+        is_below_settings = path and not Path(path).exists() and (settings_folder / path).exists()
         advice = "fix the file or folder named above; docs/data.md shows the layouts"
         if is_below_settings:
-            advice = f"paths are relative to the current folder, so first: cd {home}"
+            advice = f"paths are relative to the current folder, so first: cd {settings_folder}"
         yield _Finding("problem", "data", str(error), advice)
         return None
     usable = surveyed.dataset
@@ -176,15 +176,15 @@ def _check_data(config: RunConfig, file: Path, progress: Progress) -> Generator[
     return usable
 
 
-def _homes(root: Path) -> list[Path]:
-    """Return the folder of each site, or the only folder."""
+def _site_folders(root: Path) -> list[Path]:
+    """Return the folder of each site under clients/; the data set's own folder if there is no clients/."""
     clients = root / CLIENTS
     return sorted(folders_in(clients)) if is_folder(clients) else [root]
 
 
-def _misspelt(home: Path) -> list[tuple[Path, str]]:
+def _misspelt(site: Path) -> list[tuple[Path, str]]:
     """Return folders that were probably meant as train/ or test/, and which split."""
-    folders = [(folder, misspelt_split(folder.name)) for folder in sorted(folders_in(home))]
+    folders = [(folder, misspelt_split(folder.name)) for folder in sorted(folders_in(site))]
     return [(folder, split) for folder, split in folders if split is not None]
 
 
@@ -193,20 +193,20 @@ def _check_folders(data: Data) -> Iterator[_Finding]:
     root = Path(data.path).expanduser()
     if data.source != "folder" or not root.is_dir():
         return
-    homes = _homes(root)
-    for home in homes:
-        for folder, split in _misspelt(home):
+    site_folders = _site_folders(root)
+    for site in site_folders:
+        for folder, split in _misspelt(site):
             advice = f"rename it to {split}, or run: fedcopl doctor --fix"
-            if (home / split).exists():
+            if (site / split).exists():
                 advice = f"move its images into {split}/"
             name = printable(folder.relative_to(root).as_posix())
             yield _Finding(
                 "note", "folders", f"{name}/ was probably meant as {split}/, and is not read as such", advice
             )
-    for home in homes if is_folder(root / CLIENTS) else ():
-        if not any(images_below(home, home, [])):
-            advice = f"put its images into {home / SPLITS[0]}, or remove it"
-            yield _Finding("note", "site", f"{printable(home.name)!r} holds no image", advice)
+    for site in site_folders if is_folder(root / CLIENTS) else ():
+        if not any(images_below(site, site, [])):
+            advice = f"put its images into {site / SPLITS[0]}, or remove it"
+            yield _Finding("note", "site", f"{printable(site.name)!r} holds no image", advice)
     try:
         listed = find_classes(data.classes_file, root)
     except FedCoPLError:
@@ -214,7 +214,7 @@ def _check_folders(data: Data) -> Iterator[_Finding]:
     if listed is None:
         return
     classes = [clean(name) for name in listed.names]
-    class_folders = _class_folders(homes, set(classes))
+    class_folders = _class_folders(site_folders, set(classes))
     for name in sorted(class_folders - set(classes))[:_MOST_NAMED]:
         close_matches = difflib.get_close_matches(name, classes, n=1)
         advice = (
@@ -232,11 +232,11 @@ def _check_folders(data: Data) -> Iterator[_Finding]:
         yield _Finding("note", "classes", f"no folder for {few}", "nothing, if no image shows them")
 
 
-def _class_folders(homes: Sequence[Path], classes: set[str]) -> set[str]:
+def _class_folders(site_folders: Sequence[Path], classes: set[str]) -> set[str]:
     """Return the names of class folders in train/ and test/, or in the sites' folders, except strays."""
     class_folders: set[str] = set()
-    for home in homes:
-        for parent in [home / split for split in SPLITS if is_folder(home / split)] or [home]:
+    for site in site_folders:
+        for parent in [site / split for split in SPLITS if is_folder(site / split)] or [site]:
             names = {clean(folder.name) for folder in folders_in(parent)}
             if names & classes or not any(images_below(parent, parent, [], deep=False)):
                 class_folders |= names

@@ -84,11 +84,13 @@ def select_candidates(
 
 
 def candidate_sets(log_probs: FloatArray, alpha: float, beta: float, *, keep_likeliest: bool = False) -> BoolArray:
-    """Return the candidate classes of each image, (n, C): those allowed by both the image's and the class's ranking.
+    """Return the candidate classes of each image, (n, C): those that pass both quantile filters.
 
-    log_probs is (n, C), the float64 log-softmax. A row may be empty unless `keep_likeliest` is set: a class with more
-    than 1 - beta of a client's images rejects most of its own. Both filters compare probabilities with a quantile that
-    often equals one of them, so probabilities are computed once in float64, and `exact_quantile` does not round.
+    The first filter keeps an image's most probable classes up to a cumulative probability set by alpha. The second
+    keeps, for each class, the images at or above the beta quantile of their probabilities for it, so it rejects images
+    of every class that has more than a share of 1 - beta of them. An image may therefore have no candidate, unless
+    `keep_likeliest` is set. log_probs is (n, C), the float64 log-softmax. A quantile often equals one of the
+    probabilities that are compared with it: they are computed once in float64, and `exact_quantile` keeps such values.
     """
     if len(log_probs) == 0:
         return np.zeros(log_probs.shape, np.bool_)  # no image, no quantile

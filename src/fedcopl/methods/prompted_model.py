@@ -102,8 +102,8 @@ class ImageSide:
 
     def __init__(self, model: PromptedModel, images: ClientImages):
         self._model, self._images = model, images
-        self._last: tuple[Key, list[Tensor]] | None = None  # the image features by the last arrays
-        self._plain: list[Tensor] | None = None  # those of zero-shot CLIP
+        self._last: tuple[Key, list[Tensor]] | None = None  # image features with the arrays last used
+        self._plain: list[Tensor] | None = None  # image features of zero-shot CLIP
 
     def __len__(self) -> int:
         return len(self._images)

@@ -215,11 +215,14 @@ class PrivateReplies:
             raise CannotReply(
                 "the noise is too small to be split over the clients: set a larger privacy.noise_multiplier or clip"
             )
-        label = (secrets.history, self._sum_of(secrets))
-        return noised(values, clip, sigma, bits, WordStream(derived(self.secret, "noise", *label)))
+        stream = WordStream(derived(self.secret, "noise", secrets.history, self._aggregation_name(secrets)))
+        return noised(values, clip, sigma, bits, stream)
 
-    def _sum_of(self, secrets: Secrets) -> str:
-        """Label of the noise stream; equal noise in two sums would reveal in their difference who dropped out."""
+    def _aggregation_name(self, secrets: Secrets) -> str:
+        """Return the name of the secure aggregation in progress, so that each one draws other noise.
+
+        With equal noise, the difference of two sums would reveal which client dropped out.
+        """
         return "" if self.repeatable or secrets.session is None else secrets.session.name.hex()
 
     def _masked(

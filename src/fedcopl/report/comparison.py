@@ -14,7 +14,7 @@ from ..run.record import Outcome
 from . import numbers as words
 from .curves import ACCURACIES, BYTES, COUNT, PERCENT, SERIES, AccuracyKind, Spread, group_charts, hundred, spread
 from .label_free import mean_confidence
-from .narrative import label_story
+from .narrative import label_texts
 from .run_page import LiveStatus, by_section, template, written
 
 _LONG_TITLE = 100
@@ -108,7 +108,7 @@ class _RunGroup:
 
     @property
     def supervised(self) -> bool:
-        return label_story(self.runs[0].outcome).supervised
+        return label_texts(self.runs[0].outcome).supervised
 
     @cached_property
     def numbers(self) -> dict[str, Spread | None]:

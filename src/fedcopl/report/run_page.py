@@ -32,7 +32,7 @@ from .label_free import (
     largest_clients,
     read_reviews,
 )
-from .narrative import LabelStory, by_rounds, label_story, lead, refused_priors
+from .narrative import LabelTexts, by_rounds, label_texts, refused_priors, run_summary
 
 _SECTIONS = {
     "result": "Result",
@@ -83,7 +83,7 @@ def _render(
     live: LiveStatus | None = None,
 ) -> str:
     """Render the report; `labels` are the pseudo labels of the last refresh by client."""
-    story, numbers, recall = label_story(outcome), _label_counts(outcome), _recall_rows(outcome)
+    texts, numbers, recall = label_texts(outcome), _label_counts(outcome), _recall_rows(outcome)
     priors, clients = _class_priors(outcome), _reported_clients(outcome, numbers)
     classes = _class_rows(outcome, numbers) if numbers else []
     shown_if = {"Class priors": priors["priors"], "Classes": recall}
@@ -91,8 +91,8 @@ def _render(
         outcome=outcome,
         live=live,
         title=f"{outcome.name} · FedCoPL report",
-        how=story,
-        lead=lead(outcome),
+        label_texts=texts,
+        summary=run_summary(outcome),
         unfinished=None if outcome.is_complete else outcome.planned_rounds,
         sections=[(anchor, heading) for anchor, heading in _SECTIONS.items() if shown_if.get(heading, True)],
         labelled=outcome.final.macro is not None,
@@ -115,8 +115,8 @@ def _render(
         chosen=by_section(outcome.settings),
         tiles=list(_tiles(outcome)),
         classes=classes,
-        balance=_balance_chart(classes, story) if classes else None,
-        heat_tables=_heat_tables(outcome, numbers, story) if numbers else [],
+        balance=_balance_chart(classes, texts) if classes else None,
+        heat_tables=_heat_tables(outcome, numbers, texts) if numbers else [],
         **curves.run_charts(outcome),
         steps=_time_by_step(outcome),
     )
@@ -164,12 +164,12 @@ def _tiles(outcome: Outcome) -> Iterator[dict[str, Any]]:
         yield {"name": kind.name, "meaning": kind.meaning, "untrained": untrained, "gain": gain, **tile}
 
 
-def _balance_chart(classes: Sequence[_Row], story: LabelStory) -> BarChart:
+def _balance_chart(classes: Sequence[_Row], texts: LabelTexts) -> BarChart:
     """Images per class at the last refresh, with a line at the equal share where the server balances."""
     kinds = ("estimated", "allocated", "selected")
     series = [Series(kind, kind, [row[kind] for row in classes]) for kind in kinds]
     share = sum(row["estimated"] for row in classes) / len(classes)
-    level = ("equal share", share) if story.cooperative else None
+    level = ("equal share", share) if texts.cooperative else None
     names = [row["name"] for row in classes]
     return bar_chart("Images per class, all clients together", names, series, curves.COUNT, level=level)
 
@@ -242,13 +242,13 @@ class _HeatTable:
     missing: str = "no reply"  # text of a row without numbers
 
 
-def _heat_tables(outcome: Outcome, numbers: Mapping[str, _Table], story: LabelStory) -> list[_HeatTable]:
+def _heat_tables(outcome: Outcome, numbers: Mapping[str, _Table], texts: LabelTexts) -> list[_HeatTable]:
     """The counts with one common scale of shades, and the change where the server balanced the classes."""
-    used = "Labels of the data; they were used." if story.supervised else "Labels of the data; never used in training."
-    notes = {"true": used, "estimated": story.estimated, "allocated": story.allocated, "selected": story.selected}
+    used = "Labels of the data; they were used." if texts.supervised else "Labels of the data; never used in training."
+    notes = {"true": used, "estimated": texts.estimated, "allocated": texts.allocated, "selected": texts.selected}
     largest = max(int(counts.max(initial=0)) for counts, _ in numbers.values())
     tables = [_heat_table(outcome, kind.capitalize(), notes[kind], table, largest) for kind, table in numbers.items()]
-    if not story.cooperative:
+    if not texts.cooperative:
         return tables
     (estimated, replied), (allocated, received) = numbers["estimated"], numbers["allocated"]
     both = replied & received

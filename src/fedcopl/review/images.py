@@ -204,11 +204,13 @@ def _final_log_probs(gallery: Gallery, folder: Path, progress: Progress) -> NDAr
 
     predictor = load(folder, client=gallery.client).predictor
     transform = predictor.transform
-    cut = PixelCache().pixels(ImageSet(gallery.images, names=gallery.names), transform.cut, transform.key, progress)
-    if cut.bad:
-        index, reason = next(iter(cut.bad.items()))
+    pixels = PixelCache().pixels(
+        ImageSet(gallery.images, names=gallery.names), transform.resize_and_crop, transform.key, progress
+    )
+    if pixels.bad:
+        index, reason = next(iter(pixels.bad.items()))
         raise DataError(f"{gallery.names[index]}: {reason}")
-    return predictor.log_probabilities(cut.array)
+    return predictor.log_probabilities(pixels.array)
 
 
 SIDES = {"small": 144, "large": 720}  # pixels of the longer side

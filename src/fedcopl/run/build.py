@@ -105,7 +105,7 @@ def known_class_prior(config: RunConfig, classes: Sequence[str]) -> FloatArray |
 def build_images(dataset: Dataset, transform: ImageTransform, progress: ProgressReporter) -> Prepared:
     """Decode and resize every image once; unreadable images are left out and listed."""
     progress.preparing("preparing the images")
-    return prepare(dataset, transform.cut, transform.key, PixelCache(), progress.prepared)
+    return prepare(dataset, transform.resize_and_crop, transform.key, PixelCache(), progress.prepared)
 
 
 def expert_labels(file: str, dataset: Dataset) -> Mapping[int, int]:

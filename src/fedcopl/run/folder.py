@@ -149,7 +149,9 @@ class RunFolder:
 
     def _own_files(self, client: str, state: ClientState, server: ServerState) -> Iterator[tuple[Path, bytes]]:
         """Yield the content of a client's prompts and of its class prior."""
-        own = {name: value for name, value in state.begun.items() if name not in server.shared} | dict(state.own)
+        own = {name: value for name, value in state.previous_model.items() if name not in server.shared} | dict(
+            state.own
+        )
         yield own_prompts_file(self.path, client), save(own)
         if state.prior.class_prior is not None:
             yield class_prior_path(self.path, client), save(_own_prior(state.prior, server.prior_model))

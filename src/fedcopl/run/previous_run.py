@@ -174,4 +174,6 @@ class _ClassRows:
 
 def initial_states(previous: PreviousRun, start: Prompts) -> dict[str, ClientState]:
     """Return the state of every client of the previous run, with its whole model."""
-    return {client: ClientState(begun={**start, **previous.shared, **own}) for client, own in previous.own.items()}
+    return {
+        client: ClientState(previous_model={**start, **previous.shared, **own}) for client, own in previous.own.items()
+    }

@@ -129,7 +129,7 @@ def simulate(
     previous_run: Path | None = None,
     workers: WorkerCount = "auto",
 ) -> Outcome:
-    """Run all rounds that are left and write everything into the folder. The same seed gives the same bits.
+    """Run all rounds that are left and write everything into the folder. The same seed gives bit-identical results.
 
     Args:
         resume: Whether to resume the run in the folder.

@@ -170,23 +170,23 @@ class RunningSite:
         return Client(learner, built.config, test_set, secret, self.corrections, min_images=min_images)
 
 
-def _load(own: RunConfig, watcher: ProgressReporter) -> tuple[Prepared, Clip, str]:
-    """Load images and model; returns also a digest of the training images."""
+def _load(settings: RunConfig, watcher: ProgressReporter) -> tuple[Prepared, Clip, str]:
+    """Return the images, the model and a digest of the training images."""
     watcher.preparing("listing the images")
-    dataset = load_dataset(own.data)
+    dataset = load_dataset(settings.data)
     watcher.preparing("loading the model")
-    clip = build_clip(own.model)
+    clip = build_clip(settings.model)
     # A class name that is too long for any prompt is reported before the images are preprocessed.
-    bare = RunConfig(model=own.model.model_copy(update={"text_prompts": 0}))
+    bare = RunConfig(model=settings.model.model_copy(update={"text_prompts": 0}))
     built = build_model(bare, clip, dataset.classes, dataset.template)
     try:
         built.model.encoder.refuse_long_names(Model().text_prompts)
     except ConfigError as error:  # the server sets the length of prompts
         watcher.noticed(f"{error}. A run with the default of this setting will be refused")
     prepared = build_images(dataset, clip.preprocess, watcher)
-    # Already in the cache: preprocessed by `build_images`.
-    cut_before = PixelCache().pixels(dataset.train, clip.preprocess.cut, clip.preprocess.key)
-    # Read by other rules, the same files are other images.
-    rules = DecodeOptions.of(own.data).key
-    contents = [text + rules for number, text in enumerate(cut_before.digests) if number not in cut_before.bad]
+    # A cache hit: `build_images` has just preprocessed these images.
+    cached = PixelCache().pixels(dataset.train, clip.preprocess.resize_and_crop, clip.preprocess.key)
+    # The digest includes the decode options: with others, the same files give other pixels.
+    decoding = DecodeOptions.of(settings.data).key
+    contents = [text + decoding for number, text in enumerate(cached.digests) if number not in cached.bad]
     return prepared, clip, images_digest(prepared.dataset.train.names, contents)
