@@ -12,7 +12,7 @@ from fedcopl.classifier.predict import Predictor
 from fedcopl.clip.device import Arithmetic
 from fedcopl.clip.encoder import ClientImages, Encoder, TokenStore
 from fedcopl.clip.frozen_clip import load_clip
-from fedcopl.clip.neutral_init import blank_image, repeated_words
+from fedcopl.clip.neutral_init import blank_image, tile_words
 from fedcopl.errors import ConfigError
 from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.learner import ClipLearner
@@ -75,7 +75,7 @@ def test_neutral_initial_prompts_are_a_blank_image_and_the_templates_words(sigli
     for level in range(3):  # 16 patches, 16 prompts: every patch, and the first is one too
         assert np.allclose(patches[level], states[level][0], rtol=1e-3, atol=1e-3)
     ids = clip.tokenizer.rows(["a photo of a"])[0][:-1]
-    assert np.array_equal(repeated_words(clip, "", (len(ids), 64)), clip.text.embedding.weight[ids].numpy())
+    assert np.array_equal(tile_words(clip, "", (len(ids), 64)), clip.text.embedding.weight[ids].numpy())
 
 
 def test_the_words_of_the_template_as_a_prompt_are_the_template(siglip):

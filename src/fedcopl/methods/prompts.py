@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..clip.frozen_clip import Clip
-from ..clip.neutral_init import blank_image, most_neutral, repeated_words
+from ..clip.neutral_init import blank_image, most_neutral, tile_words
 from ..config import Model, RunConfig
 from ..errors import ConfigError
 from ..rng import stream
@@ -40,7 +40,7 @@ def first_prompts(clip: Clip, config: RunConfig, shapes: Mapping[str, Shape]) ->
         if kind_of(name) == "visual":
             first[name] = neutral_visual(clip, random)
         elif kind_of(name) == "text":
-            first[name] = repeated_words(clip, config.model.template, random.shape)
+            first[name] = tile_words(clip, config.model.template, random.shape)
     return first
 
 
