@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedcopl.methods import choose_method
-from fedcopl.methods.stata import Gaussians, anchored, text_anchor
+from fedcopl.methods.stata import Gaussians, anchored_update, text_anchor
 from methods.toolbox import CHOSEN, config_of, floats_of, learner_of
 
 FEATURES = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
@@ -23,7 +23,7 @@ def test_the_anchor_by_hand():
 
 def test_means_and_counts_by_hand():
     # Class 0 has two images (ties go to the lower class), class 1 one: beta = 2/3 and 1/2 with alpha = 1.
-    means = anchored(FEATURES, Z, text_anchor(FEATURES, Z, TEXTS), 1.0, soft_counts=False).means
+    means = anchored_update(FEATURES, Z, text_anchor(FEATURES, Z, TEXTS), 1.0, soft_counts=False).means
     np.testing.assert_allclose(means[0], 2 / 3 * np.array([0.8 + 0.3, 0.4 + 0.3]) / 1.6 + 1 / 3 * TEXTS[0])
     np.testing.assert_allclose(means[1], 1 / 2 * np.array([0.2 + 0.3, 0.4 + 0.7]) / 1.4 + 1 / 2 * TEXTS[1])
 
@@ -42,7 +42,7 @@ def objective(model, z, anchor, alpha):
 
 def test_the_updates_minimise_the_objective():
     anchor, rng = text_anchor(FEATURES, Z, TEXTS), np.random.default_rng(0)
-    best = anchored(FEATURES, Z, anchor, 0.7, soft_counts=True)
+    best = anchored_update(FEATURES, Z, anchor, 0.7, soft_counts=True)
     least = objective(best, Z, anchor, 0.7)
     for _ in range(50):
         moved = Gaussians(
@@ -55,10 +55,10 @@ def test_a_class_without_images_stays_at_its_anchor():
     z = np.array([[1.0, 0.0]] * 3)
     anchor = text_anchor(FEATURES, Z, TEXTS)
     for soft in (True, False):
-        model = anchored(FEATURES, z, anchor, 1.0, soft_counts=soft)
+        model = anchored_update(FEATURES, z, anchor, 1.0, soft_counts=soft)
         np.testing.assert_array_equal(model.means[1], TEXTS[1])
         np.testing.assert_array_equal(model.variances[1], anchor.variances[1])
-    free = anchored(FEATURES, z, anchor, 0.0, soft_counts=True)
+    free = anchored_update(FEATURES, z, anchor, 0.0, soft_counts=True)
     np.testing.assert_allclose(free.means[0], FEATURES.mean(0))
     np.testing.assert_allclose(free.variances[0], FEATURES.var(0))
 

@@ -78,7 +78,7 @@ class StatA(SiteFit):
             for _ in range(options.passes):
                 z = softmax(logits + neighbour_terms(neighbour_index, affinity, z))
             if turn < options.turns:
-                model = anchored(features, z, anchor, options.anchor, soft_counts=options.soft_counts)
+                model = anchored_update(features, z, anchor, options.anchor, soft_counts=options.soft_counts)
 
         def scores(images: FloatArray, image_log_probs: FloatArray) -> FloatArray:
             around, weights = nearest(images, features, count)
@@ -95,8 +95,10 @@ def text_anchor(features: FloatArray, probabilities: FloatArray, texts: FloatArr
     return Gaussians(texts, np.tile(np.maximum(shared, _LEAST_VARIANCE), (len(texts), 1)))
 
 
-def anchored(features: FloatArray, z: FloatArray, anchor: Gaussians, alpha: float, *, soft_counts: bool) -> Gaussians:
-    """Return mu and Sigma for assignments z, (n, C); a class without any images is the anchor."""
+def anchored_update(
+    features: FloatArray, z: FloatArray, anchor: Gaussians, alpha: float, *, soft_counts: bool
+) -> Gaussians:
+    """Return mu and Sigma updated from assignments z, (n, C); a class without images keeps the anchor's values."""
     mass = z.sum(axis=0)
     counts = mass if soft_counts else np.bincount(z.argmax(axis=1), minlength=z.shape[1])
     beta = np.divide(counts, counts + alpha, where=counts + alpha > 0, out=np.zeros(len(mass)))[:, None]
