@@ -229,7 +229,7 @@ class RoundExchange:
                 self.reported_counts[client] = reported.updated(request, reply, self.estimation)
         needed = max(1, min(self.transport.least, len(requests)))
         if required and len(valid) < needed:
-            raise NoClientReplied(too_few(requests, len(valid), needed, invalid))
+            raise NoClientReplied(too_few_message(requests, len(valid), needed, invalid))
         return valid
 
     def drop(self, client: str, step: str, reason: str) -> None:
@@ -258,7 +258,7 @@ class RoundExchange:
             self.report.releases.append(Release(of, noise, tuple(clients)))
 
 
-def too_few(requests: Mapping[str, Request], usable: int, needed: int, invalid: Mapping[str, str]) -> str:
+def too_few_message(requests: Mapping[str, Request], usable: int, needed: int, invalid: Mapping[str, str]) -> str:
     """Return the error message of a step with too few usable replies.
 
     Args:

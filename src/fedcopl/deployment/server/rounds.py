@@ -97,7 +97,7 @@ def serve(
         checkpoint, server = folder.open(config, resume=plan.resume), prepared.first_state()
         folder.begin(config)
         folder.write_text("classes.txt", "\n".join(classes) + "\n")
-        known = KnownSites.begin(folder.path / "server.json", config.name)
+        known = KnownSites.at_start(folder.path / "server.json", config.name)
         model = backbone_name(config.model.backbone, prepared.clip)
         terms = terms_of(known.run, known.starts, config, classes, model)
         audit = AuditLog(folder.path)
