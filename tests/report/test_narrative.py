@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fedcopl.report.narrative import averages, label_story, lead
+from fedcopl.report.narrative import averaging_phrase, label_story, lead
 from fedcopl.report.numbers import SPACE
 from report.sample_results import outcome_of, sample_results
 
@@ -24,10 +24,12 @@ def test_fedcopl_as_the_paper_has_it():
 
 
 def test_what_was_averaged():
-    assert averages(run_of(["gates", "a bias for each class"])) == "averages their gates and a bias for each class"
-    assert averages(replace(run_of(), averaged=())) == "averages nothing"
-    assert averages(run_of(None, method="newone")) == "averages the arrays that newone shares"
-    assert averages(replace(run_of(None), method="NewOne")) == "averages the arrays that NewOne shares"
+    assert (
+        averaging_phrase(run_of(["gates", "a bias for each class"])) == "averages their gates and a bias for each class"
+    )
+    assert averaging_phrase(replace(run_of(), averaged=())) == "averages nothing"
+    assert averaging_phrase(run_of(None, method="newone")) == "averages the arrays that newone shares"
+    assert averaging_phrase(replace(run_of(None), method="NewOne")) == "averages the arrays that NewOne shares"
 
 
 def test_predictions_with_priors_are_not_called_plain():

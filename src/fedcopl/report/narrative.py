@@ -105,7 +105,7 @@ def lead(outcome: Outcome) -> str:
         return f"Training without labels on all {images} in one place, {classes}: a reference, not a federation."
     if all(record.loss is None and record.kept_old_prompt for record in outcome.rounds):
         return f"{clients} labelled {images} of {classes} without labels; nothing was trained, see the warnings."
-    server = f"the server {'balances the classes and ' if story.cooperative else ''}{averages(outcome)}"
+    server = f"the server {'balances the classes and ' if story.cooperative else ''}{averaging_phrase(outcome)}"
     return (
         f"{clients} trained a classifier of {classes} on {images} without labels: {_client_part(outcome)}, "
         f"{server}, and no image leaves its client."
@@ -125,8 +125,8 @@ def _summary(labeler: object) -> str:
     return labeler_class.summary if labeler_class else f"each client selects images by the labeler {labeler}"
 
 
-def averages(outcome: Outcome) -> str:
-    """Return what the server averages, as a predicate."""
+def averaging_phrase(outcome: Outcome) -> str:
+    """Return a verb phrase for what the server averages, such as "averages their visual prompts"."""
     if outcome.averaged is None:
         return f"averages the arrays that {outcome.method or outcome.setting('method') or 'the method'} shares"
     return f"averages their {' and '.join(outcome.averaged)}" if outcome.averaged else "averages nothing"
