@@ -22,7 +22,7 @@ from .report.comparison import ComparedRun, render_comparison
 from .report.curves import seconds_by_round
 from .report.numbers import duration
 from .report.run_page import LiveStatus, render_folder, template
-from .run.folder import ENDED, EXAMPLES, PROGRESS, RESULTS, ROUNDS, SETTINGS, NothingYet, find_runs, read_so_far
+from .run.folder import ENDED, EXAMPLES, PROGRESS, RESULTS, ROUNDS, SETTINGS, NoFinishedRound, find_runs, read_so_far
 from .run.record import Outcome
 
 _FILES = (SETTINGS, PROGRESS, RESULTS, EXAMPLES, ENDED, "review")
@@ -59,7 +59,7 @@ class LivePage:
             folders = find_runs(runs_folder(self._folder))
             self._shown = _read(folders)
             state, text = _status(self._shown[0]) if len(self._shown) == 1 else _overall_status(self._shown)
-        except NothingYet:
+        except NoFinishedRound:
             folders, self._shown = [self._folder], []
             state, text = _interrupted(self._folder) or ("waiting", "Waiting for the first round to end.")
         except RunFolderError as error:
@@ -93,13 +93,13 @@ def runs_folder(folder: Path) -> Path:
 
 
 def _read(folders: list[Path]) -> list[ComparedRun]:
-    """Return all runs with a finished round, the last changed at the end; NothingYet if there is none."""
+    """Return all runs with a finished round, the last changed at the end; NoFinishedRound if there is none."""
     runs = []
     for folder in folders:
-        with suppress(NothingYet):
+        with suppress(NoFinishedRound):
             runs.append(ComparedRun(folder, read_so_far(folder)))
     if not runs:
-        raise NothingYet("no run has a finished round")
+        raise NoFinishedRound("no run has a finished round")
     return sorted(runs, key=lambda run: _changed(run.folder))
 
 

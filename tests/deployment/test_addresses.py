@@ -1,4 +1,4 @@
-"""Addresses: how a server reaches itself, and which requests come from its own machine."""
+"""Addresses: how a server connects to itself, and which requests come from its own machine."""
 
 from ipaddress import ip_address
 

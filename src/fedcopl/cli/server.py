@@ -93,7 +93,7 @@ def server(
     if classes is None:
         classes = (folder if package else out) / "classes.txt"
         if not classes.exists():
-            raise ConfigError("--classes: name the file of class names, one per line; the sites need the same file")
+            raise ConfigError("--classes: is missing; give a file of class names, one per line, the same at all sites")
     config = _without_prototypes(config)
     from ..deployment.server.grid_transport import Timeouts
     from ..deployment.server.rounds import PreparedServer, ServerPlan
