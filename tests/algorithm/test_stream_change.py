@@ -60,27 +60,27 @@ def test_chance_alone_is_no_change():
 
 @pytest.mark.parametrize(
     ("recent", "changed"),
-    [({"class_prior": [0.1, 0.3, 0.6]}, {"mix"}), ({"shift": 2.0}, {"looks"})],
+    [({"class_prior": [0.1, 0.3, 0.6]}, {"class_prior"}), ({"shift": 2.0}, {"features"})],
     ids=["another mix", "other images"],
 )
 def test_change_is_detected_by_its_test(recent, changed):
     random = np.random.default_rng(1)
     before = draw(random, [0.5, 0.3, 0.2], 100)
     found = stream_changes(before, draw(random, **({"class_prior": [0.5, 0.3, 0.2], "images": 100} | recent)), random)
-    assert {one.what for one in found if one.is_change} == changed
-    assert min(one.chance for one in found) == 1 / (1 + _PERMUTATIONS)
+    assert {one.aspect for one in found if one.is_change} == changed
+    assert min(one.p_value for one in found) == 1 / (1 + _PERMUTATIONS)
 
 
 def test_small_change_is_ignored():
-    assert not StreamChange("mix", 0.05, 0.001).is_change
-    assert not StreamChange("mix", 0.5, 0.02).is_change
-    assert StreamChange("mix", 0.5, 0.001).is_change
+    assert not StreamChange("class_prior", 0.05, 0.001).is_change
+    assert not StreamChange("class_prior", 0.5, 0.02).is_change
+    assert StreamChange("class_prior", 0.5, 0.001).is_change
 
 
 def test_two_tests_without_prototypes():
     random = np.random.default_rng(2)
     sets = [PredictedImages(draw(random, [0.5, 0.5], 40).posteriors) for _ in range(2)]
-    assert [one.what for one in stream_changes(*sets, random)] == ["mix", "doubt"]
+    assert [one.aspect for one in stream_changes(*sets, random)] == ["class_prior", "confidence"]
 
 
 @given(st.integers(0, 10**6))

@@ -18,7 +18,7 @@ from . import FloatArray, IntArray
 
 _TAIL = 0.05  # of the earlier images: the least confident ones
 _PERMUTATIONS, _MAX_P_VALUE = 999, 0.01 / 3  # three tests, one false alarm in a hundred checks
-_MIN_SIZE: Mapping[str, float] = {"mix": 0.1, "doubt": 3 * _TAIL, "looks": 0.15}
+_MIN_SIZE: Mapping[str, float] = {"class_prior": 0.1, "confidence": 3 * _TAIL, "features": 0.15}
 _MAX_IMAGES = 4000  # images of a set: more do not change the result
 
 
@@ -40,13 +40,13 @@ class PredictedImages:
 class StreamChange:
     """The result of one of the tests."""
 
-    what: str
+    aspect: str  # class_prior, confidence or features
     size: float
-    chance: float  # p-value of the permutation test
+    p_value: float  # of the permutation test
 
     @property
     def is_change(self) -> bool:
-        return self.chance <= _MAX_P_VALUE and self.size >= _MIN_SIZE[self.what]
+        return self.p_value <= _MAX_P_VALUE and self.size >= _MIN_SIZE[self.aspect]
 
 
 def stream_changes(before: PredictedImages, recent: PredictedImages, random: np.random.Generator) -> list[StreamChange]:
@@ -55,16 +55,16 @@ def stream_changes(before: PredictedImages, recent: PredictedImages, random: np.
     pooled = _concatenate(before, recent)
     permutations = [random.permutation(len(pooled)) for _ in range(_PERMUTATIONS)]
     statistics: dict[str, Callable[[PredictedImages, PredictedImages], float]] = {
-        "mix": _class_prior_shift,
-        "doubt": _low_confidence_share,
+        "class_prior": _class_prior_shift,
+        "confidence": _low_confidence_share,
     }
     if pooled.distances is not None:
-        statistics["looks"] = _ks_statistic
+        statistics["features"] = _ks_statistic
     return [
         StreamChange(
-            what, size := statistic(before, recent), _p_value(statistic, pooled, len(before), size, permutations)
+            aspect, size := statistic(before, recent), _p_value(statistic, pooled, len(before), size, permutations)
         )
-        for what, statistic in statistics.items()
+        for aspect, statistic in statistics.items()
     ]
 
 

@@ -29,11 +29,11 @@ class DriftReport:
     def advice(self) -> str:
         """The recommended action, in one line.
 
-        >>> DriftReport(99, 99, [StreamChange("mix", 0.3, 0.001)], []).advice
+        >>> DriftReport(99, 99, [StreamChange("class_prior", 0.3, 0.001)], []).advice
         'the class prior has changed: label with --prior images; no new run is needed for that'
         """
-        changed = {one.what for one in self.changes if one.is_change}
-        if changed & {"doubt", "looks"}:
+        changed = {one.aspect for one in self.changes if one.is_change}
+        if changed & {"confidence", "features"}:
             return "the images have changed: continue this run with the recent images"
         if changed:
             return "the class prior has changed: label with --prior images; no new run is needed for that"

@@ -28,9 +28,9 @@ _PHOTO_MODEL = "ViT-B/32"  # of --zero-shot without --backbone
 _MAX_CLASSES = 20  # whose counts are printed
 _LINE_EVERY = 10_000  # images between two lines where there is no terminal
 _CHANGES = {  # title, and what the number is
-    "mix": ("class prior", "difference of the class priors"),
-    "doubt": ("confidence", "share of unsure images, 5 % before"),
-    "looks": ("features", "difference of the distances to the prototypes"),
+    "class_prior": ("class prior", "difference of the class priors"),
+    "confidence": ("confidence", "share of unsure images, 5 % before"),
+    "features": ("features", "difference of the distances to the prototypes"),
 }
 _ClientOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="Client whose classifier to use, for the folder of a run.")
@@ -318,9 +318,9 @@ def drift(
     else:
         print(f"{'images':<12}{report.before:,} before, {report.recent:,} recent")
         for one in report.changes:
-            (title, number), result = _CHANGES[one.what], "CHANGED" if one.is_change else "unchanged"
-            print(f"{title:<12}{result:<10} {number}: {one.size:.0%} (p = {one.chance:.3f})")
-        if any(one.what == "mix" and one.is_change for one in report.changes):
+            (title, number), result = _CHANGES[one.aspect], "CHANGED" if one.is_change else "unchanged"
+            print(f"{title:<12}{result:<10} {number}: {one.size:.0%} (p = {one.p_value:.3f})")
+        if any(one.aspect == "class_prior" and one.is_change for one in report.changes):
             for name, moved in report.moved:
                 print(f"{'':<12}{name}: {moved:+.0%} of the images")
         print(report.advice)
