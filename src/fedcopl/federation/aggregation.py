@@ -289,7 +289,7 @@ class SecureAggregator:
             except _LostMembers as lost:
                 if has_members:
                     raise NoClientReplied(
-                        f"round {server.report.round + 1}: {lost}; continue with --resume when all of them are connected again"
+                        f"round {server.report.round + 1}: {lost}; continue with --resume when all are connected again"
                     ) from lost
                 members = lost.remaining
             except _InconsistentShares as error:

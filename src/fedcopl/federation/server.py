@@ -236,7 +236,7 @@ def _refresh(
     if is_secure and missing:
         raise NoClientReplied(
             f"round {state.round + 1}, step Select: {missing} did not reply, and all secure aggregations of a run must "
-            "have the same members; continue with --resume when all of them are connected again"
+            "have the same members; continue with --resume when all are connected again"
         )
     report.labelling = _labelling(selected.values())
     return tuple(selected)

@@ -58,9 +58,7 @@ class PreparedServer:
     def prepare(cls, plan: ServerPlan) -> "PreparedServer":
         """Load everything; errors that can be found before the run are raised here."""
         if plan.classes_file is None:
-            raise ConfigError(
-                "classes: is missing; set it to a file of class names, one per line, the same at all sites"
-            )
+            raise ConfigError("classes: is missing; give a file of class names, one per line, the same at all sites")
         earlier = None if plan.earlier is None else read_previous_run(plan.earlier)
         listed = read_classes(plan.classes_file)
         classes = tuple(listed.names)
