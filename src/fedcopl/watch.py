@@ -49,12 +49,12 @@ class LivePage:
 
     def show(self, request: Request) -> Response:
         """Return the whole page; 204 without content for a page that already shows this version."""
-        self._refresh()
+        self._render_if_changed()
         if request.query_params.get("seen") == self._version:
             return Response(status_code=204)
         return HTMLResponse(self._page)
 
-    def _refresh(self) -> None:
+    def _render_if_changed(self) -> None:
         try:
             folders = find_runs(runs_folder(self._folder))
             self._shown = _read(folders)
