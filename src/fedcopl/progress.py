@@ -159,7 +159,7 @@ def in_time(seconds: float) -> str:
 
 def _training_rounds(config: RunConfig) -> int:
     """Return the number of rounds; 0 if nothing is trained and the images are labelled once."""
-    from .methods import choose_method  # brings torch, which is there once a run begins
+    from .methods import choose_method  # imports torch, which only a run needs
 
     return config.rounds if choose_method(config).trains else 0
 

@@ -410,7 +410,7 @@ def test_a_written_classifier_reads_files_so(tmp_path):
 
 
 def test_a_site_reads_its_files_by_its_own_settings(tmp_path):
-    home = SiteHome("a", tmp_path, files={"window": "0:100", "pages": "all"})
-    assert DecodeOptions.of(home.data()) == DecodeOptions(Window("numbers", 0, 100), (), "all")
+    home = SiteHome("a", tmp_path, data={"window": "0:100", "pages": "all"})
+    assert DecodeOptions.of(home.settings().data) == DecodeOptions(Window("numbers", 0, 100), (), "all")
     with pytest.raises(ConfigError, match="is set by the server; a site sets window, bands, pages"):
-        SiteHome("a", tmp_path, files={"beta": 1}).data()
+        SiteHome("a", tmp_path, data={"beta": 1}).settings()

@@ -373,7 +373,7 @@ def test_a_sites_corrections_are_trained_on_and_stay_there(data, asked, tmp_path
     chosen = SiteState(tmp_path / "home/runs/run-1/state").state().selection
     assert chosen.label[chosen.index.tolist().index(0)] == 7
     answers.write_text("file,label\nother.png,seven\n")
-    with pytest.raises(DataError, match="has a label for none of these images"):
+    with pytest.raises(DataError, match="labels none of the training images"):
         RunningSite(home)
 
 

@@ -13,10 +13,10 @@ from fedcopl.methods.prompts import (
     _blank_image,
     _most_neutral,
     _neutral_visual,
-    _repeated_words,
     _spread,
+    _tile_words,
     initial_prompts,
-    stretched_words,
+    repeat_words,
 )
 from fedcopl.rng import stream
 from methods.toolbox import config_of, encoder, images
@@ -94,16 +94,16 @@ def test_the_candidate_that_changes_features_least_is_chosen(tiny):
 def test_words_are_repeated_and_end_before_the_class_name(tiny):
     ids = tiny.tokenizer.rows(["a photo of"])[0][1:-1]
     a, photo, of = tiny.text.embedding.weight[ids].numpy()
-    assert np.array_equal(_repeated_words(tiny, "", (6, 64)), np.stack([of, a, a, photo, of, a]))
-    assert np.array_equal(stretched_words(tiny, "", (8, 64)), np.stack([a, a, photo, photo, of, of, a, a]))
-    assert np.array_equal(_repeated_words(tiny, "photo of {} here", (2, 64)), np.stack([photo, of]))
-    assert np.array_equal(_repeated_words(tiny, "{}", (2, 64)), np.stack([of, a]))
+    assert np.array_equal(_tile_words(tiny, "", (6, 64)), np.stack([of, a, a, photo, of, a]))
+    assert np.array_equal(repeat_words(tiny, "", (8, 64)), np.stack([a, a, photo, photo, of, of, a, a]))
+    assert np.array_equal(_tile_words(tiny, "photo of {} here", (2, 64)), np.stack([photo, of]))
+    assert np.array_equal(_tile_words(tiny, "{}", (2, 64)), np.stack([of, a]))
 
 
 @pytest.mark.parametrize("count", [0, 1, 16])
 def test_any_number_of_prompts(tiny, count):
-    assert _repeated_words(tiny, "", (count, 64)).shape == (count, 64)
-    assert stretched_words(tiny, "", (count, 64)).shape == (count, 64)
+    assert _tile_words(tiny, "", (count, 64)).shape == (count, 64)
+    assert repeat_words(tiny, "", (count, 64)).shape == (count, 64)
     assert _neutral_visual(tiny, np.zeros((2, count, 64), np.float32)).shape == (2, count, 64)
     assert _neutral_visual(tiny, np.zeros((0, count, 64), np.float32)).shape == (0, count, 64)
 

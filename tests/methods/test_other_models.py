@@ -16,7 +16,7 @@ from fedcopl.errors import ConfigError
 from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.learner import ClipLearner
 from fedcopl.methods.prompted_model import ImageSide, PromptedModel
-from fedcopl.methods.prompts import _blank_image, _repeated_words
+from fedcopl.methods.prompts import _blank_image, _tile_words
 from methods.toolbox import config_of
 
 CLASSES = ("cat", "small dog", "photo")
@@ -75,7 +75,7 @@ def test_neutral_initial_prompts_are_a_blank_image_and_the_templates_words(sigli
     for level in range(3):  # 16 patches, 16 prompts: every patch, and the first is one too
         assert np.allclose(patches[level], states[level][0], rtol=1e-3, atol=1e-3)
     ids = clip.tokenizer.rows(["a photo of a"])[0][:-1]
-    assert np.array_equal(_repeated_words(clip, "", (len(ids), 64)), clip.text.embedding.weight[ids].numpy())
+    assert np.array_equal(_tile_words(clip, "", (len(ids), 64)), clip.text.embedding.weight[ids].numpy())
 
 
 def test_the_words_of_the_template_as_a_prompt_are_the_template(siglip):

@@ -46,9 +46,10 @@ class _Mixture(NamedTuple):
 def transduce(
     features: FloatArray, text_log_probs: FloatArray, weights: MixtureWeights, *, turns: int, passes: int
 ) -> _Mixture:
-    """Fit the mixture to images, (n, d) and (n, C): `turns` outer iterations, each with `passes` updates of z.
+    """Fit the mixture to image features, (n, d), with log-probabilities from the text, (n, C).
 
-    The initial values are z = y, mu as the mean of the most confident images of each class, and sigma = 1 / d.
+    There are `turns` outer iterations, each with `passes` updates of z. The initial z are the text's probabilities,
+    mu is the mean of the most confident images of each class, and sigma = 1 / d.
     """
     assignments, spread = np.exp(text_log_probs), np.full(features.shape[1], 1 / features.shape[1])
     mixture = _Mixture(_first_centres(features, assignments), spread, features, assignments)

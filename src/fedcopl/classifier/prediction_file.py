@@ -42,8 +42,9 @@ class _CsvRows:
         """Format a prediction as one line."""
         abstain = {None: "", True: "yes", False: "no"}[prediction.abstains]
         name, label = self.written_name(prediction.image), _safe_cell(prediction.label or "")
-        cells = [name, label, _digits(prediction.probability), abstain, _safe_cell(prediction.problem or "")]
-        cells += [cell for label, share in prediction.top[: self.top] for cell in (_safe_cell(label), _digits(share))]
+        cells = [name, label, _rounded(prediction.probability), abstain, _safe_cell(prediction.problem or "")]
+        for class_name, probability in prediction.top[: self.top]:
+            cells += [_safe_cell(class_name), _rounded(probability)]
         return _csv_line([*cells, *[""] * (len(self.columns) - len(cells))])
 
     def name(self, line: str) -> str:
@@ -68,7 +69,7 @@ class _JsonRows:
         self.top = top
 
     def line(self, prediction: Prediction) -> str:
-        best = [{"label": label, "probability": round(share, _DIGITS)} for label, share in prediction.top[: self.top]]
+        best = [{"label": label, "probability": round(p, _DIGITS)} for label, p in prediction.top[: self.top]]
         probability = None if prediction.probability is None else round(prediction.probability, _DIGITS)
         plain = {
             "image": prediction.image,
@@ -119,7 +120,7 @@ def _csv_line(cells: list[str]) -> str:
     return line.getvalue()
 
 
-def _digits(share: float | None) -> str:
+def _rounded(share: float | None) -> str:
     return "" if share is None else f"{share:.{_DIGITS}f}"
 
 

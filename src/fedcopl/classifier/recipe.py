@@ -37,7 +37,10 @@ class Confidence:
         return cls(tuple(np.quantile(highest, _LEVELS, method="lower").tolist()), len(highest))
 
     def threshold(self, share: float = SHARE) -> float:
-        """Return the probability below which at most this share of the site's own images lies, in whole percents."""
+        """Return the confidence below which the classifier abstains on at most this share of the site's own images.
+
+        The share is rounded down to a whole percent.
+        """
         if not 0 <= share <= 1:
             raise DataError(f"the share of images to abstain on must be between 0 and 1, not {share}")
         return self.percentiles[int(share * 100 + 1e-9)]

@@ -162,7 +162,7 @@ def _drop_impossible_responses(server: RoundExchange, step: int, sums: dict[str,
 
 def _clip_evidence(server: RoundExchange, step: int, sums: dict[str, Values]) -> None:
     """Bound each client's evidence per image by that of the others."""
-    images = {client: max(server.reported[client].images or 0, 1) for client in sums}
+    images = {client: max(server.reported_counts[client].images or 0, 1) for client in sums}
     for statistic, part, _ in _parts(server, step):
         if statistic.kind not in ("evidence", "agreement"):
             continue
@@ -188,7 +188,7 @@ def _drop_swapped_classes(server: RoundExchange, step: int, sums: dict[str, Valu
 
 def _prior_weights(server: RoundExchange, clients: Iterable[str]) -> dict[str, float]:
     """Return the weight in the totals of the priors of each client that has many times as many images as the others."""
-    images = {client: server.reported[client].images or 0 for client in clients}
+    images = {client: server.reported_counts[client].images or 0 for client in clients}
     allowed = dict(zip(images, bounded_weights(list(images.values())), strict=True))
     clipped = [client for client in images if allowed[client] < images[client]]
     for client in clipped:
@@ -280,7 +280,7 @@ class SecureAggregator:
             except _LostMembers as lost:
                 if has_members:
                     raise NoClientReplied(
-                        f"round {server.report.round + 1}: {lost}; continue with --resume when it is back"
+                        f"round {server.report.round + 1}: {lost}; continue with --resume when all are connected again"
                     ) from lost
                 members = lost.remaining
             except _InconsistentShares as error:

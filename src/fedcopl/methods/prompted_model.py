@@ -130,14 +130,14 @@ class ImageSide:
         return len(index), cosine, same.double().mean().item()
 
     def frozen(self, index: NDArray[np.int64]) -> Tensor:
-        """Return the frozen part of some images, on the device."""
+        """Return the output of the frozen layers for some images, on the device."""
         if self._kept is not None:
             return self._kept[torch.from_numpy(index)]
         return self._frozen(self._images.tokens(index))
 
     @cached_property
     def _kept(self) -> Tensor | None:
-        """The frozen part of all images; None if the method does not keep it, or there is not enough memory."""
+        """Output of the frozen layers for all images; None if the method does not cache it or memory is short."""
         if not self._model.method.keeps_images or not len(self):
             return None
         parts: list[Tensor] = []
@@ -156,7 +156,7 @@ class ImageSide:
         return torch.cat([method.frozen(encoder, chunk) for chunk in encoder.chunks(tokens)])
 
     def all_frozen(self) -> Tensor:
-        """Return the frozen part of all images."""
+        """Return the output of the frozen layers for all images."""
         return torch.cat(list(self._frozen_batches())) if self._kept is None else self._kept
 
     def _frozen_batches(self) -> Iterator[Tensor]:

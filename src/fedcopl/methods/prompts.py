@@ -55,7 +55,7 @@ def first_prompts(clip: Clip, config: RunConfig, shapes: Mapping[str, Shape]) ->
         if kind_of(name) == "visual":
             first[name] = _neutral_visual(clip, random)
         elif kind_of(name) == "text":
-            first[name] = _repeated_words(clip, config.model.template, random.shape)
+            first[name] = _tile_words(clip, config.model.template, random.shape)
     return first
 
 
@@ -108,14 +108,14 @@ def _spread(rows: NDArray[np.float64], count: int) -> NDArray[np.float64]:
     return mixed
 
 
-def _repeated_words(clip: Clip, template: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+def _tile_words(clip: Clip, template: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Return P^t, (m, width): the words before the class name repeated, "a photo of a a photo of a"."""
     words = _words(clip, template)
     times = -(-shape[0] // len(words))
     return np.tile(words, (times, 1))[len(words) * times - shape[0] :]
 
 
-def stretched_words(clip: Clip, template: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+def repeat_words(clip: Clip, template: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Return P^t with each word repeated, "a a photo photo of of a a", for methods with two text prompts."""
     words = _words(clip, template)
     return words[np.arange(shape[0]) * len(words) // max(shape[0], 1)]

@@ -112,13 +112,13 @@ def expert_labels(file: str, dataset: Dataset) -> Mapping[int, int]:
     """Return an expert's labels of some training images, index -> class; empty without a file.
 
     Raises:
-        DataError: The file labels none of these images.
+        DataError: The file labels none of the training images.
     """
     if not file:
         return {}
     labels = read_corrections(Path(file), dataset.train, dataset.classes)
     if not labels:
-        raise DataError(f"{file}: has a label for none of these images")
+        raise DataError(f"{file}: labels none of the training images")
     return labels
 
 

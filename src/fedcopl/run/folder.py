@@ -190,7 +190,7 @@ def file_name(client: str) -> str:
     return (safe or _NAMELESS) if len(safe) <= 100 else f"{safe[:80]}~{sha256(safe.encode()).hexdigest()[:16]}"
 
 
-class NothingYet(RunFolderError):
+class NoFinishedRound(RunFolderError):
     """A run has started and has no finished round."""
 
 
@@ -236,12 +236,12 @@ def read_so_far(folder: Path) -> Outcome:
     """Return the outcome of a run with the rounds that are finished.
 
     Raises:
-        NothingYet: No round is finished.
+        NoFinishedRound: No round is finished.
         RunFolderError: The outcome is damaged.
     """
     file = next((path for name in (RESULTS, PROGRESS) if (path := folder / name).is_file()), None)
     if file is None:
-        raise NothingYet(f"{folder}: no round of this run is finished, so there is nothing to report yet")
+        raise NoFinishedRound(f"{folder}: no round of this run is finished, so there is nothing to report yet")
     return _read_file(file)
 
 

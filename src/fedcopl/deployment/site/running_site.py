@@ -36,7 +36,7 @@ from .pipeline import SiteRequest, respond
 from .policies import Agreement, Consent, Limits
 from .site_state import SiteLedger
 
-_READING = ("window", "bands", "pages")  # of LOCAL["data"]: how image files are read
+_DECODE_SETTINGS = ("window", "bands", "pages")  # of LOCAL["data"]: how image files are decoded
 
 
 @dataclass(frozen=True)
@@ -50,20 +50,20 @@ class SiteHome:
     model: Mapping[str, Any] = field(default_factory=dict)  # `model` settings of the site
     corrections: str = ""  # labels of its expert from `fedcopl review`, to train on
     consent: Consent = field(default_factory=Consent)  # what may leave the site
-    files: Mapping[str, Any] = field(default_factory=dict)  # `data` settings: how its image files are read
+    data: Mapping[str, Any] = field(default_factory=dict)  # `data` settings of the site: how image files are decoded
     limits: Limits = field(default_factory=Limits)  # on the cost of a run
     peers: Path | None = None  # folder of public keys of its peers in secure aggregation
 
     def settings(self) -> RunConfig:
-        """Return settings whose sections `model` and `data` are the site's own."""
-        for section, given, own in (("model", self.model, LOCAL["model"]), ("data", self.files, _READING)):
+        """Return a config of the site's own `model` and `data` settings; all others have their defaults."""
+        for section, given, own in (("model", self.model, LOCAL["model"]), ("data", self.data, _DECODE_SETTINGS)):
             foreign = sorted(set(given) - set(own))
             if foreign:
                 raise ConfigError(f"{section}.{foreign[0]}: is set by the server; a site sets {', '.join(own)}")
         if not self.images.exists():
             raise DataError(f"{self.images}: there is no such folder or table; --images names the images of this site")
         kind = "manifest" if self.images.is_file() else "folder"
-        data = {"source": kind, "path": str(self.images), "classes_file": self.classes_file, **self.files}
+        data = {"source": kind, "path": str(self.images), "classes_file": self.classes_file, **self.data}
         return RunConfig.from_mapping({"model": dict(self.model), "data": data}, "settings")
 
 
@@ -156,7 +156,7 @@ class RunningSite:
     def _make_client(self, run: str, number: int, settings: tuple[tuple[str, Any], ...]) -> Client:
         config, own = config_from(dict(settings), f"run {run}"), self._settings
         model = config.model.model_copy(update={name: getattr(own.model, name) for name in LOCAL["model"]})
-        data = config.data.model_copy(update={name: getattr(own.data, name) for name in _READING})
+        data = config.data.model_copy(update={name: getattr(own.data, name) for name in _DECODE_SETTINGS})
         config = config.model_copy(update={"model": model, "data": data})
         dataset, labels = self.prepared.dataset, self.prepared.dataset.test.labels
         built = build_model(config, self.clip, dataset.classes, config.model.template or dataset.template)
