@@ -41,6 +41,7 @@ settings.load_profile("fedcopl")
 LONGEST = (
     "tests/test_plain_install.py",
     "tests/deployment/test_deployment.py",
+    "tests/test_docs_federation.py",
     "tests/test_docs.py",
     "tests/deployment/test_flower_simulation.py",
     "tests/api/test_pages.py",

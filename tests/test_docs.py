@@ -105,7 +105,7 @@ def test_modules_named_in_documents_exist(path):
 
 WRITTEN = re.compile(r".*\.(?:py|md|toml|jinja|ipynb)")
 FOLDERS = ("src", "tests", "docs", "tools", "experiments", "benchmarks")
-CITED_PAGE = re.compile(r"[\w./-]*\w\.md\b")
+CITED_PAGE = re.compile(r"[\w./-]*\w\.md\b(?!\.jinja)")
 CITED_TEST = re.compile(r"\b(?:experiments/)?tests/[\w/]+\.py\b")
 NOT_IN_THE_REPOSITORY = re.compile(r"\bthe (?:spec|issue)\b|\bspec/|[(]spec\b", re.I)
 MADE_UP = {  # pages that the program writes, that a test makes up, or that are part of another project

@@ -9,6 +9,7 @@ One row for each layer, the highest on top. An arrow is an import; one that foll
 import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from html import escape
 from pathlib import Path
 from textwrap import wrap
@@ -69,6 +70,7 @@ def summaries() -> dict[str, str]:
     return {part: summary(file if file.exists() else SOURCE / part / "__init__.py") for part, file in files.items()}
 
 
+@cache
 def all_imports() -> dict[str, set[str]]:
     """Part -> what it imports, and the experiments beside."""
     beside = {ours for path in BESIDE.rglob("*.py") for ours, _ in imports(path, BESIDE) if ours in LEVEL}

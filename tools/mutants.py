@@ -53,7 +53,7 @@ class Mutant:
         found = text.count(self.old)
         if found != 1 or self.old == self.new:
             where = f"occurs {found} times in {self.file}, not once" if found != 1 else "is also its new one"
-            raise BadMutant(f"{self.name}: its old text {where}; mend its entry in tools/mutants.toml")
+            raise BadMutant(f"{self.name}: its old text {where}; fix its entry in tools/mutants.toml")
         return text.replace(self.old, self.new)
 
 

@@ -12,8 +12,10 @@ import tempfile
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
+PACKAGES = (ROOT, ROOT / "experiments")
 NEEDED = ("fedcopl/demo.toml", "fedcopl/clip/glyph_clip/model.safetensors", "fedcopl/py.typed")
 QUICK = ("rounds=1", "train.epochs=1", "model.threads=1")
 # What a user's shell does not have: sources on the path of Python, and settings of this program.
@@ -21,30 +23,29 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 
 
 def main() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    version = _pyproject(ROOT)["project"]["version"]
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        wheel, _ = build_wheels(scratch)
+        wheel, _, sdist = build(scratch)
         look_inside(wheel)
-        for made in (wheel, build_sdist(scratch)):
+        for made in (wheel, sdist):
             use(made, scratch / made.suffix.lstrip("."), version)
     print(f"fedcopl {version}: wheel and sdist install and run")
 
 
-def build_wheels(scratch: Path) -> tuple[Path, Path]:
-    """Build the wheels of fedcopl and of fedcopl-experiments."""
+def build(scratch: Path) -> tuple[Path, Path, Path]:
+    """Build the wheels of fedcopl and of fedcopl-experiments, and the sdist of fedcopl.
+
+    The environment that builds them contains only what `build-system.requires` names, as pip's does.
+    """
     dist = scratch / "dist"
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", dist, ROOT, ROOT / "experiments")
+    needed = {name for folder in PACKAGES for name in _pyproject(folder)["build-system"]["requires"]}
+    hatchling = install(scratch / "builder", *sorted(needed)) / "hatchling"
+    for folder in PACKAGES:
+        run(hatchling, "build", "--target", "wheel", "--target", "sdist", "--directory", dist, cwd=folder)
     [package], [experiments] = dist.glob("fedcopl-*.whl"), dist.glob("fedcopl_experiments-*.whl")
-    return package, experiments
-
-
-def build_sdist(scratch: Path) -> Path:
-    """Build the sdist, away from the folder `build` of `make docs`, which is not the module `build`."""
-    python = install(scratch / "builder", "build") / "python"
-    run(python, "-m", "build", "--sdist", "--outdir", scratch / "dist", ROOT, cwd=scratch)
-    [sdist] = (scratch / "dist").glob("fedcopl-*.tar.gz")
-    return sdist
+    [sdist] = dist.glob("fedcopl-*.tar.gz")
+    return package, experiments, sdist
 
 
 def look_inside(wheel: Path) -> None:
@@ -57,9 +58,14 @@ def look_inside(wheel: Path) -> None:
 
 
 def install(home: Path, *packages: str | Path) -> Path:
-    """Install packages into a new environment with the newest dependencies that they allow; return its `bin`."""
-    run(sys.executable, "-m", "venv", home)
-    run(home / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages)
+    """Install packages into a new environment with the newest dependencies that they allow; return its `bin`.
+
+    The pip is the one of this Python, because a copy in each environment takes seconds. Modules are compiled when they
+    are imported: most of those of torch never are.
+    """
+    run(sys.executable, "-m", "venv", "--without-pip", home)
+    pip = (sys.executable, "-m", "pip", "--python", home / "bin" / "python")
+    run(*pip, "install", "--quiet", "--disable-pip-version-check", "--no-compile", *packages)
     return home / "bin"
 
 
@@ -74,6 +80,10 @@ def use(made: Path, home: Path, version: str) -> None:
         raise SystemExit(f"{made.name}: its version is {printed.strip()}")
     run(fedcopl, "run", *QUICK, "--out", home / "run", cwd=home)
     run(fedcopl, "run", "method=priors", "--out", home / "priors", cwd=home)
+
+
+def _pyproject(folder: Path) -> dict[str, Any]:
+    return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def run(*command: object, cwd: Path = ROOT) -> None:

@@ -30,6 +30,7 @@ from fedcopl_experiments.worker_process import main; main()
 
 def simulate(config: RunConfig, folder: Path, *, resume: bool, progress: ProgressReporter):
     assert resume
+    assert "torch" not in sys.modules, "a worker loads torch before its simulation does"
     with RunFolder(folder) as held:
         held.open(config, resume=resume)
         held.begin(config)

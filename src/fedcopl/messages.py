@@ -153,16 +153,14 @@ class Unmask:
 
     round: int
     session: bytes
-    survivors: tuple[str, ...]  # clients whose masked reply arrived
-    dropped: tuple[str, ...]  # clients whose masked reply did not
-    sealed: Mapping[str, bytes]  # the shares that each client encrypted for this one
+    sealed: Mapping[str, bytes]  # the share that each member of the sum encrypted for this client
 
 
 @dataclass(frozen=True)
 class Unmasked:
     """Reply to `Unmask`."""
 
-    shares: Mapping[str, bytes]  # of each survivor's own mask, and of each dropped client's pairwise masks
+    shares: Mapping[str, bytes]  # of the key of each member's self mask
 
 
 Request = Adapt | Estimate | Select | Train | Evaluate | SetupKeys | ShareKeys | Unmask

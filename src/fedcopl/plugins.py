@@ -10,10 +10,7 @@ from typing import Any
 
 from .errors import ConfigError
 from .labelers import LABELERS
-from .methods import METHODS
 from .registry import PLUGINS_VARIABLE, Registry
-
-_REGISTRIES: Mapping[str, Registry[Any]] = {"METHODS": METHODS, "LABELERS": LABELERS}
 
 
 def load_plugin(path: str | Path) -> None:
@@ -28,6 +25,9 @@ def load_plugin(path: str | Path) -> None:
     Raises:
         ConfigError: The file cannot be loaded, or registers nothing.
     """
+    from .methods import METHODS  # brings torch, which a process without plug-ins may not need
+
+    registries: Mapping[str, Registry[Any]] = {"METHODS": METHODS, "LABELERS": LABELERS}
     file = Path(path).absolute()
     name = f"fedcopl_plugin_{sha256(str(file).encode()).hexdigest()[:12]}"
     located = importlib.util.spec_from_file_location(name, file)
@@ -41,12 +41,12 @@ def load_plugin(path: str | Path) -> None:
         located.loader.exec_module(module)
     except Exception as error:
         raise ConfigError(f"{path}: cannot be loaded: {type(error).__name__}: {error}") from error
-    registered = {kind: dict(getattr(module, kind, {})) for kind in _REGISTRIES}
+    registered = {kind: dict(getattr(module, kind, {})) for kind in registries}
     if not any(registered.values()):
         raise ConfigError(f"{path}: has neither METHODS nor LABELERS, for example METHODS = {{'mine': MyMethod}}")
     for kind, entries in registered.items():
         for entry, implementation in entries.items():
-            _REGISTRIES[kind].add(entry, implementation)
+            registries[kind].add(entry, implementation)
     known = os.environ.get(PLUGINS_VARIABLE, "").split(os.pathsep)
     os.environ[PLUGINS_VARIABLE] = os.pathsep.join(dict.fromkeys([*filter(None, known), str(file)]))
 

@@ -1,10 +1,11 @@
-"""The attacks of a cheating server and of lying sites, played on the code of sites and clients.
+"""Attacks of a malicious server and of Byzantine clients on the code of sites and clients.
 
 Each test says how much an attacker gets: the share recovered, or the points that honest sites lose. Where that is
 cheap, it also plays the attack without the defence, so that a weak attack is not taken for a strong defence.
 """
 
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from byzantine_clients import PRIORS, prior_attack_costs
 from deployment.toolbox import digit_sites
 from fakes import SkewedLearner, start, unit_rows
 from fedcopl.algorithm.select import Selection
@@ -26,14 +28,34 @@ from fedcopl.errors import CannotReply
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState, state_from, state_tensors, taken_back
 from fedcopl.federation.prior_estimation import prior_settings
-from fedcopl.messages import Adapt, Estimate, Evaluate, Select, SetupKeys, ShareKeys, Train, Unmask, digest
+from fedcopl.messages import (
+    Adapt,
+    Adapted,
+    Estimate,
+    Estimated,
+    Evaluate,
+    Select,
+    SetupKeys,
+    ShareKeys,
+    Train,
+    Unmask,
+    digest,
+)
 from fedcopl.priors import estimation
 from fedcopl.priors.estimation import Estimation
 from fedcopl.priors.posterior import log_softmax
-from fedcopl.privacy.masked_layout import adapted_sums, totals_of
+from fedcopl.privacy.mask_session import needed
+from fedcopl.privacy.masked_layout import (
+    NO_HOLDOUT_SUMS,
+    HoldoutSums,
+    Training,
+    adapted_sums,
+    adapted_words,
+    count_words,
+    training_words,
+)
 from fedcopl.privacy.unmasking import MaskedSum
 from fedcopl.rng import stream
-from lying_sites import PRIORS, lies_in_priors
 
 NO_PRIORS = {"logit_bias": False, "label_shift": False, "prototypes": False}
 
@@ -42,7 +64,7 @@ NO_PRIORS = {"logit_bias": False, "label_shift": False, "prototypes": False}
 
 
 SECURE = RunConfig.from_mapping(
-    {"rounds": 1, "priors": {"prototypes": False}, "privacy": {"secure_aggregation": True, "min_sites": 3}}, "test"
+    {"rounds": 1, "priors": {"prototypes": False}, "privacy": {"secure_aggregation": True, "min_sites": 2}}, "test"
 )
 FIVE = tuple(f"site-{number}" for number in range(5))
 
@@ -57,93 +79,134 @@ class CheatingAggregator:
         reply, self.states[name] = self.clients[name].handle(request, self.states[name])
         return reply
 
+    forgets_members = False  # as sites would that did not fix the members
+
+    def forget(self, names):
+        """Set sites back to the state in which they got the request, as a repeated request would."""
+        for name in names:
+            latest, before = self.states[name].secrets, self.before[name]
+            members = {} if self.forgets_members else latest.members
+            self.states[name] = replace(before, secrets=replace(latest, members=members))
+
     def restart(self, name):
         """Pretend a restart: the site goes back to its first state, but for its secrets."""
         self.states[name] = state_from(state_tensors(taken_back(ClientState(), self.states[name])))
 
-    def sum(self, names, request, dropped=()):
-        return adapted_sums(self.masked_sum(names, request, dropped))
+    def sum(self, names, request):
+        return adapted_sums(self.masked_sum(names, request))
 
-    def masked_sum(self, names, request, dropped=()):
-        """The sum over the names without the dropped ones, whose replies the server claims not to have."""
+    def masked_sum(self, names, request):
+        """Return the unmasked words of a sum over these sites."""
         self.sessions += 1
         session = self.sessions.to_bytes(16)
         keys = {name: self.ask(name, SetupKeys(0, session)).keys for name in names}
         sealed = {name: self.ask(name, ShareKeys(0, session, keys)).sealed for name in names}
         request = replace(request, peers=tuple(names))
         masked = {name: self.ask(name, request).masked for name in names}
-        left = tuple(name for name in names if name not in dropped)
         shares = {
-            name: self.ask(name, Unmask(0, session, left, tuple(dropped), {s: sealed[s][name] for s in names})).shares
-            for name in left
+            name: self.ask(name, Unmask(0, session, {sender: sealed[sender][name] for sender in names})).shares
+            for name in names
         }
-        total = MaskedSum(session, keys, {name: masked[name] for name in left}, dropped, digest(request), 3)
-        return total.unmasked(shares)
+        return MaskedSum(session, keys, masked, digest(request), needed(len(names), 0.6)).unmasked(shares)
 
 
 def five_sites():
     return CheatingAggregator({name: Client(SkewedLearner(number), SECURE) for number, name in enumerate(FIVE)})
 
 
-def own_sums(server, name):
+ADAPT, ESTIMATE, TRAIN = Adapt(0, 0), Estimate(0, start().shared), Train(0, start().shared)
+KINDS = [ADAPT, ESTIMATE, TRAIN]
+
+
+def own_words(server, name, request):
+    """Return what one site adds to a sum, in the encoding of the sum."""
     config = SECURE.model_copy(update={"privacy": RunConfig().privacy})
-    return Client(server.clients[name].learner, config).handle(Adapt(0, 0), ClientState())[0].sums
+    reply, _ = Client(server.clients[name].learner, config).handle(request, server.before[name])
+    match reply:
+        case Adapted():
+            return adapted_words(reply.sums, len(FIVE))
+        case Estimated():
+            return count_words(reply.counts.astype(np.float64), len(FIVE))
+    training = Training(reply.shared, reply.examples, reply.loss, HoldoutSums(*(reply.checks or NO_HOLDOUT_SUMS)))
+    return training_words(training, config.train.batch, len(FIVE))
 
 
-def isolated(attack):
-    """The number of sites of five whose own sums the server gets by subtracting two sums."""
+def isolated(attack, request):
+    """Return the number of sites of five whose own numbers the server gets as a difference of sums."""
     found = 0
     for name in FIVE:
         server = five_sites()
+        if isinstance(request, Train):
+            labelled(server)
+        server.before = dict(server.states)
         try:
-            whole, rest = attack(server, name, tuple(other for other in FIVE if other != name))
+            difference = attack(server, name, tuple(other for other in FIVE if other != name), request)
         except CannotReply:
             continue
-        found += bool(np.allclose(whole - rest, own_sums(server, name), atol=1e-6))
+        gap = (difference - own_words(server, name, request)).astype(np.int64)
+        found += bool(np.abs(gap).max() <= len(FIVE))  # of roundings to a step of the encoding
     return found
 
 
-def fewer_members(server, name, others):
-    return server.sum(FIVE, Adapt(0, 0)), server.sum(others, Adapt(0, 0))
-
-
-def pretended_loss(server, name, others):
-    return server.sum(FIVE, Adapt(0, 0)), server.sum(FIVE, Adapt(0, 0), dropped=(name,))
-
-
-def after_a_restart(server, name, others):
-    whole = server.sum(FIVE, Adapt(0, 0))
-    for other in others:
-        server.restart(other)
-    return whole, server.sum(others, Adapt(0, 0))
-
-
-def at_the_next_step(server, name, others):
-    """Both sums at the second step, of the same totals."""
-    first = server.sum(FIVE, Adapt(0, 0))
-    whole = server.sum(FIVE, Adapt(0, 1, (first,)))
-    for other in others:
-        server.restart(other)
-    return whole, server.sum(others, Adapt(0, 1, (first,)))
-
-
-@pytest.mark.parametrize("attack", [fewer_members, pretended_loss, after_a_restart, at_the_next_step])
-def test_sums_for_the_priors_over_different_members_are_not_unmasked(attack):
-    """Sum of five minus sum of four: 5 of 5 sites isolated before members were pinned, 0 now."""
-    assert isolated(attack) == 0
-
-
-def test_the_same_subtraction_isolates_sites_by_their_counts():
-    """The attack works where members are not fixed: docs/threat-model.md says that of class counts."""
-    found = 0
+def labelled(server):
+    """Bring all sites to the point where they train, without secure aggregation."""
+    config = SECURE.model_copy(update={"privacy": RunConfig().privacy})
     for name in FIVE:
-        server = five_sites()
-        whole, rest = (
-            totals_of(server.masked_sum(names, Estimate(0, start().shared)))
-            for names in (FIVE, [other for other in FIVE if other != name])
-        )
-        found += bool((whole - rest == server.states[name].counts).all())
-    assert found == 5
+        client, state = Client(server.clients[name].learner, config), server.states[name]
+        for request in (ESTIMATE, Select(0, 0, np.full(3, 100), 5)):
+            _, state = client.handle(request, state)
+        server.states[name] = state
+
+
+def fewer_members(server, name, others, request):
+    whole = server.masked_sum(FIVE, request)
+    server.forget(others)
+    return whole - server.masked_sum(others, request)
+
+
+def after_a_restart(server, name, others, request):
+    whole = server.masked_sum(FIVE, request)
+    for other in others:
+        server.restart(other)
+    server.forget(others)
+    return whole - server.masked_sum(others, request)
+
+
+def the_others_in_two_groups(server, name, others, request):
+    """No two of the three sums differ by fewer than two sites: a rule that compares pairs of sums would allow them."""
+    whole = server.masked_sum(FIVE, request)
+    server.forget(others)
+    return whole - server.masked_sum(others[:2], request) - server.masked_sum(others[2:], request)
+
+
+@pytest.mark.parametrize("attack", [fewer_members, after_a_restart, the_others_in_two_groups])
+@pytest.mark.parametrize("request_", KINDS, ids=["priors", "counts", "prompts"])
+def test_no_site_is_isolated_by_subtracting_secure_sums(attack, request_):
+    """5 of 5 sites isolated if members are not fixed, 0 if they are."""
+    assert isolated(attack, request_) == 0
+
+
+@pytest.mark.parametrize("attack", [fewer_members, after_a_restart, the_others_in_two_groups])
+@pytest.mark.parametrize("request_", KINDS, ids=["priors", "counts", "prompts"])
+def test_the_same_subtraction_isolates_every_site_without_fixed_members(attack, request_, monkeypatch):
+    monkeypatch.setattr(CheatingAggregator, "forgets_members", True)
+    assert isolated(attack, request_) == 5
+
+
+def at_the_next_step(server, name, others, request):
+    """Both sums at the second step, of the same totals."""
+    first = server.sum(FIVE, request)
+    whole = server.masked_sum(FIVE, Adapt(0, 1, (first,)))
+    for other in others:
+        server.restart(other)
+    return whole - server.masked_sum(others, Adapt(0, 1, (first,)))
+
+
+def test_a_later_step_of_the_priors_has_the_members_of_the_first():
+    server = five_sites()
+    server.before = dict(server.states)
+    with pytest.raises(CannotReply, match="the members of the secure aggregation changed"):
+        at_the_next_step(server, FIVE[0], FIVE[1:], ADAPT)
 
 
 def test_a_restart_does_not_ask_the_steps_again_with_other_totals():
@@ -165,9 +228,9 @@ def test_another_run_gets_no_feature_sums_of_fewer_sites(tmp_path):
     """The first step is the same in every run, so a run among four sites would be subtracted from one among five."""
     config = RunConfig.from_mapping({"privacy": {"secure_aggregation": True, "min_sites": 3}}, "test")
     client, peers = SimpleNamespace(config=config), Peers(tmp_path, None)
-    session = SimpleNamespace(for_priors=True, peers=FIVE)
+    session = SimpleNamespace(kind="Adapt", peers=FIVE)
     before = SimpleNamespace(secrets=SimpleNamespace(session=session))
-    unmask = Unmask(0, b"", FIVE, (), {})
+    unmask = Unmask(0, b"", {})
     members_pinned(SimpleNamespace(request=unmask, client=client, peers=peers), before, None)
     for members, is_refused in ((FIVE, False), (FIVE[:4], True), ((*FIVE, "site-6"), True)):
         request = SimpleNamespace(request=Adapt(0, 0, peers=members), client=client, peers=peers)
@@ -235,21 +298,21 @@ def test_no_class_histogram_of_the_test_set_by_evaluate(digits):
     assert exact == {"unchecked": 3, "first request": 0, "after a round": 0}
 
 
-# Sites that lie about their sums for the priors.
+# Byzantine clients in the estimation of the priors.
 
 
-@pytest.mark.parametrize(("clients", "liars"), [(5, ("client-3",)), (10, ("client-3", "client-7"))])
-def test_liars_in_the_priors_cost_at_most_five_points_and_are_named(clients, liars):
+@pytest.mark.parametrize(("clients", "byzantine"), [(5, ("client-3",)), (10, ("client-3", "client-7"))])
+def test_byzantine_clients_in_the_priors_cost_at_most_five_points_and_are_named(clients, byzantine):
     """Seed 21, which set no threshold. Before: 1 of 5 cost 4.4, 16.8 and 10.6 points, 2 of 10 cost 3.2, 8.4 and 12.4.
 
     A dropped client costs what its absence costs: the others' images have another class prior then.
     """
-    costs = lies_in_priors(21, clients, liars, list(PRIORS)[:3])
+    costs = prior_attack_costs(21, clients, byzantine, list(PRIORS)[:3])
     absent, _ = costs.pop("absent")
-    for lie, (points, named) in costs.items():
-        assert points >= -5, lie
-        assert points >= absent - 1, lie
-        assert set(liars) <= named, lie
+    for attack, (points, named) in costs.items():
+        assert points >= -5, attack
+        assert points >= absent - 1, attack
+        assert set(byzantine) <= named, attack
 
 
 # Features of single images.
@@ -484,9 +547,26 @@ def test_no_update_is_that_of_one_image(digits):
     assert 0 < examples[0] < 5 and examples[1] == 0
 
 
+def test_every_attack_of_the_threat_model_has_a_test_and_a_mutant():
+    """A row names test functions, and at least one of their files detects a mutant of one of the row's mechanisms."""
+    root = Path(__file__).parents[2]
+    page = (root / "docs/threat-model.md").read_text()
+    mutants = tomllib.loads((root / "tools/mutants.toml").read_text())["mutant"]
+    rows = [row for row in page.splitlines() if row.startswith("| ") and row.count(" | ") == 3 and "`" in row]
+    assert len(rows) == 32
+    for row in rows:
+        mechanism, tests = row.removesuffix(" |").split(" | ")[2:]
+        files = set(re.findall(r"`([\w/]*test_\w+\.py)::\w+`", tests))
+        files = {file if "/" in file else f"tests/deployment/{file}" for file in files}
+        modules = {f"src/fedcopl/{file}" for file in re.findall(r"`([\w/]+\.py)`", mechanism)}
+        assert files and modules, row
+        detected = [one for one in mutants if files & {test.split("::")[0] for test in one["tests"]}]
+        assert modules & {one["file"] for one in detected}, row
+
+
 def test_every_test_that_the_threat_model_names_exists():
     root = Path(__file__).parents[2]
     named = re.findall(r"`([\w/]*test_\w+\.py)::(\w+)`", (root / "docs/threat-model.md").read_text())
-    assert len(named) > 30
+    assert len(named) > 50
     for file, test in named:
         assert f"def {test}(" in (root / (file if "/" in file else f"tests/deployment/{file}")).read_text(), test

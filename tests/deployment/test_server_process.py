@@ -1,5 +1,6 @@
 """A server's SuperLink and its registry of sites, and the addresses it listens on."""
 
+import importlib
 import shutil
 import socket
 from contextlib import closing, contextmanager
@@ -7,11 +8,13 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
 
 from deployment.toolbox import NotingWatcher, join_refusal
 from fedcopl.deployment.addresses import own_address
 from fedcopl.deployment.flower_internals.connections import Control
 from fedcopl.deployment.keys import SiteKey, server_certificates, site_key
+from fedcopl.deployment.server import server_process
 from fedcopl.deployment.server.server_process import ServerHome, _admit, _connect_control, _keep_admitted, _superlink
 from fedcopl.deployment.site.site_process import ServerAddress
 from free_ports import free_port
@@ -45,6 +48,24 @@ def control():
     made = Control.__new__(Control)
     made._client = FakeControlClient(refused={b"2"})
     return made
+
+
+def test_the_superlink_requires_tls_and_registered_keys_and_stores_nothing_on_disk(tmp_path, monkeypatch):
+    class Started(Exception):
+        pass
+
+    def start(command, **options):
+        raise Started(command[command.index("--host") :])
+
+    files = server_certificates(tmp_path, [])
+    monkeypatch.setattr(server_process.subprocess, "Popen", start)
+    with pytest.raises(Started) as started, _superlink(ServerHome(tmp_path, tmp_path / "sites", files), 1000):
+        pass
+    parser = importlib.import_module("flwr.superlink.cli.flower_superlink")  # the package has a function of this name
+    parsed = parser._parse_args_run_superlink().parse_args(started.value.args[0])  # Flower's own parser
+    assert (parsed.ssl_certfile, parsed.ssl_keyfile) == (str(files.certificate), str(files.key))
+    assert (parsed.insecure, parsed.enable_supernode_auth) == (False, True)
+    assert parsed.database == FLWR_IN_MEMORY_DB_NAME
 
 
 def test_a_key_that_cannot_be_registered_does_not_stop_the_others(control):

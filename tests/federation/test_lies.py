@@ -104,6 +104,8 @@ def test_consistent_liar_is_clipped_to_the_bounds_of_the_others():
     last, [report] = played(config_of(), consistent)
     assert report.dropped == {}
     cut = report.bounds.in_words()[LIAR]
+    assert "Estimate: counts clipped from" in cut
+    assert report.totals.sum() <= (10 + 4) * 12  # each honest client has 12 images
     assert "Train: update of visual clipped to 1/10.0 of its length" in cut
     assert 1 < last.shared["visual"].max() < 10  # the honest move by 1, the liar by 10 at most
     plain, _ = played(config_of(sharing={"bounded": False}), consistent)

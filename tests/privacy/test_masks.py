@@ -1,4 +1,4 @@
-"""Masks that cancel, whoever gets lost on the way, and a client that does not let itself be tricked."""
+"""Masks of secure aggregation cancel in the sum of all members, and clients refuse what would reveal one of them."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from fedcopl.privacy.mask_session import KEY, KEYS, SEALED, SHARE, Session, needed
+from fedcopl.privacy.mask_session import KEY, KEYS, SEALED, SHARE, Session, combine, needed
 from fedcopl.privacy.masking import (
     WordStream,
     agreed,
@@ -55,15 +55,12 @@ class Group:
             self.masked[client], self.sessions[client] = out
         return self
 
-    def shares_of(self, client, survivors=None, dropped=None, sealed=None):
-        survivors = list(self.masked) if survivors is None else survivors
-        dropped = [other for other in self.sealed if other not in survivors] if dropped is None else dropped
+    def shares_of(self, client, sealed=None):
         sealed = sealed or {sender: self.sealed[sender][client] for sender in self.sealed}
-        return unmask(self.sessions[client], survivors, dropped, sealed, self.enough)
+        return unmask(self.sessions[client], sealed)
 
     def sum(self):
-        lost = tuple(client for client in self.sealed if client not in self.masked)
-        return MaskedSum(self.name, self.roster, self.masked, lost, REQUEST_DIGEST, self.enough)
+        return MaskedSum(self.name, self.roster, self.masked, REQUEST_DIGEST, self.enough)
 
 
 def numbers_of(names, size=4, seed=0):
@@ -77,8 +74,8 @@ def total(numbers, clients):
 
 
 @given(st.data())
-def test_any_who_are_enough_get_the_sum_of_exactly_those_who_answered(data):
-    # Some are lost before they share out, some before they answer, some before they help: enough are always left.
+def test_enough_shares_unmask_the_sum_of_all_members(data):
+    # Some are lost before they share keys, some before they send shares of the self masks: enough are always left.
     group = Group(clients=data.draw(st.integers(2, 6)), seed=data.draw(st.integers(0, 50)))
     numbers = numbers_of(group.names)
 
@@ -86,17 +83,16 @@ def test_any_who_are_enough_get_the_sum_of_exactly_those_who_answered(data):
         return data.draw(st.permutations(clients))[: data.draw(st.integers(group.enough, len(clients)))]
 
     group.share_keys(some_of(group.names))
-    group.mask(numbers, some_of(list(group.sealed)))
+    group.mask(numbers)
     helpers = some_of(list(group.masked))
-    bare = group.sum().unmasked({client: group.shares_of(client) for client in helpers})
-    assert (bare == total(numbers, group.masked)).all()
+    unmasked = group.sum().unmasked({client: group.shares_of(client) for client in helpers})
+    assert (unmasked == total(numbers, group.masked)).all()
 
 
-def test_too_few_cannot_take_the_masks_off():
+def test_too_few_shares_do_not_unmask_a_sum():
     group = Group()
-    numbers = numbers_of(group.names)
-    group.share_keys().mask(numbers, group.names[:4])
-    helped = {client: group.shares_of(client) for client in group.names[:4]}
+    group.share_keys().mask(numbers_of(group.names))
+    helped = {client: group.shares_of(client) for client in group.names}
     two = {client: helped[client] for client in group.names[:2]}
     with pytest.raises(CannotUnmask, match="masks of site 0 cannot be removed: the shares of 2 clients"):
         group.sum().unmasked(two)
@@ -105,12 +101,12 @@ def test_too_few_cannot_take_the_masks_off():
         guessed.unmasked(two)
 
 
-def test_the_masks_of_the_lost_one_are_left_in_the_sum_without_help():
+def test_a_sum_that_lacks_a_member_stays_masked():
     group = Group()
     numbers = numbers_of(group.names)
     group.share_keys().mask(numbers, group.names[:4])
-    whole = np.sum(list(group.masked.values()), axis=0, dtype=np.uint64)
-    assert (whole != total(numbers, group.masked)).all()
+    unmasked = group.sum().unmasked({client: group.shares_of(client) for client in group.masked})
+    assert (unmasked != total(numbers, group.masked)).all()
 
 
 def test_what_the_server_sees_of_one_client_looks_uniform():
@@ -155,14 +151,12 @@ def test_only_wrong_shares_cannot_give_a_wrong_sum():
         group.sum().unmasked(helped)
 
 
-@pytest.mark.parametrize("lost", [[], ["site 3"]])
-def test_whose_masks_do_not_come_off_is_known(lost):
-    # Both have shared out rubbish; of site 1 the numbers came, of site 3 perhaps not.
+def test_members_with_invalid_shares_are_named():
     group = Group()
     group.share_keys()
     for client in ("site 1", "site 3"):
         group.sealed[client] = dict.fromkeys(group.names, bytes(SEALED))
-    group.mask(numbers_of(group.names), [name for name in group.names if name not in lost])
+    group.mask(numbers_of(group.names))
     helped = {client: group.shares_of(client) for client in group.masked}
     with pytest.raises(CannotUnmask, match="masks of site 1 cannot be removed: the shares of 0 clients") as caught:
         group.sum().unmasked(helped)
@@ -173,49 +167,25 @@ def test_whose_masks_do_not_come_off_is_known(lost):
 
 def masked_group():
     group = Group()
-    return group.share_keys().mask(numbers_of(group.names), group.names[:4])
+    return group.share_keys().mask(numbers_of(group.names))
 
 
-def test_of_each_client_one_kind_of_share_and_never_both():
+def test_shares_are_of_the_self_masks_alone():
     group = masked_group()
-    given_out = group.shares_of("site 0")
-    assert set(given_out) == set(group.names)
-    pair, own = (
-        group.sum()._secret(client, which, {c: group.shares_of(c) for c in group.masked})
-        for client, which in (("site 4", 1), ("site 0", 2))
-    )
-    assert public_of(pair) == thirds(group.roster["site 4"])[1]
-    assert public_of(own) == thirds(group.roster["site 0"])[2]
-    # The other secret of the one who answered stays with it.
-    assert group.sum()._secret("site 0", 1, {c: group.shares_of(c) for c in group.masked}) is None
+    shares = {client: group.shares_of(client) for client in group.masked}
+    assert set(shares["site 0"]) == set(group.names)
+    key = group.sum()._secret("site 0", shares)
+    assert public_of(key) == thirds(group.roster["site 0"])[2]
+    points = {number: shares[client]["site 0"] for number, client in enumerate(group.names[:3], 1)}
+    assert public_of(combine(points).to_bytes(KEY)) != thirds(group.roster["site 0"])[1]
 
 
-@pytest.mark.parametrize(
-    ("survivors", "dropped"),
-    [
-        ([0, 1, 2, 3], [3, 4]),  # both kinds of share of one client
-        ([0, 1, 2, 3], []),  # one is forgotten
-        ([0, 1, 2, 3, 4, 0], [5]),  # one was never there
-    ],
-)
-def test_masks_of_others_than_its_own_were_made_with_stay_on(survivors, dropped):
+@pytest.mark.parametrize("members", [[0, 1, 2, 3], [0, 1, 2, 3, 4, 5], [5]])
+def test_a_sum_over_other_members_than_the_request_named_is_not_unmasked(members):
     group = masked_group()
+    sealed = {f"site {number}": group.sealed["site 0"]["site 0"] for number in members}
     with pytest.raises(ValueError, match="for other clients than those of the masked reply"):
-        group.shares_of("site 0", [f"site {i}" for i in survivors], [f"site {i}" for i in dropped])
-
-
-def test_too_few_survivors_get_no_help():
-    group = masked_group()
-    with pytest.raises(ValueError, match="Unmask request for 2 clients; at least 3 are needed"):
-        group.shares_of("site 0", group.names[:2], group.names[2:])
-    with pytest.raises(ValueError, match="at least 3 are needed"):
-        group.shares_of("site 0", [*group.names[:2], "site 0"], group.names[2:])
-
-
-def test_who_is_called_lost_does_not_help_to_lay_itself_bare():
-    group = masked_group()
-    with pytest.raises(ValueError, match="Unmask request"):
-        group.shares_of("site 0", group.names[1:], group.names[:1])
+        group.shares_of("site 0", sealed)
 
 
 def test_a_tampered_share_is_not_given_out():
@@ -230,9 +200,9 @@ def test_a_tampered_share_is_not_given_out():
 def test_before_masks_are_made_there_is_nothing_to_take_off():
     group = Group().share_keys()
     with pytest.raises(ValueError, match="Unmask request"):
-        group.shares_of("site 0", group.names, [])
+        group.shares_of("site 0")
     with pytest.raises(ValueError, match="Unmask request"):
-        unmask(setup_keys(b"x"), [], [], {}, 0)
+        unmask(setup_keys(b"x"), {})
 
 
 def test_keys_are_shared_out_and_used_once():

@@ -11,7 +11,7 @@ from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError, NoClientReplied
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import state_from, state_tensors
-from fedcopl.federation.server import run_round
+from fedcopl.federation.server import _participants, run_round
 from fedcopl.messages import Estimated, KeyShares, PublicKeys, Trained, Unmasked
 from fedcopl.privacy.mask_session import KEYS, SEALED, SHARE
 from fedcopl.rng import stream
@@ -101,7 +101,7 @@ def test_bytes_are_those_of_the_messages():
     keys = n * KEYS + n * n * SEALED + n * n * SHARE
     assert second.bytes_up == keys + n * (8 * (10 + prompt) + 16) + n * 16  # examples and loss, empty; and the scores
     assert first.bytes_up - second.bytes_up == keys + n * 8 * CLASSES
-    down = n * (8 + name) + n * (8 + name + n * KEYS) + n * (8 + name + names + n * SEALED)
+    down = n * (8 + name) + n * (8 + name + n * KEYS) + n * (8 + name + n * SEALED)
     assert second.bytes_down == down + n * (8 + 4 * prompt + names) + n * (8 + 4 * prompt)
 
 
@@ -122,22 +122,68 @@ def test_a_refresh_goes_on_without_the_lost(stage, lost):
 
 
 @pytest.mark.parametrize("stage", ["SetupKeys", "ShareKeys", "Train", "Unmask"])
-def test_training_goes_on_without_the_lost(stage):
+def test_a_round_that_lacks_a_member_has_no_average_and_the_next_one_has(stage):
     class Constant(FakeLearner):
         def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
             return prompts | {"visual": np.full((2, 3), 2.0**self.number, np.float32)}, float(self.number)
 
-    config = config_of(SECURE, rounds=1, train={"holdout": 0})
+    config = config_of(SECURE, rounds=3, train={"holdout": 0}, labels={"refresh_every": 3})
     federation = Lossy(clients_of(config, Constant))
-    state, _ = run_round(config, federation, start())
+    first, _ = run_round(config, federation, start())
     federation.lost = {stage: ("client-2", "client-3")}
-    state, report = run_round(config, federation, state)
-    there = [0, 1, 2, 3, 4] if stage == "Unmask" else [0, 1, 4]
-    chosen = [len(federation.states[f"client-{i}"].selection.index) for i in there]
-    assert report.participants == tuple(f"client-{i}" for i in there)
+    second, report = run_round(config, federation, first)
+    if stage == "Unmask":  # their replies have arrived, and the others' shares are enough
+        assert len(report.participants) == 5
+    else:
+        words = "Train: lost; the secure aggregation needs all of its members"
+        assert report.dropped == dict.fromkeys(["client-2", "client-3"], words)
+        assert report.participants == ()
+        assert report.kept_old_prompt
+        assert second.shared is first.shared
+    federation.lost = {}
+    third, report = run_round(config, federation, second)
+    chosen = [len(federation.states[f"client-{i}"].selection.index) for i in range(5)]
+    assert len(report.participants) == 5
     assert report.examples == sum(chosen)
-    assert report.loss == pytest.approx(np.average(there, weights=chosen))
-    assert state.shared["visual"] == pytest.approx(np.full((2, 3), np.average([2.0**i for i in there], weights=chosen)))
+    mean = np.average([2.0**i for i in range(5)], weights=chosen)
+    assert third.shared["visual"] == pytest.approx(np.full((2, 3), mean))
+
+
+@pytest.mark.parametrize("stage", ["SetupKeys", "ShareKeys", "Estimate", "Select"])
+def test_a_refresh_that_lacks_a_member_is_repeated_when_it_is_back(stage):
+    config = config_of(SECURE, rounds=2, labels={"refresh_every": 1})
+    federation = Lossy(clients_of(config))
+    state, _ = run_round(config, federation, start())
+    federation.lost = {stage: ("client-2",)}
+    with pytest.raises(NoClientReplied, match=r"client-2 did not reply, and all secure .* the same members; continue"):
+        run_round(config, federation, state)
+    federation.lost = {}
+    state, report = run_round(config, federation, state)
+    assert report.participants == state.members == tuple(f"client-{i}" for i in range(5))
+
+
+def test_with_partial_participation_fixed_cohorts_take_turns():
+    config = config_of(SECURE, rounds=4, sharing={"participation": 0.4})
+    _, reports = played(config, LocalTransport(clients_of(config)))
+    cohorts = [set(report.participants) for report in reports]
+    assert cohorts[0] == cohorts[2] and cohorts[1] == cohorts[3]
+    assert cohorts[0] | cohorts[1] == {f"client-{i}" for i in range(5)}
+    assert not cohorts[0] & cohorts[1]
+    assert sorted(map(len, cohorts[:2])) == [2, 3]
+
+
+def test_a_cohort_has_at_least_min_sites_members():
+    config = config_of({**SECURE, "min_sites": 3}, sharing={"participation": 0.01})
+    members = tuple(map(str, range(10)))
+    cohorts = [_participants(config, members, round) for round in range(3)]
+    assert sorted(map(len, cohorts)) == [3, 3, 4]
+    assert sorted(sum(cohorts, ())) == sorted(members)
+
+
+def test_a_method_in_which_all_clients_train_first_cannot_have_cohorts():
+    config = config_of(SECURE, sharing={"participation": 0.5})
+    with pytest.raises(ConfigError, match=r"sharing\.participation: method=fedcopl has all clients train in the first"):
+        run_round(config, LocalTransport(clients_of(config)), replace(start(), everyone_first=True))
 
 
 @pytest.mark.parametrize(
@@ -247,99 +293,38 @@ def trainings(federation):
     return {name: len(client.learner.trained_with) for name, client in federation._clients.items()}
 
 
-WHY = "its masks cannot be removed: the shares of 0 clients are inconsistent"
-LEFT_OUT = f"secure aggregation: {WHY}"
+SPOILT = "secure aggregation: its masks cannot be removed: the shares of 0 clients are inconsistent"
 
 
 @pytest.mark.parametrize("spoilers", [["client-1"], ["client-1", "client-3"]])
-def test_a_run_goes_on_without_those_whose_masks_do_not_come_off(spoilers):
-    config = config_of(SECURE, rounds=4, labels={"refresh_every": 2})
-    last, reports = played(config, spoiling(clients_of(config), spoilers))
-    others = {name: client for name, client in clients_of(config).items() if name not in spoilers}
-    wanted, without = played(config, LocalTransport(others))
-    assert (last.shared["visual"] == wanted.shared["visual"]).all()
-    assert [report.participants for report in reports] == [report.participants for report in without]
-    assert [report.dropped for report in reports] == [dict.fromkeys(spoilers, LEFT_OUT)] * 4
-    assert (reports[2].totals == without[2].totals).all()
-
-
-def test_one_spoiler_after_another_is_found():
+def test_counts_whose_masks_cannot_be_removed_end_the_run_and_name_the_client(spoilers):
     config = config_of(SECURE, rounds=1)
-    federation = spoiling(clients_of(config), ["client-1"])
-    federation.altered |= spoiling({}, ["client-2"], sums={1}).altered  # it begins when the first is gone
-    _, report = run_round(config, federation, start())
-    assert report.participants == ("client-0", "client-3", "client-4")
-    assert report.dropped == dict.fromkeys(["client-1", "client-2"], LEFT_OUT)
+    federation = spoiling(clients_of(config), spoilers)
+    message = r"step Unmask: the masks of client-1 cannot be removed: .*; begin a new run without that client"
+    with pytest.raises(NoClientReplied, match=message):
+        run_round(config, federation, start())
 
 
-def test_a_spoilt_training_leaves_the_old_prompt_and_nobody_trains_twice():
-    # Its first sum, of the counts, is honest; its second, of the prompts, is not.
+def test_training_whose_masks_cannot_be_removed_has_no_average_and_the_next_round_has():
+    # The first sum, of the counts, is valid; the second, of the prompts, is not.
     config = config_of(SECURE, rounds=3)
     federation = spoiling(clients_of(config, FakeLearner), ["client-1"], sums={1})
     last, reports = played(config, federation)
     assert [report.kept_old_prompt for report in reports] == [True, False, False]
-    assert [len(report.participants) for report in reports] == [0, 4, 4]
+    assert [len(report.participants) for report in reports] == [0, 5, 5]
     assert math.isnan(reports[0].loss)
-    assert all(report.dropped == {"client-1": LEFT_OUT} for report in reports)
+    assert [report.dropped for report in reports] == [{"client-1": SPOILT}, {}, {}]
     assert (last.shared["visual"] == 2).all()  # one a round, but for the first
-    assert trainings(federation) == {"client-0": 3, "client-1": 1, "client-2": 3, "client-3": 3, "client-4": 3}
+    assert set(trainings(federation).values()) == {3}
     assert (federation.states["client-2"].own["text"] == 2 * 3).all()
 
 
-def test_who_spoilt_a_sum_is_in_no_later_one_of_this_run():
-    config = config_of(SECURE, rounds=4, labels={"refresh_every": 2})
-    federation = spoiling(clients_of(config), ["client-1"], sums={1})  # and honest ever after
-    last, reports = played(config, federation)
-    assert "client-1" not in last.members
-    assert last.left_out == {"client-1": WHY}
-    counts = [state.counts for name, state in federation.states.items() if name != "client-1"]
-    assert (reports[2].totals == np.sum(counts, axis=0)).all()
-
-
-def test_a_client_with_invalid_shares_that_drops_out_is_found_too():
-    config = config_of(SECURE, rounds=1)
-    federation = spoiling(clients_of(config), ["client-1"])
-    federation.lost = {"Estimate": ["client-1"]}
-    _, report = run_round(config, federation, start())
-    assert report.dropped == {"client-1": LEFT_OUT}
-    assert report.participants == ("client-0", "client-2", "client-3", "client-4")
-
-
 def test_only_sums_that_were_unmasked_are_in_the_account():
-    config = config_of({**SECURE, "noise_multiplier": 1.5}, rounds=2)
-    federation = spoiling(clients_of(config), ["client-1"])
-    federation.altered |= spoiling({}, ["client-2"], sums={2}).altered  # twice honest: in both sums of the counts
+    config = config_of({**SECURE, "noise_multiplier": 1.5}, rounds=2, labels={"refresh_every": 2})
+    federation = spoiling(clients_of(config), ["client-1"], sums={1})
     _, reports = played(config, federation)
     assert [[release.of for release in report.releases] for report in reports] == [["counts"], ["prompts"]]
-    counts, prompts = (report.releases[0] for report in reports)
-    assert (counts.noise, prompts.noise) == (1.5, 1.5)  # shared out anew among those who are left
-    assert counts.clients == ("client-0", "client-2", "client-3", "client-4")
-    assert prompts.clients == ("client-0", "client-3", "client-4")
-
-
-@pytest.mark.parametrize("sums", [{0}, {1}])
-def test_where_too_few_are_left_the_round_ends_and_names_who_spoilt_it(sums):
-    config = config_of(SECURE, rounds=1)
-    federation = spoiling(clients_of(config, count=2), ["client-1"], sums)
-    with pytest.raises(
-        NoClientReplied, match="step Unmask: the masks of client-1 cannot be removed: the shares of 0 clients"
-    ):
-        run_round(config, federation, start())
-    federation = spoiling(clients_of(config, count=3), ["client-1"], sums)
-    federation.least = 3
-    with pytest.raises(
-        NoClientReplied, match="step Unmask: the masks of client-1 cannot be removed: the shares of 0 clients"
-    ):
-        run_round(config, federation, start())
-
-
-def test_a_later_lack_of_clients_says_who_was_left_out():
-    config = config_of(SECURE, rounds=2)
-    federation = spoiling(clients_of(config, count=3), ["client-1"])
-    state, _ = run_round(config, federation, start())
-    federation.lost = {"SetupKeys": ["client-0"]}
-    with pytest.raises(NoClientReplied, match=rf"1 client answered, but .*; client-1 is left out: {WHY}"):
-        run_round(config, federation, state)
+    assert {(release.noise, len(release.clients)) for report in reports for release in report.releases} == {(1.5, 5)}
 
 
 def test_an_invalid_masked_update_is_found_without_its_sender():
@@ -428,15 +413,14 @@ def test_each_release_is_in_the_account():
     assert {(release.noise, release.clients) for report in reports for release in report.releases} == {(1.5, everyone)}
 
 
-def test_the_account_knows_of_noise_that_got_lost():
+def test_a_repeated_first_sum_has_all_of_its_noise():
     config = config_of({**SECURE, "noise_multiplier": 1.5}, rounds=1)
     federation = Lossy(clients_of(config))
     federation.lost = {"Estimate": ["client-2"]}
     _, report = run_round(config, federation, start())
     counts, prompts = report.releases
-    assert counts.noise == pytest.approx(1.5 * math.sqrt(4 / 5))  # each of five put in a fifth of the variance
-    assert prompts.noise == 1.5
-    assert counts.clients == ("client-0", "client-1", "client-3", "client-4")
+    assert (counts.noise, prompts.noise) == (1.5, 1.5)
+    assert counts.clients == prompts.clients == ("client-0", "client-1", "client-3", "client-4")
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ def test_a_client_that_is_lost_between_two_secure_sums_ends_the_estimation_until
     config = config_of(SECURE, priors=NO_PROTOTYPES)
     federation = LostOnce(clients_of(config))
     federation.away = True
-    with pytest.raises(NoClientReplied, match=r"client-2 did not reply, and secure sums .* the same members; continue"):
+    with pytest.raises(NoClientReplied, match=r"client-2 did not reply, and all secure .* the same members; continue"):
         run_round(config, federation, start())
     federation.away = False
     state, report = run_round(config, federation, start())

@@ -38,7 +38,7 @@ ROUNDS = tuple(RoundRecord(round=number, macro=0.1 + 0.2) for number in range(3)
 
 def checkpoint_of(round=3):
     uploads = {"../b": SHARED, "a": {"visual": SHARED["visual"] + 1}}
-    server = ServerState(round, SHARED, 2, ("a", "b"), True, 4, uploads, {"c": "spoilt a sum"})
+    server = ServerState(round, SHARED, 2, ("a", "b"), True, 4, uploads)
     return Checkpoint(server, {"a": FULL, "b": ClientState()}, Outcome(rounds=ROUNDS))
 
 
@@ -55,13 +55,20 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
     assert back.server.members == ("a", "b")
     assert back.server.shared["visual"].tobytes() == SHARED["visual"].tobytes()
     assert (back.server.everyone_first, back.server.neighbours, list(back.server.uploads)) == (True, 4, ["../b", "a"])
-    assert back.server.left_out == {"c": "spoilt a sum"}
     assert (back.server.uploads["a"]["visual"] == SHARED["visual"] + 1).all()
     assert_same_state(back.clients["a"], FULL)
     assert back.clients["a"].selection.index.tolist() == [3, 0]
     assert back.clients["b"] == ClientState()
     assert list(back.clients) == ["a", "b"]
     assert back.outcome == checkpoint_of().outcome
+
+
+def test_a_checkpoint_with_the_arrays_of_an_unknown_client_is_damaged(tmp_path):
+    save_checkpoint(tmp_path, checkpoint_of())
+    file = tmp_path / "checkpoint.safetensors"
+    file.write_bytes(file.read_bytes().replace(b"upload/1/", b"upload/7/"))  # found by fuzzing
+    with pytest.raises(RunFolderError, match=r"checkpoint\.safetensors: is damaged, so the run cannot be resumed"):
+        load_checkpoint(tmp_path)
 
 
 def test_arrays_shared_by_clients_are_stored_once(tmp_path):

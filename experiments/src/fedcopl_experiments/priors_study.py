@@ -73,11 +73,15 @@ class StudyClient:
         self.labels = data["test_y"][test]
         self.scores = ClientScores(self.log_probs)
 
+    def read_features(self) -> NDArray[np.float64]:
+        """Return the image features, (n, d)."""
+        return self.features
+
     def accuracy(self, model: PosteriorModel | None) -> float:
         """Return the accuracy on the client's test images; None: zero-shot."""
         if model is None:
             return float((self.test_log_probs.argmax(axis=1) == self.labels).mean())
-        scores = self.scores.with_prototypes(model.prototypes, lambda: self.features)
+        scores = self.scores.with_prototypes(model.prototypes, self.read_features)
         posteriors = model.log_posteriors(self.test_log_probs, self.test, scores.class_prior(model))
         return float((posteriors.argmax(axis=1) == self.labels).mean())
 
@@ -85,7 +89,7 @@ class StudyClient:
         """Return the sums of the last step that the estimation asks for."""
         sums = []
         for statistic in estimation.steps[-1]:
-            part, self.scores = self.scores.compute(statistic, lambda: self.features)
+            part, self.scores = self.scores.compute(statistic, self.read_features)
             sums.append(part.ravel())
         return np.concatenate(sums)
 
@@ -299,7 +303,8 @@ def encode(out: Path, source: str, path: str, backbone: str, images: int) -> Non
     np.savez_compressed(out, **arrays, text=text, scale=np.array(float(encoder.clip.logit_scale)))
 
 
-def _sets(npz: Sequence[Path], loader: Path | None, biases: Sequence[float]) -> Iterator[tuple[str, Any]]:
+def find_sets(npz: Sequence[Path], loader: Path | None, biases: Sequence[float]) -> Iterator[tuple[str, Any]]:
+    """Yield each data set's name and a function that loads it for a seed."""
     for file in npz:
         with np.load(file) as stored:
             data = {name: stored[name] for name in stored.files}
@@ -352,7 +357,7 @@ def main() -> None:
     else:
         biases, seeds = map(float, given.bias.split(",")), [int(seed) for seed in given.seeds.split(",")]
         measure_all = run if given.command == "run" else ablate
-        measure_all(given.out, dict(_sets(given.npz, given.loader, [*biases])), given.splits.split(";"), seeds)
+        measure_all(given.out, dict(find_sets(given.npz, given.loader, [*biases])), given.splits.split(";"), seeds)
     if given.command == "ablation":
         write_text(given.out.with_suffix(".md"), ablation_page(json.loads(given.out.read_text())))
 

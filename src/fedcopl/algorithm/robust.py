@@ -19,20 +19,20 @@ from numpy.typing import NDArray
 from . import FloatArray, IntArray
 from .aggregate import NamedArrays, flattened, weighted_mean
 
-RobustRule = Literal["mean", "trimmed", "median", "krum"]
-FEWEST = 3  # among fewer nobody can be outvoted
-TRIMMED = 0.2  # share of the sites on each side
+_RobustRule = Literal["mean", "trimmed", "median", "krum"]
+FEWEST = 3  # clients; of fewer, none can be identified as the outlier
+_TRIMMED = 0.2  # share of the sites on each side
 FURTHEST = 10.0  # times the median of the others, of a move or a weight
-MIN_COMPARED = 5  # clients, to compare their class means, responses and evidence
-MIN_CLASSES, MIN_CLASS = 2, 5.0  # classes of a client that are compared, and images in each
-MIN_FIT, MAX_EXCESS = 0.1, 2.0  # on the demo swapped clients have fits up to 0.06 and an excess of 2.9 and more
-RESPONSE_SLACK = 1e-6  # of a client's images, for rounding
-MIN_RESPONSE = 0.02  # of the median of the others: a smaller response to the logit bias is none
-RANGES = 2.0  # of the others' evidence: with 1.0 a third of the honest clients of the demo are clipped
-LENGTHS = 3.0  # of the array that was sent, which anybody may move: where priors know most, most sites hardly move
+_MIN_COMPARED = 5  # clients, to compare their class means, responses and evidence
+_MIN_CLASSES, _MIN_CLASS = 2, 5.0  # classes of a client that are compared, and images in each
+_MIN_FIT, MAX_EXCESS = 0.1, 2.0  # on the demo swapped clients have fits up to 0.06 and an excess of 2.9 and more
+_RESPONSE_SLACK = 1e-6  # of a client's images, for rounding
+_MIN_RESPONSE = 0.02  # of the median of the others: a smaller response to the logit bias is none
+_RANGES = 2.0  # of the others' evidence: with 1.0 a third of the honest clients of the demo are clipped
+_LENGTHS = 3.0  # norms of the sent array, always allowed: with good priors most updates are tiny
 
 
-def robust_mean(rule: RobustRule, parts: Sequence[NamedArrays], weights: Sequence[int]) -> dict[str, NDArray[Any]]:
+def robust_mean(rule: _RobustRule, parts: Sequence[NamedArrays], weights: Sequence[int]) -> dict[str, NDArray[Any]]:
     """The clients' named arrays in one, by the rule; weights are the images each trained on, for the mean alone."""
     if rule == "mean" or len(parts) < FEWEST or not parts[0]:
         return weighted_mean(parts, weights)
@@ -48,7 +48,7 @@ def trim_count(sites: int) -> int:
     >>> [trim_count(sites) for sites in (2, 3, 5, 10, 20)]
     [0, 1, 1, 2, 4]
     """
-    return 0 if sites < FEWEST else max(1, int(TRIMMED * sites))
+    return 0 if sites < FEWEST else max(1, int(_TRIMMED * sites))
 
 
 def nearest_to_others(updates: Sequence[FloatArray]) -> int:
@@ -89,10 +89,10 @@ def update_excess(parts: Sequence[NamedArrays], start: NamedArrays) -> list[dict
     """Return, for each client and array, the length of its update divided by the largest allowed length.
 
     Above 1 the update is too long. The largest allowed length is FURTHEST times the median of the other non-zero
-    updates, or LENGTHS times the norm of the array in `start` if that is more.
+    updates, or _LENGTHS times the norm of the array in `start` if that is more.
     """
     lengths = {name: np.array([_length(part[name], start[name]) for part in parts]) for name in start}
-    own = {name: LENGTHS * float(np.linalg.norm(value.astype(np.float64))) for name, value in start.items()}
+    own = {name: _LENGTHS * float(np.linalg.norm(value.astype(np.float64))) for name, value in start.items()}
     times = {name: moved / np.maximum(_limits(moved), own[name]) for name, moved in lengths.items()}
     return [{name: float(times[name][number]) for name in start} for number in range(len(parts))]
 
@@ -108,13 +108,13 @@ def swapped_classes(sums: FloatArray) -> list[int]:
     """Return the clients whose class means are those of other classes, by the medians of the other clients' means.
 
     The most obvious one is left out of the medians before the others are compared again. No client is returned if
-    half of them would be, or if there are fewer than MIN_COMPARED: then the wrong ones cannot be identified.
+    half of them would be, or if there are fewer than _MIN_COMPARED: then the wrong ones cannot be identified.
 
     Args:
         sums: (K, J, C, 1 + d): N_c and S_c of each client under each of J models; all models have to agree.
     """
     swapped: list[int] = []
-    while len(sums) >= MIN_COMPARED and 2 * len(swapped) < len(sums):
+    while len(sums) >= _MIN_COMPARED and 2 * len(swapped) < len(sums):
         left = [client for client in range(len(sums)) if client not in swapped]
         excess = [
             min(_excess_distance(sums[left, model], row) for model in range(sums.shape[1])) for row in range(len(left))
@@ -130,20 +130,20 @@ def _excess_distance(sums: FloatArray, client: int) -> float:
     """Return how many times as far a client's class means are from their own class as from the nearest one.
 
     Squared distances, weighted by images; 1 if a tenth of the images or more is nearest to its own class, or if there
-    are too few classes of MIN_CLASS images to compare: by chance a small class looks like another one.
+    are too few classes of _MIN_CLASS images to compare: by chance a small class looks like another one.
     """
     counts, means = sums[..., 0], sums[..., 1:] / np.maximum(sums[..., :1], 1e-9)
-    has = counts >= MIN_CLASS
+    has = counts >= _MIN_CLASS
     others = np.arange(len(sums)) != client
     classes = np.flatnonzero(has[others].any(axis=0))
     compared = [c for c in classes if has[client, c]]
-    if len(compared) < MIN_CLASSES:
+    if len(compared) < _MIN_CLASSES:
         return 1.0
     medians = np.array([np.median(means[others & has[:, c], c], axis=0) for c in classes])
     distances = np.array([((medians - means[client, c]) ** 2).sum(axis=1) for c in compared])
     own, nearest = distances[np.arange(len(compared)), np.searchsorted(classes, compared)], distances.min(axis=1)
     weights = counts[client, compared]
-    if weights[own == nearest].sum() >= MIN_FIT * weights.sum():
+    if weights[own == nearest].sum() >= _MIN_FIT * weights.sum():
         return 1.0
     return float((weights * own).sum() / max((weights * nearest).sum(), 1e-12))
 
@@ -165,29 +165,29 @@ def impossible_responses(biases: FloatArray, sums: FloatArray) -> list[int]:
     response = np.zeros(len(sums))
     for one, other in zip(*np.triu_indices(len(biases), 1), strict=True):
         moved, change = biases[one] - biases[other], sums[:, one] - sums[:, other]
-        slack = RESPONSE_SLACK * sizes[:, None]
+        slack = _RESPONSE_SLACK * sizes[:, None]
         wrong |= change @ moved < -slack[:, 0] * (1 + np.ptp(moved))
         wrong |= (sums[:, one] > sums[:, other] * np.exp(moved - moved.min()) + slack).any(axis=1)
         wrong |= (sums[:, one] < sums[:, other] * np.exp(moved - moved.max()) - slack).any(axis=1)
         response = np.maximum(response, np.abs(change).sum(axis=1) / sizes)
-    if len(sums) >= MIN_COMPARED:
-        wrong |= response < MIN_RESPONSE * np.median(response)
+    if len(sums) >= _MIN_COMPARED:
+        wrong |= response < _MIN_RESPONSE * np.median(response)
     return [] if 2 * wrong.sum() >= len(sums) >= FEWEST else np.flatnonzero(wrong).tolist()
 
 
 def bounded_evidence(values: FloatArray) -> FloatArray:
-    """Clip each client's evidence per image, (K, ...), to RANGES times the range of the others beyond it.
+    """Clip each client's evidence per image, (K, ...), to _RANGES times the range of the others beyond it.
 
     The range is without the highest and lowest values of as many clients as `trim_count` leaves out, less one: so
-    many Byzantine clients cannot support each other. With fewer than MIN_COMPARED clients nothing is clipped.
+    many Byzantine clients cannot support each other. With fewer than _MIN_COMPARED clients nothing is clipped.
     """
-    if len(values) < MIN_COMPARED:
+    if len(values) < _MIN_COMPARED:
         return values
     trimmed = trim_count(len(values))
     ordered = np.sort(values, axis=0)  # that of the others lacks one value, on one side of the bound
     low = np.where(values <= ordered[trimmed - 1], ordered[trimmed], ordered[trimmed - 1])
     high = np.where(values >= ordered[-trimmed], ordered[-trimmed - 1], ordered[-trimmed])
-    margin = RANGES * (high - low)
+    margin = _RANGES * (high - low)
     clipped: FloatArray = np.clip(values, low - margin, high + margin)
     return clipped
 

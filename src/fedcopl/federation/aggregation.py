@@ -62,14 +62,14 @@ Totals = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PlainAggregator:
-    """The server sees every client's numbers, and uses no more than the sums."""
+    """The server sees every client's numbers, but uses only robust sums and averages of them."""
 
     config: RunConfig
 
     def counts(
         self, server: RoundExchange, clients: Iterable[str], request: Estimate
     ) -> tuple[tuple[str, ...], Totals | None]:
-        """Who answered, and T: the sum of their counts; None if counts are not sent."""
+        """Return the clients in the sum, and T, the sum of their counts; None if counts are not sent."""
         estimated = server.request(clients, lambda _: request, Estimated)
         sent = {client: reply.counts for client, reply in estimated.items() if reply.counts is not None}
         if not sent or not choose_labeler(self.config).cooperative:
@@ -81,7 +81,7 @@ class PlainAggregator:
     def adaptation(
         self, server: RoundExchange, clients: Iterable[str], request: Adapt
     ) -> tuple[tuple[str, ...], Values]:
-        """Who replied to a step of the priors, and the sum over them."""
+        """Return the clients that replied to a step of the priors, and the sum over them."""
         adapted = server.request(clients, lambda client: server.weighted(request, client), Adapted)
         server.account("sums", adapted)
         sums = {client: reply.sums for client, reply in adapted.items() if reply.sums is not None}
@@ -96,7 +96,7 @@ class PlainAggregator:
         return tuple(sums), functools.reduce(np.add, rows)  # one after another: stacked they would be there twice
 
     def training(self, server: RoundExchange, clients: Iterable[str], request: Callable[[str], Train]) -> TrainingSum:
-        """The average of what the clients share, weighted with the images they trained on (Eq. 4)."""
+        """Return the average of the shared prompts, weighted by the images trained on (Eq. 4)."""
         chosen = tuple(clients)
         trained = server.request(chosen, request, Trained)
         if any(reply.shared for reply in trained.values()):
@@ -131,7 +131,7 @@ def _clip_counts(server: RoundExchange, sent: Mapping[str, Totals]) -> list[Tota
 
 
 def _parts(server: RoundExchange, step: int) -> Iterator[tuple[Statistic, slice, tuple[int, ...]]]:
-    """Each statistic of a step of the priors, where it is in the sums, and its shape."""
+    """Yield each statistic of a step of the priors, its slice of the sums, and its shape."""
     estimation, start = server.estimation, 0
     for statistic in () if estimation is None else estimation.steps[step]:
         shape = statistic.shape(server.classes, 0 if estimation is None else estimation.settings.width)
@@ -215,149 +215,143 @@ def _clip_updates(server: RoundExchange, trained: Mapping[str, Trained], sent: S
     return {**trained, **clipped}
 
 
-NAME = 16  # bytes of a session's name
+_NAME = 16  # bytes of a session's name
 _RequestFactory = Callable[[tuple[str, ...]], Adapt | Estimate | Train]
-"""What to ask, given whose answers are summed."""
+"""Makes the request for masked replies, given the clients in the sum."""
 
 
 @dataclass(frozen=True)
-class Bare:
-    """A sum without masks."""
+class _Sum:
+    """A sum without masks, and the clients in it."""
 
     total: Words
-    clients: tuple[str, ...]  # whose numbers are in it
-    share: float  # of all who put a part of the noise into it
+    clients: tuple[str, ...]
 
 
-class LostMembers(Exception):
-    """Members of a sum for the priors are lost; over fewer members it would reveal their numbers."""
+class _LostMembers(Exception):
+    """Members of a secure aggregation did not reply; a sum without them cannot be unmasked."""
 
-    def __init__(self, remaining: tuple[str, ...]):
-        super().__init__()
-        self.remaining = remaining
+    def __init__(self, members: Collection[str], remaining: Collection[str]):
+        self.lost = tuple(client for client in members if client not in remaining)
+        self.remaining = tuple(remaining)
+        super().__init__(
+            f"{', '.join(self.lost)} did not reply, and all secure aggregations of a run must have the same members"
+        )
 
 
-class Spoilt(Exception):
-    """The masks of some clients do not come off the sum, so nothing was learnt from it."""
-
-    def __init__(self, reason: str, reasons: Mapping[str, str]):
-        super().__init__(reason)
-        self.reasons = reasons  # client -> what is wrong with its masks
+class _InconsistentShares(Exception):
+    """The masks of some clients cannot be removed from the sum, so the server learnt nothing from it."""
 
 
 @dataclass(frozen=True)
 class SecureAggregator:
-    """The server learns sums, and who is in them."""
+    """The server sees sums over the clients, and which clients are in them.
+
+    All sums of one kind in a run have the same members, because the difference of two sums over different members would
+    reveal a single client's numbers. Clients refuse other members; the server chooses them once, at the first sum.
+    """
 
     config: RunConfig
+    has_members: bool = False  # the members of the counts are chosen, at an earlier refresh
 
     def counts(
         self, server: RoundExchange, clients: Iterable[str], request: Estimate
     ) -> tuple[tuple[str, ...], Totals | None]:
-        """Who is in the sum, and T; where no counts are shared, there is nothing to hide."""
+        """Return the clients in the sum, and T; if no counts are shared, there is nothing to hide."""
         if not choose_labeler(self.config).cooperative:
             return PlainAggregator(self.config).counts(server, clients, request)
-        bare = self._counts(server, tuple(clients), lambda peers: Estimate(request.round, request.shared, peers))
-        server.account("counts", bare.clients, bare.share)
-        return bare.clients, totals_of(bare.total)
-
-    def _counts(self, server: RoundExchange, clients: tuple[str, ...], make_request: _RequestFactory) -> Bare:
-        """If masks do not come off, once more without whose they are: nothing was learnt, and counting changes nothing.
-
-        Each time somebody is left out, so this ends.
-        """
-        try:
-            return _Session(server, self.config).sum(clients, make_request)
-        except Spoilt as spoilt:
-            self._leave_out(server, clients, spoilt)
-        return self._counts(server, server.still_in(clients), make_request)
+        summed = self._sum(server, clients, lambda peers: replace(request, peers=peers), self.has_members)
+        server.account("counts", summed.clients)
+        return summed.clients, totals_of(summed.total)
 
     def adaptation(
         self, server: RoundExchange, clients: Iterable[str], request: Adapt
     ) -> tuple[tuple[str, ...], Values]:
-        """Who is in the sum of a step of the priors, and that sum.
-
-        All steps are over the same members, because a difference would reveal one client. A client that is lost before
-        the first sum is left out.
-        """
-        members, words = tuple(clients), f"round {request.round + 1}, step Adapt"
-        while True:
-            try:
-                bare = _Session(server, self.config).sum(members, lambda peers: replace(request, peers=peers))
-                break
-            except Spoilt as spoilt:
-                server.leave_out(spoilt.reasons)
-                raise NoClientReplied(f"{words}: {spoilt}; begin a new run without that client") from spoilt
-            except LostMembers as lost:
-                if request.step:
-                    missing = ", ".join(client for client in members if client not in lost.remaining)
-                    raise NoClientReplied(
-                        f"{words}: {missing} did not reply, and secure sums for the priors must all have the same "
-                        "members; continue with --resume when it is back"
-                    ) from lost
-                members = lost.remaining
-        server.account("sums", bare.clients, bare.share)
-        total, estimation = adapted_sums(bare.total), server.estimation
+        """Return the clients in the sum of a step of the priors, and that sum."""
+        summed = self._sum(server, clients, lambda peers: replace(request, peers=peers), request.step > 0)
+        server.account("sums", summed.clients)
+        total, estimation = adapted_sums(summed.total), server.estimation
         if estimation is not None and not self.config.privacy.noise_multiplier:
             step, settings = estimation.steps[request.step], estimation.settings
             reason = invalid_sums(step, total, settings.classes, settings.width, estimation.images)
             if reason:
-                raise _hidden(request.round, "Adapt", reason)
-        return bare.clients, total
+                raise _unidentified(request.round, "Adapt", reason)
+        return summed.clients, total
 
-    def _leave_out(self, server: RoundExchange, clients: tuple[str, ...], spoilt: Spoilt) -> None:
-        server.leave_out(spoilt.reasons)
-        enough = max(self.config.privacy.min_sites, min(server.transport.least, len(clients)))
-        if len(server.still_in(clients)) < enough:
-            raise NoClientReplied(f"round {server.report.round + 1}, step Unmask: {spoilt}") from spoilt
+    def _sum(
+        self, server: RoundExchange, clients: Iterable[str], make_request: _RequestFactory, has_members: bool
+    ) -> _Sum:
+        """Return the sum over exactly these clients; the first sum of a kind is repeated without the lost ones."""
+        members = tuple(clients)
+        while True:
+            try:
+                return _Session(server, self.config).sum(members, make_request, has_members)
+            except _LostMembers as lost:
+                if has_members:
+                    raise NoClientReplied(
+                        f"round {server.report.round + 1}: {lost}; continue with --resume when it is back"
+                    ) from lost
+                members = lost.remaining
+            except _InconsistentShares as error:
+                raise NoClientReplied(
+                    f"round {server.report.round + 1}, step Unmask: {error}; begin a new run without that client"
+                ) from error
 
     def training(self, server: RoundExchange, clients: Iterable[str], request: Callable[[str], Train]) -> TrainingSum:
-        """The average over all who are in the sum (Eq. 4), and their mean loss.
+        """Return the average over all clients (Eq. 4) and their mean loss; no average if one of them is lost.
 
-        If masks do not come off there is no average: all have trained, and to train again would start from there.
+        Then the round is not repeated, because the others have trained, and would start from there.
         """
         chosen = tuple(clients)
         round, shared = server.report.round, request(chosen[0]).shared
         try:
-            bare = _Session(server, self.config).sum(chosen, lambda peers: Train(round, shared, peers=peers))
-        except Spoilt as spoilt:
-            self._leave_out(server, chosen, spoilt)
+            summed = _Session(server, self.config).sum(
+                chosen, lambda peers: Train(round, shared, peers=peers), has_members=True
+            )
+        except _LostMembers as lost:
+            for client in lost.lost:
+                server.report.drops.add(client, "Train", "lost; the secure aggregation needs all of its members")
+            return TrainingSum((), 0, 0, math.nan, None)
+        except _InconsistentShares:
             return TrainingSum((), 0, 0, math.nan, None)
         if shared:
-            server.account("prompts", bare.clients, bare.share)
+            server.account("prompts", summed.clients)
         try:
-            return training_sum(bare.total, shared, bare.clients)
+            return training_sum(summed.total, shared, summed.clients)
         except InvalidMaskedUpdate as error:
-            raise _hidden(round, "Train", str(error)) from error
+            raise _unidentified(round, "Train", str(error)) from error
 
 
-def _hidden(round: int, step: str, reason: str) -> NoClientReplied:
+def _unidentified(round: int, step: str, reason: str) -> NoClientReplied:
     return NoClientReplied(
         f"round {round + 1}, step {step}: {reason}; the sender cannot be identified under secure aggregation"
     )
 
 
 class _Session:
-    """One sum. It has keys of its own, because those of clients that get lost are laid open."""
+    """One secure aggregation, with new keys."""
 
     def __init__(self, server: RoundExchange, config: RunConfig):
         self.server, self.privacy = server, config.privacy
-        self.round, self.name = server.report.round, os.urandom(NAME)
+        self.round, self.name = server.report.round, os.urandom(_NAME)
         self.vouchers: Mapping[str, bytes] = {}
 
-    def sum(self, clients: Collection[str], make_request: _RequestFactory) -> Bare:
-        """Run the four stages of SecAgg: set up keys, share keys, collect masked vectors, unmask."""
+    def sum(self, clients: tuple[str, ...], make_request: _RequestFactory, has_members: bool) -> _Sum:
+        """Run the four stages of SecAgg: set up keys, share keys, collect masked vectors, unmask.
+
+        Raises:
+            _LostMembers: A client is lost after it was named to the others as a member, or before if `has_members`.
+        """
         keys = self._setup_keys(clients)
         enough = max(needed(len(keys), self.privacy.threshold), self.privacy.min_sites)
         sealed = self._share_keys(keys, enough)
+        if has_members and len(sealed) < len(clients):
+            raise _LostMembers(clients, sealed)
         request = make_request(tuple(sealed))
-        if isinstance(request, Adapt) and request.step and len(sealed) < len(clients):
-            raise LostMembers(tuple(sealed))
         masked = self._collect_masked_vectors(request, enough)
-        if isinstance(request, Adapt) and len(masked) < len(sealed):
-            raise LostMembers(tuple(masked))
-        total = self._unmask(keys, sealed, masked, digest(request))
-        return Bare(total, tuple(masked), len(masked) / len(sealed))
+        if len(masked) < len(sealed):
+            raise _LostMembers(tuple(sealed), masked)
+        return _Sum(self._unmask(keys, sealed, masked, digest(request)), tuple(masked))
 
     def _setup_keys(self, clients: Iterable[str]) -> dict[str, bytes]:
         replies = self.server.request(clients, lambda _: SetupKeys(self.round, self.name), PublicKeys)
@@ -379,14 +373,14 @@ class _Session:
         return {client: reply.sealed for client, reply in shared_out.items()}
 
     def _collect_masked_vectors(self, request: Adapt | Estimate | Train, enough: int) -> dict[str, Words]:
-        answers: Mapping[str, Adapted | Estimated | Trained]
+        replies: Mapping[str, Adapted | Estimated | Trained]
         if isinstance(request, Estimate):
-            answers = self.server.request(request.peers, lambda _: request, Estimated)
+            replies = self.server.request(request.peers, lambda _: request, Estimated)
         elif isinstance(request, Adapt):
-            answers = self.server.request(request.peers, lambda _: request, Adapted)
+            replies = self.server.request(request.peers, lambda _: request, Adapted)
         else:
-            answers = self.server.request(request.peers, lambda _: request, Trained)
-        masked = {client: reply.masked for client, reply in answers.items() if reply.masked is not None}
+            replies = self.server.request(request.peers, lambda _: request, Trained)
+        masked = {client: reply.masked for client, reply in replies.items() if reply.masked is not None}
         self._refuse_few(masked, enough, type(request).__name__)
         return masked
 
@@ -399,33 +393,27 @@ class _Session:
     ) -> Words:
         from ..privacy.unmasking import CannotUnmask, MaskedSum  # brings cryptography, which is an extra
 
-        lost = tuple(client for client in sealed if client not in masked)
         enough = needed(len(keys), self.privacy.threshold)
-        helped = self.server.request(
-            masked, lambda client: self._unmask_request(client, tuple(masked), lost, sealed), Unmasked
-        )
-        self._refuse_few(helped, enough, "Unmask")
-        total = MaskedSum(self.name, keys, masked, lost, request_digest, enough)
+
+        def request(client: str) -> Unmask:
+            return Unmask(self.round, self.name, {sender: sealed[sender][client] for sender in masked})
+
+        replies = self.server.request(masked, request, Unmasked)
+        self._refuse_few(replies, enough, "Unmask")
+        total = MaskedSum(self.name, keys, masked, request_digest, enough)
         try:
-            return total.unmasked({client: reply.shares for client, reply in helped.items()})
+            return total.unmasked({client: reply.shares for client, reply in replies.items()})
         except CannotUnmask as error:
-            raise Spoilt(str(error), error.reasons) from error
+            for client, reason in error.reasons.items():
+                self.server.report.drops.add(client, "secure aggregation", reason)
+            raise _InconsistentShares(str(error)) from error
         finally:
             for client in total.wrong_shares:
                 self.server.report.drops.add(client, "Unmask", "sent wrong shares of other clients' keys")
-
-    def _unmask_request(
-        self, client: str, survivors: tuple[str, ...], lost: tuple[str, ...], sealed: Mapping[str, Mapping[str, bytes]]
-    ) -> Unmask:
-        for_it = {sender: sealed[sender][client] for sender in (*survivors, *lost)}
-        return Unmask(self.round, self.name, survivors, lost, for_it)
 
     def _refuse_few(self, clients: Collection[str], enough: int, step: str) -> None:
         if len(clients) < enough:
             raise NoClientReplied(
                 f"round {self.round + 1}, step {step}: {counted(len(clients), 'client')} answered, "
-                f"but a secure aggregation takes {enough} (privacy.min_sites, privacy.threshold){self._left_out()}"
+                f"but a secure aggregation takes {enough} (privacy.min_sites, privacy.threshold)"
             )
-
-    def _left_out(self) -> str:
-        return "".join(f"; {client} is left out: {reason}" for client, reason in self.server.left_out.items())

@@ -189,7 +189,7 @@ class Client:
                 state = self._check.check_final(request.shared, state)
             holdout = self._check.holdout(state)
             if self.min_images and (holdout is None or len(holdout.index) < self.min_images):
-                return Evaluated(0, 0), state  # the server's prompts are unchecked: their score would tell what it asks
+                return Evaluated(0, 0), state  # the prompts are unchecked: their score could be a class count
         prior = NO_PRIOR if request.shared is None and request.through != "priors" else state.prior
         return Evaluated(*self.test_set.score(self._prompts(request.shared, state), prior)), state
 

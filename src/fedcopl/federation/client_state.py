@@ -1,5 +1,6 @@
 """The state that a client keeps between two requests, and the same as named arrays for files. It is never sent."""
 
+import json
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
@@ -19,7 +20,7 @@ from .prior_estimation import NO_PRIOR, PriorState
 Tensors = dict[str, NDArray[Any]]
 _ARRAYS = ("log_probs", "counts", "quota", "confidence", "labels")
 _DIGEST_BYTES = 32  # bytes by which a spent key, or the totals of a step, are remembered
-_NOISY = "noisy_replies/"
+_NOISY, _MEMBERS = "noisy_replies/", "members/"
 _ACCEPTED = "holdout/accepted/"
 _HARMS: tuple[Harm, ...] = get_args(Harm)
 
@@ -130,7 +131,8 @@ def secret_tensors(secrets: Secrets) -> Tensors:
     """Return keys and digests as named arrays of bytes, without empty ones."""
     session = secrets.session.to_bytes() if secrets.session else b""
     fields = {"session": session, "spent": b"".join(secrets.spent), "history": secrets.history.encode()}
-    fields |= {"members": "\n".join(secrets.prior_members).encode(), "totals": b"".join(secrets.prior_totals)}
+    fields["totals"] = b"".join(secrets.prior_totals)
+    fields |= {f"{_MEMBERS}{kind}": json.dumps(members).encode() for kind, members in secrets.members.items()}
     fields |= {f"{_NOISY}{kind}": reply.to_bytes() for kind, reply in secrets.noisy_replies.items()}
     return {f"secrets/{name}": np.frombuffer(value, np.uint8) for name, value in fields.items() if value}
 
@@ -156,7 +158,7 @@ def state_from(tensors: Tensors) -> ClientState:
 def secrets_from(tensors: Tensors) -> Secrets:
     """Return the secrets that `secret_tensors` was given."""
     stored = {name: value.tobytes() for name, value in below(tensors, "secrets/").items()}
-    session, members = stored.get("session"), stored.get("members", b"").decode()
+    session = stored.get("session")
     spent, totals = (
         tuple(whole[start : start + _DIGEST_BYTES] for start in range(0, len(whole), _DIGEST_BYTES))
         for whole in (stored.get("spent", b""), stored.get("totals", b""))
@@ -166,7 +168,7 @@ def secrets_from(tensors: Tensors) -> Secrets:
         spent,
         stored.get("history", b"").decode(),
         {key.removeprefix(_NOISY): NoisyQueries.from_bytes(stored[key]) for key in stored if key.startswith(_NOISY)},
-        tuple(members.split("\n")) if members else (),
+        {key.removeprefix(_MEMBERS): tuple(json.loads(stored[key])) for key in stored if key.startswith(_MEMBERS)},
         totals,
     )
 

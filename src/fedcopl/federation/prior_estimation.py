@@ -18,8 +18,8 @@ from ..priors.validation import invalid_sums
 from ..privacy.accountant import NOISY_STEPS
 
 ALL = slice(None)
-CONFIDENT, MIN_CONFIDENT = 0.1, 10  # share of the images, and number, with the most confident zero-shot labels
-MIN_UNCHANGED = 0.3  # of these labels, with the priors: on the demo 0.67 and more, with poisoned priors down to 0.05
+_CONFIDENT, _MIN_CONFIDENT = 0.1, 10  # share of the images, and number, with the most confident zero-shot labels
+_MIN_UNCHANGED = 0.3  # of these labels, with the priors: on the demo 0.67 and more, with poisoned priors down to 0.05
 GOOD_LABELS = 0.9  # expected share of correct labels, below which training on them does more harm than good
 
 
@@ -195,12 +195,12 @@ def contradicts_zero_shot(log_probs: FloatArray, posteriors: FloatArray) -> bool
         log_probs: By zero-shot CLIP, (n, C).
         posteriors: The log-posteriors with the priors, (n, C).
     """
-    count = max(MIN_CONFIDENT, round(CONFIDENT * len(log_probs)))
+    count = max(_MIN_CONFIDENT, round(_CONFIDENT * len(log_probs)))
     if len(log_probs) < count:
         return False
     confident = np.argsort(-log_probs.max(axis=1), kind="stable")[:count]
     unchanged = log_probs[confident].argmax(axis=1) == posteriors[confident].argmax(axis=1)
-    return bool(unchanged.mean() < MIN_UNCHANGED)
+    return bool(unchanged.mean() < _MIN_UNCHANGED)
 
 
 def is_worth_training(confidence: FloatArray) -> bool:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Protocol
 
+import numpy as np
+
 from ..algorithm import FloatArray
 from ..algorithm.aggregate import nearest
 from ..algorithm.holdout import Evidence, is_less_confident, rise
@@ -40,7 +42,6 @@ class ServerState:
     everyone_first: bool = False  # the method has all members train in the first round, whatever the participation
     neighbours: int = 0  # number of other clients' prompts that the method sends to each client
     uploads: Mapping[str, Shared] = field(default_factory=dict)  # each client's last prompts, if neighbours are sent
-    left_out: Mapping[str, str] = field(default_factory=dict)  # clients that spoilt a secure aggregation, and how
     width: int = 0  # d, numbers of an image feature: for the priors
     prior_model: PosteriorModel | None = None  # the outcome of the estimation of the priors
     prior_totals: tuple[FloatArray, ...] = ()  # of each step of it, for clients that join later
@@ -72,16 +73,19 @@ class _Aggregator(Protocol):
 
 
 def _choose_aggregator(config: RunConfig, state: ServerState) -> _Aggregator:
-    refuse_privacy(config, state.neighbours)
-    return SecureAggregator(config) if config.privacy.secure_aggregation else PlainAggregator(config)
+    refuse_privacy(config, state.neighbours, state.everyone_first)
+    return (
+        SecureAggregator(config, bool(state.members)) if config.privacy.secure_aggregation else PlainAggregator(config)
+    )
 
 
-def refuse_privacy(config: RunConfig, neighbours: int) -> None:
+def refuse_privacy(config: RunConfig, neighbours: int, everyone_first: bool) -> None:
     """Check before a run that the settings of `privacy` are possible.
 
     Args:
         config: The settings.
         neighbours: The number of other clients' prompts that the method sends to each client.
+        everyone_first: Whether the method has all clients train in the first round.
 
     Raises:
         ConfigError: They contradict other settings or the method, or `cryptography` is not installed.
@@ -97,6 +101,11 @@ def refuse_privacy(config: RunConfig, neighbours: int) -> None:
         raise ConfigError(
             f"privacy.secure_aggregation: method={config.method} sends clients each other's prompts, "
             "which secure aggregation hides; use one or the other"
+        )
+    if config.privacy.secure_aggregation and everyone_first and config.sharing.participation < 1:
+        raise ConfigError(
+            f"sharing.participation: method={config.method} has all clients train in the first round, and the members "
+            "of secure aggregations cannot change; set it to 1, or privacy.secure_aggregation=false"
         )
 
 
@@ -119,8 +128,8 @@ def run_round(config: RunConfig, transport: Transport, state: ServerState) -> tu
     Raises:
         NoClientReplied: Too few clients sent a usable reply.
     """
-    report, left_out, reported = RoundReport(state.round), dict(state.left_out), dict(state.reported)
-    exchange = RoundExchange(transport, report, state.classes, config, left_out, reported, state.seen)
+    report, reported = RoundReport(state.round), dict(state.reported)
+    exchange = RoundExchange(transport, report, state.classes, config, reported, state.seen)
     aggregator = _choose_aggregator(config, state)
     model, totals, members = state.prior_model, state.prior_totals, state.members
     if state.round % config.labels.refresh_every == 0:
@@ -139,9 +148,8 @@ def run_round(config: RunConfig, transport: Transport, state: ServerState) -> tu
         state,
         round=state.round + 1,
         shared=shared,
-        members=exchange.still_in(members),
+        members=members,
         uploads={**state.uploads, **report.updates} if state.neighbours else {},
-        left_out=left_out,
         prior_model=model,
         prior_totals=totals,
         good=good,
@@ -218,11 +226,18 @@ def _refresh(
     """
     report = exchange.report
     report.refreshed = True
-    clients = exchange.labelling_with(exchange.everyone())
+    is_secure, everyone = config.privacy.secure_aggregation, exchange.everyone()
+    clients = (state.members if is_secure else ()) or exchange.labelling_with(everyone)
     estimated, report.totals = aggregator.counts(exchange, clients, Estimate(state.round, state.shared))
     index = state.round // config.labels.refresh_every
     request = Select(state.round, index, report.totals, len(estimated))
     selected = exchange.request(estimated, lambda _: request, Selected)
+    missing = ", ".join(client for client in dict.fromkeys((*state.members, *estimated)) if client not in selected)
+    if is_secure and missing:
+        raise NoClientReplied(
+            f"round {state.round + 1}, step Select: {missing} did not reply, and all secure aggregations of a run must "
+            "have the same members; continue with --resume when it is back"
+        )
     report.labelling = _labelling(selected.values())
     return tuple(selected)
 
@@ -295,8 +310,21 @@ def _participants(config: RunConfig, members: tuple[str, ...], round: int) -> tu
     """Draw m = max(floor(R K), 1) of the members without replacement, in their usual order."""
     share = Fraction(str(config.sharing.participation))  # 0.29 of 100 is 29, not the 28.999... of binary fractions
     count = max(math.floor(share * len(members)), 1)
+    if config.privacy.secure_aggregation:
+        return _cohort(config, members, round, max(count, config.privacy.min_sites))
     drawn = stream(config.seed, "participation", round).choice(len(members), count, replace=False)
     return tuple(members[number] for number in sorted(drawn))
+
+
+def _cohort(config: RunConfig, members: tuple[str, ...], round: int, size: int) -> tuple[str, ...]:
+    """Return the cohort that trains in this round: fixed ones of at least `size` members take turns.
+
+    With a new draw for each round, the difference of two secure sums could be the update of a single client (So et al.,
+    2023, "Securing secure aggregation").
+    """
+    cohorts = max(len(members) // size, 1)
+    order = stream(config.seed, "cohorts").permutation(len(members))
+    return tuple(members[number] for number in sorted(np.array_split(order, cohorts)[round % cohorts]))
 
 
 def is_evaluated(config: RunConfig, round: int) -> bool:

@@ -1,6 +1,5 @@
 """Requests to the clients within one round, and the report of what was sent, dropped, clipped and released."""
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -179,7 +178,6 @@ class RoundExchange:
     report: RoundReport
     classes: int
     config: RunConfig = field(default_factory=RunConfig)
-    left_out: dict[str, str] = field(default_factory=dict)  # client -> why it is in no secure aggregation any more
     reported: dict[str, ReportedCounts] = field(default_factory=dict)  # by client, of all rounds so far
     seen: tuple[str, ...] = ()  # all clients that were ever connected
     refused: set[str] = field(default_factory=set)  # clients left out of the rest of this round's labelling
@@ -188,9 +186,6 @@ class RoundExchange:
     posterior_sums: list[tuple[FloatArray, dict[str, FloatArray]]] = field(
         default_factory=list
     )  # of this estimation of the priors: a logit bias, and each client's posteriors under it
-
-    def __post_init__(self) -> None:
-        self.leave_out(self.left_out)
 
     def request(
         self,
@@ -246,16 +241,6 @@ class RoundExchange:
         """Return a step of the priors as one client gets it: with its weight in the totals, where that is clipped."""
         return replace(request, weight=self.prior_weights[client]) if client in self.prior_weights else request
 
-    def leave_out(self, clients: Mapping[str, str]) -> None:
-        """Leave clients out of the secure aggregations of the rest of the run, with the reason for each."""
-        self.left_out |= clients
-        for client, reason in clients.items():
-            self.report.drops.add(client, "secure aggregation", reason)
-
-    def still_in(self, clients: Iterable[str]) -> tuple[str, ...]:
-        """Return the clients that were not left out."""
-        return tuple(client for client in clients if client not in self.left_out)
-
     def everyone(self) -> tuple[str, ...]:
         """Return the clients that are connected now, and remember them."""
         connected = self.transport.clients()
@@ -264,13 +249,13 @@ class RoundExchange:
 
     def labelling_with(self, clients: Iterable[str]) -> tuple[str, ...]:
         """Return the clients that take part in the rest of this round's labelling."""
-        return tuple(client for client in self.still_in(clients) if client not in self.refused)
+        return tuple(client for client in clients if client not in self.refused)
 
-    def account(self, of: str, clients: Iterable[str], share: float = 1.0) -> None:
-        """Enter a release into the privacy account; it had `share` of the full variance of the noise."""
+    def account(self, of: str, clients: Iterable[str]) -> None:
+        """Enter a release into the privacy account."""
         noise = self.config.privacy.noise_multiplier
         if noise:
-            self.report.releases.append(Release(of, noise * math.sqrt(share), tuple(clients)))
+            self.report.releases.append(Release(of, noise, tuple(clients)))
 
 
 def too_few(requests: Mapping[str, Request], usable: int, needed: int, invalid: Mapping[str, str]) -> str:

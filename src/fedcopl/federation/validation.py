@@ -43,15 +43,15 @@ from ..priors.validation import SLACK, images_of, invalid_sums
 from ..privacy.mask_session import KEYS, SEALED, SHARE
 from ..privacy.masked_layout import LARGEST_PROMPT, HoldoutSums, training_size
 
-MAX_IMAGES = 2**31  # of one client, and of a loss; `algorithm.allocate` is exact for sums of that size
-MAX_SUM = 1e12  # L2 norm of a client's sums for a step of the priors
-MAX_VOUCHER = 1000  # bytes: a public key and a signature
-MAX_REASON = 300  # characters: names in a reason are the client's
-MAX_TOTALS = 100  # steps of the priors whose totals one request can hold
-MAX_NUMBER = 1e15  # of any total for the priors
-MAX_COUNT = 2**62  # of counts, over all classes and clients
-MIN_SHARE = 1e-4  # of a uniform share, that every class has in a known class prior
-DEFAULT = RunConfig()
+_MAX_IMAGES = 2**31  # of one client, and of a loss; `algorithm.allocate` is exact for sums of that size
+_MAX_SUM = 1e12  # L2 norm of a client's sums for a step of the priors
+_MAX_VOUCHER = 1000  # bytes: a public key and a signature
+_MAX_REASON = 300  # characters: names in a reason are the client's
+_MAX_TOTALS = 100  # steps of the priors whose totals one request can hold
+_MAX_NUMBER = 1e15  # of any total for the priors
+_MAX_COUNT = 2**62  # of counts, over all classes and clients
+_MIN_SHARE = 1e-4  # of a uniform share, that every class has in a known class prior
+_DEFAULT = RunConfig()
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def validate_reply(
     request: Request,
     reply: Reply,
     classes: int,
-    config: RunConfig = DEFAULT,
+    config: RunConfig = _DEFAULT,
     reported: ReportedCounts = NOTHING_REPORTED,
     estimation: Estimation | None = None,
 ) -> str | None:
@@ -100,7 +100,7 @@ def validate_reply(
     """
     reasons = _invalid_form(request, reply, classes, config.privacy.noise_multiplier > 0, estimation)
     reason = next(reasons, None) or next(_inconsistent(request, reply, classes, config, reported, estimation), None)
-    return reason and reason[:MAX_REASON]
+    return reason and reason[:_MAX_REASON]
 
 
 def _invalid_form(
@@ -127,7 +127,7 @@ def _invalid_form(
                 yield "does not send the requested sums"
             elif sums is not None and (sums.shape != (size,) or sums.dtype != np.float64):
                 yield f"its sums are not {size} numbers"
-            elif sums is not None and not sums @ sums < MAX_SUM**2:  # also when not a number
+            elif sums is not None and not sums @ sums < _MAX_SUM**2:  # also when not a number
                 yield "its sums are not finite or too large"
         case _, Estimated(counts=counts) if counts is not None:
             yield from _invalid_counts(counts, classes, has_noise)
@@ -154,14 +154,14 @@ def _invalid_keys(request: Request, reply: Reply) -> Iterator[str]:
 
             if len(keys) != KEYS or not are_public(keys):
                 yield "its keys are not three public keys"
-            if len(voucher) > MAX_VOUCHER:
-                yield f"its voucher is longer than {MAX_VOUCHER} bytes"
+            if len(voucher) > _MAX_VOUCHER:
+                yield f"its voucher is longer than {_MAX_VOUCHER} bytes"
         case ShareKeys(keys=recipients), KeyShares(sealed=sealed):
             yield from _invalid_shares(sealed, set(recipients), SEALED)
             if len(sealed) != len(recipients):
                 yield "shares are missing"
-        case Unmask(survivors=survivors, dropped=dropped), Unmasked(shares=shares):
-            yield from _invalid_shares(shares, {*survivors, *dropped}, SHARE)
+        case Unmask(sealed=members), Unmasked(shares=shares):
+            yield from _invalid_shares(shares, set(members), SHARE)
 
 
 def _invalid_masked(masked: NDArray[Any] | None, size: int, was_requested: bool) -> Iterator[str]:
@@ -185,19 +185,19 @@ def _invalid_training(request: Train, reply: Trained) -> Iterator[str]:
     yield from _not_counts(reply.examples)
     if not isinstance(reply.loss, float):
         yield f"{reply.loss!r} is not a loss"
-    elif abs(reply.loss) > MAX_IMAGES:  # nan: there was nothing to train on, or the loss is not sent
+    elif abs(reply.loss) > _MAX_IMAGES:  # nan: there was nothing to train on, or the loss is not sent
         yield f"its loss is {reply.loss:g}: training diverged, try a lower train.lr"
     if len(reply.checks) not in (0, len(HoldoutSums._fields)):
         yield f"sent {len(reply.checks)} sums of its hold-out check instead of {len(HoldoutSums._fields)}"
-    elif not all(isinstance(number, float) and 0 <= number <= MAX_IMAGES for number in reply.checks):
+    elif not all(isinstance(number, float) and 0 <= number <= _MAX_IMAGES for number in reply.checks):
         yield "the sums of its hold-out check are no sums of losses and images"
 
 
 def _invalid_counts(counts: NDArray[Any], classes: int, has_noise: bool) -> Iterator[str]:
     if counts.shape != (classes,) or not np.issubdtype(counts.dtype, np.integer):
         yield f"counts are not one whole number for each of {classes} classes"
-    elif np.abs(counts.astype(np.float64)).sum() > MAX_IMAGES:
-        yield f"counts are of more than {MAX_IMAGES:,} images"
+    elif np.abs(counts.astype(np.float64)).sum() > _MAX_IMAGES:
+        yield f"counts are of more than {_MAX_IMAGES:,} images"
     elif (counts < 0).any() and not has_noise:
         yield "counts are negative"
 
@@ -206,8 +206,8 @@ def _not_counts(*numbers: object) -> Iterator[str]:
     for number in numbers:
         if not isinstance(number, int) or number < 0:
             yield f"{number!r} is not a number of images"
-        elif number > MAX_IMAGES:
-            yield f"reports more than {MAX_IMAGES:,} images"
+        elif number > _MAX_IMAGES:
+            yield f"reports more than {_MAX_IMAGES:,} images"
 
 
 def _inconsistent(
@@ -291,13 +291,13 @@ def _invalid_request(request: Request, expected: Expected) -> Iterator[str]:
                 yield f"its sums are over {counted(clients, 'client')}"
             if totals is not None and totals.shape != (expected.classes,):
                 yield f"its totals are not one number for each of {expected.classes} classes"
-            elif totals is not None and ((totals < 0).any() or totals.astype(np.float64).sum() > MAX_COUNT):
+            elif totals is not None and ((totals < 0).any() or totals.astype(np.float64).sum() > _MAX_COUNT):
                 yield "its totals are no numbers of images"
         case Adapt(totals=steps, class_prior=prior):
-            if len(steps) > MAX_TOTALS or any(total.ndim != 1 or total.dtype != np.float64 for total in steps):
+            if len(steps) > _MAX_TOTALS or any(total.ndim != 1 or total.dtype != np.float64 for total in steps):
                 yield "its totals are not those of steps of the priors"
-            if any(not np.abs(total).max(initial=0.0) <= MAX_NUMBER for total in steps):  # also when not a number
-                yield f"its totals are not finite, or beyond {MAX_NUMBER:g}"
+            if any(not np.abs(total).max(initial=0.0) <= _MAX_NUMBER for total in steps):  # also when not a number
+                yield f"its totals are not finite, or beyond {_MAX_NUMBER:g}"
             if prior is not None and not _is_class_prior(prior, expected.classes):
                 yield "its class prior is not a positive share for each class"
 
@@ -318,4 +318,4 @@ def _invalid_prompts(prompts: Shared, known: Shared) -> Iterator[str]:
 def _is_class_prior(shares: NDArray[np.float64], classes: int) -> bool:
     if shares.shape != (classes,) or not np.isfinite(shares).all():
         return False
-    return bool(abs(shares.sum() - 1) < 1e-6 and shares.min() >= MIN_SHARE / classes)
+    return bool(abs(shares.sum() - 1) < 1e-6 and shares.min() >= _MIN_SHARE / classes)

@@ -28,7 +28,7 @@ def invalid_sums(
     if not np.isfinite(sums).all():
         return "not all sums are finite"
     for statistic, part, own_part in _parts(step, sums, own, classes, width):
-        if statistic.kind == "logits":  # in the first step, which tells the number of images itself
+        if statistic.kind == "logits":  # in the first step, which has the number of images
             count = float(sums[0] if step[0].kind == "moments" else sums[:classes].sum())
             if np.abs(part).max(initial=0.0) > -LOWEST * count + 1:
                 return "the logits are too large for the images"

@@ -40,8 +40,8 @@ def combine(shares: Mapping[int, bytes], at: int = 0) -> int:
 
 KEY = 32  # bytes of a private key, of a public one, and of everything derived
 KEYS = 3 * KEY
-NONCE, TAG = 12, 16
-SEALED = NONCE + 2 * SHARE + TAG
+NONCE, _TAG = 12, 16
+SEALED = NONCE + SHARE + _TAG
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Session:
     private: bytes  # three private keys: for encrypted shares, pairwise masks and the self mask
     roster: Mapping[str, bytes] = field(default_factory=dict)  # the three public keys of each client
     peers: tuple[str, ...] = ()  # members of the sum; set once, since keys mask only one vector
-    for_priors: bool = False  # a step of the prior estimation: the sum needs all members
+    kind: str = ""  # of the request for the masked reply; set with `peers`
 
     @property
     def transcript(self) -> str:
@@ -69,7 +69,7 @@ class Session:
         plain = json.loads(stored)
         roster = {client: bytes.fromhex(keys) for client, keys in plain["roster"].items()}
         name, private = bytes.fromhex(plain["name"]), bytes.fromhex(plain["private"])
-        return cls(name, private, roster, tuple(plain["peers"]), plain["for_priors"])
+        return cls(name, private, roster, tuple(plain["peers"]), plain["kind"])
 
 
 def transcript(name: bytes, roster: Mapping[str, bytes]) -> str:

@@ -24,7 +24,7 @@ from ..plurals import counted
 
 COUNT_BITS, PROMPT_BITS = 16, 32
 LARGEST_PROMPT = 2.0**15  # of any value in a prompt; typical values are about 1
-COUNTED = 4  # words of examples, loss and batches
+_COUNTED = 4  # words of examples, loss and batches
 Words = NDArray[np.uint64]
 Values = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ class HoldoutSums(NamedTuple):
 
 
 NO_HOLDOUT_SUMS = HoldoutSums()
-HEAD = COUNTED + len(HoldoutSums._fields)  # words before the prompts
+HEAD = _COUNTED + len(HoldoutSums._fields)  # words before the prompts
 
 
 @dataclass(frozen=True)
@@ -110,14 +110,14 @@ def training_words(training: Training, batch: int, clients: int) -> Words:
 def training_sum(total: Words, sent: Shared, clients: tuple[str, ...]) -> TrainingSum:
     """Decode the sum of all clients' words; the prompts get the names and shapes of those sent."""
     values = _values(total, PROMPT_BITS)
-    examples, with_loss, loss, batches = values[:COUNTED]
+    examples, with_loss, loss, batches = values[:_COUNTED]
     if min(examples, with_loss, batches) < 0 or examples != round(examples):
         raise InvalidMaskedUpdate("the sum of the image counts is not a non-negative integer")
     mean = values[HEAD:] / max(examples, 1)
     if np.abs(mean).max(initial=0.0) > LARGEST_PROMPT:
         raise InvalidMaskedUpdate(f"the average of the prompts is beyond {LARGEST_PROMPT:g}")
     mean_loss = float(loss / with_loss) if with_loss else math.nan
-    average, checks = shaped(mean, sent) if examples else None, HoldoutSums(*map(float, values[COUNTED:HEAD]))
+    average, checks = shaped(mean, sent) if examples else None, HoldoutSums(*map(float, values[_COUNTED:HEAD]))
     return TrainingSum(clients, int(with_loss), int(batches), mean_loss, average, checks)
 
 

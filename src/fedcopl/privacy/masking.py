@@ -103,26 +103,26 @@ def own_name(session: Session, roster: Mapping[str, bytes]) -> str:
 def share_keys(
     session: Session, roster: Mapping[str, bytes], needed: int, random: Random = os.urandom
 ) -> tuple[dict[str, bytes], Session]:
-    """Return a share of both secrets for each client, encrypted for that client."""
+    """Return a share of the key of the self mask for each client, encrypted for that client."""
     if session.roster:
         raise CannotReply("ShareKeys request for keys that were already shared")
     updated = replace(session, roster=dict(roster))
     this_client = own_name(session, roster)
-    sealing, *secrets = thirds(session.private)
-    shares = zip(*(split(secret, len(roster), needed, random) for secret in secrets), strict=True)
+    sealing, _, secret = thirds(session.private)
+    shares = split(secret, len(roster), needed, random)
     sealed = {
         other: seal(
             agreed(sealing, thirds(roster[other])[0], "share", updated.transcript, this_client, other),
-            b"".join(two),
+            share,
             random,
         )
-        for other, two in zip(sorted(roster), shares, strict=True)
+        for other, share in zip(sorted(roster), shares, strict=True)
     }
     return sealed, updated
 
 
 def mask(
-    session: Session, numbers: Words, peers: Collection[str], request_digest: str, needed: int
+    session: Session, numbers: Words, peers: Collection[str], request_digest: str, needed: int, kind: str = ""
 ) -> tuple[Words, Session]:
     """Add the self mask and all pairwise masks; each mask depends on `request_digest`."""
     if not session.roster or session.peers:
@@ -136,39 +136,32 @@ def mask(
     masked = numbers + own_mask(thirds(session.private)[2], len(numbers), label)
     for other in peers:
         if other != this_client:
-            masked += pair_mask(session.private, session.roster[other], this_client < other, len(numbers), label)
-    return masked, replace(session, peers=tuple(peers))
+            masked += _pair_mask(session.private, session.roster[other], this_client < other, len(numbers), label)
+    return masked, replace(session, peers=tuple(peers), kind=kind)
 
 
 def own_mask(private: bytes, count: int, label: tuple[str, str]) -> Words:
     return WordStream(derived(private, "own mask", *label))(count)
 
 
-def pair_mask(private: bytes, public: bytes, adds: bool, count: int, label: tuple[str, str]) -> Words:
+def _pair_mask(private: bytes, public: bytes, adds: bool, count: int, label: tuple[str, str]) -> Words:
     """Return the pairwise mask that the owner of the private keys adds for the owner of the public keys."""
     words = WordStream(agreed(thirds(private)[1], thirds(public)[1], "pair mask", *label))(count)
     return words if adds else -words
 
 
-def unmask(
-    session: Session, survivors: Collection[str], dropped: Collection[str], sealed: Mapping[str, bytes], needed: int
-) -> dict[str, bytes]:
-    """Return one share for each client: of the self mask of a survivor, of the pairwise masks of a dropped client.
+def unmask(session: Session, sealed: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return a share of the self mask's key of each member of the sum; one that was tampered with is left out.
 
-    A share that was tampered with is left out. Only one of the two is ever revealed for a client: the caller must
-    discard the session afterwards and never reuse its keys.
+    The caller must discard the session afterwards and never reuse its keys.
     """
-    this_client = own_name(session, session.roster) if session.roster else ""
-    if not session.peers or set(survivors) & set(dropped) or set(survivors) | set(dropped) != set(session.peers):
+    if not session.peers or set(sealed) != set(session.peers):
         raise CannotReply("Unmask request for other clients than those of the masked reply")
-    if this_client not in survivors or len(set(survivors)) < needed:
-        raise CannotReply(f"Unmask request for {counted(len(survivors), 'client')}; at least {needed} are needed")
-    opened = {other: open_shares(session, other, this_client, sealed.get(other, b"")) for other in session.peers}
-    return {other: two[other in survivors] for other, two in opened.items() if two is not None}
-
-
-def open_shares(session: Session, sender: str, receiver: str, sealed: bytes) -> tuple[bytes, bytes] | None:
-    """Decrypt the shares of the pairwise masks and of the self mask that `sender` encrypted for this client."""
-    sealing, sender_key = thirds(session.private)[0], thirds(session.roster[sender])[0]
-    text = unseal(agreed(sealing, sender_key, "share", session.transcript, sender, receiver), sealed)
-    return None if text is None or len(text) != 2 * SHARE else (text[:SHARE], text[SHARE:])
+    receiver, sealing = own_name(session, session.roster), thirds(session.private)[0]
+    shares = {}
+    for sender in session.peers:
+        key = agreed(sealing, thirds(session.roster[sender])[0], "share", session.transcript, sender, receiver)
+        share = unseal(key, sealed[sender])
+        if share is not None and len(share) == SHARE:
+            shares[sender] = share
+    return shares

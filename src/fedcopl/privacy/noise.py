@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..algorithm import BoolArray, FloatArray, IntArray
 
-WordSource = Callable[[int], NDArray[np.uint64]]
+_WordSource = Callable[[int], NDArray[np.uint64]]
 """Returns `count` uniform integers below 2^64."""
 LARGEST = 2.0**45  # standard deviation, in steps of the grid
 SLACK = 2.0**-40  # relative tolerance of a norm for rounding errors
@@ -33,13 +33,13 @@ def on_grid(values: FloatArray, bits: int) -> IntArray:
     return np.trunc(np.ldexp(values, bits)).astype(np.int64)
 
 
-def noised(values: FloatArray, norm: float, sigma: float, bits: int, words: WordSource) -> FloatArray:
+def noised(values: FloatArray, norm: float, sigma: float, bits: int, words: _WordSource) -> FloatArray:
     """Clip, round to the grid and add noise of standard deviation sigma; sums of the results are exact in float64."""
     steps = on_grid(clip(values, norm), bits) + discrete_gaussian(np.ldexp(sigma, bits), values.size, words)
     return np.ldexp(steps.astype(np.float64), -bits)
 
 
-def discrete_gaussian(sigma: float, count: int, words: WordSource) -> IntArray:
+def discrete_gaussian(sigma: float, count: int, words: _WordSource) -> IntArray:
     """Sample independent integers x with probability proportional to exp(-x^2 / (2 sigma^2))."""
     if not 0 < sigma <= LARGEST:
         raise ValueError(f"a standard deviation of {sigma:g} steps is not between 0 and {LARGEST:g}")
@@ -51,7 +51,7 @@ def discrete_gaussian(sigma: float, count: int, words: WordSource) -> IntArray:
     return np.concatenate(samples) if samples else np.zeros(0, np.int64)
 
 
-def _accepted(sigma: float, tries: int, words: WordSource) -> IntArray:
+def _accepted(sigma: float, tries: int, words: _WordSource) -> IntArray:
     """Sample a discrete Laplace of nearly the same width and keep the accepted values (rejection sampling)."""
     width = int(sigma) + 1
     laplace = _discrete_laplace(width, tries, words)
@@ -60,7 +60,7 @@ def _accepted(sigma: float, tries: int, words: WordSource) -> IntArray:
     return laplace[kept]
 
 
-def _discrete_laplace(width: int, tries: int, words: WordSource) -> IntArray:
+def _discrete_laplace(width: int, tries: int, words: _WordSource) -> IntArray:
     """Sample at most `tries` integers x with probability proportional to exp(-|x| / width)."""
     low = _below(width, tries, words)
     low = low[_uniform(len(low), words) < np.exp(-low / width)]
@@ -72,7 +72,7 @@ def _discrete_laplace(width: int, tries: int, words: WordSource) -> IntArray:
     return signed[kept]
 
 
-def _below(limit: int, tries: int, words: WordSource) -> IntArray:
+def _below(limit: int, tries: int, words: _WordSource) -> IntArray:
     """Sample at most `tries` uniform integers from 0 to limit - 1; values that would cause modulo bias are rejected."""
     drawn = words(tries)
     whole = 2**64 // limit * limit
@@ -80,6 +80,6 @@ def _below(limit: int, tries: int, words: WordSource) -> IntArray:
     return (fair % np.uint64(limit)).astype(np.int64)
 
 
-def _uniform(count: int, words: WordSource) -> FloatArray:
+def _uniform(count: int, words: _WordSource) -> FloatArray:
     """Sample uniform numbers in [0, 1), in steps of 2^-53."""
     return np.ldexp((words(count) >> np.uint64(11)).astype(np.float64), -53)

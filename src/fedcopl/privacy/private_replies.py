@@ -47,10 +47,10 @@ from .masked_layout import (
 )
 from .noise import noised
 
-SummedRequest = Adapt | Estimate | Train
+_SummedRequest = Adapt | Estimate | Train
 """A request whose replies are summed over the clients."""
-SHORTEST_SECRET = 16  # bytes
-FEWEST_STEPS = 8  # of the grid in a standard deviation: from about 2 on, parts of the noise add up as one would
+_SHORTEST_SECRET = 16  # bytes
+_FEWEST_STEPS = 8  # of the grid in a standard deviation: from about 2 on, parts of the noise add up as one would
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class NoisyQueries:
 
 @dataclass(frozen=True)
 class Secrets:
-    """A client's private state: keys, sent noisy replies and pinned totals. It is never sent."""
+    """A client's private state: keys, sent noisy replies, pinned members and totals. It is never sent."""
 
     session: Session | None = None  # the secure aggregation that is under way
     spent: tuple[bytes, ...] = ()  # digests of the keys of finished sums, which must not be used again
@@ -82,7 +82,9 @@ class Secrets:
     noisy_replies: Mapping[str, NoisyQueries] = field(
         default_factory=dict
     )  # by kind of request, if the client adds all of the noise
-    prior_members: tuple[str, ...] = ()  # of the first unmasked sum for the priors: the others have the same
+    members: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # by kind of request, of its first unmasked sum: all later ones have the same
     prior_totals: tuple[bytes, ...] = ()  # digests of the totals of the priors' steps: a restart must repeat them
 
 
@@ -105,7 +107,7 @@ class PrivateReplies:
         before = secrets.history or sha256(self.config.to_toml().encode()).hexdigest()
         return replace(secrets, history=sha256(f"{before} {digest(request)}".encode()).hexdigest())
 
-    def _refuse_more(self, request: SummedRequest, secrets: Secrets) -> None:
+    def _refuse_more(self, request: _SummedRequest, secrets: Secrets) -> None:
         """Raise CannotReply where one more reply would reveal more than the accountant of the run counts."""
         config, kind, number = self.config, kind_of(request), request.round + 1
         if request.round >= config.rounds:
@@ -122,7 +124,7 @@ class PrivateReplies:
     def counts(self, counts: NDArray[np.int64], request: Estimate, secrets: Secrets) -> tuple[Estimated, Secrets]:
         """Return the class counts u_k with noise or masks."""
         privacy, values = self.config.privacy, counts.astype(np.float64)
-        repeated = repeated_reply(request, secrets)
+        repeated = _repeated_reply(request, secrets)
         if repeated is not None:
             return Estimated(np.frombuffer(repeated, np.int64)), secrets
         if privacy.noise_multiplier:
@@ -135,7 +137,7 @@ class PrivateReplies:
 
     def adaptation(self, sums: Values, request: Adapt, secrets: Secrets) -> tuple[Adapted, Secrets]:
         """Return the sums for the priors with noise or masks; with noise, only the logit bias is estimated."""
-        privacy, repeated = self.config.privacy, repeated_reply(request, secrets)
+        privacy, repeated = self.config.privacy, _repeated_reply(request, secrets)
         if repeated is not None:
             return Adapted(np.frombuffer(repeated, np.float64)), secrets
         values = (
@@ -148,13 +150,10 @@ class PrivateReplies:
         return Adapted(None, masked), secrets
 
     def _pin_totals(self, request: Adapt, secrets: Secrets) -> Secrets:
-        """Pin the members of a secure prior estimation and, without noise, the totals of its first run.
+        """Pin, without noise, the totals of the first prior estimation: a restarted server gets the same ones again.
 
-        The difference of two sums over different members, or of two estimations with other totals, would reveal what
-        one sum hides. With the same members the totals of a restarted server are the same.
+        Each estimation with other totals would reveal more sums.
         """
-        if secrets.prior_members and set(request.peers) != set(secrets.prior_members):
-            raise CannotReply("the members of the secure aggregation changed since the first sum for the priors")
         if self.config.privacy.noise_multiplier:
             return secrets
         first, pinned = request.step - len(request.totals), list(secrets.prior_totals)
@@ -167,7 +166,7 @@ class PrivateReplies:
 
     def training(self, training: Training, request: Train, secrets: Secrets) -> tuple[Trained, Secrets]:
         """Return the trained prompts with noise or masks."""
-        repeated = repeated_reply(request, secrets)
+        repeated = _repeated_reply(request, secrets)
         if repeated is not None:
             values = np.frombuffer(repeated, np.float32).astype(np.float64)
             return Trained(shaped(values, request.shared), 1, math.nan), secrets
@@ -185,7 +184,7 @@ class PrivateReplies:
         masked, secrets = self._masked(request, secrets, lambda clients: training_words(disclosed, batch, clients))
         return Trained({}, 0, math.nan, masked), secrets
 
-    def _keep_noisy(self, request: SummedRequest, values: bytes, secrets: Secrets) -> Secrets:
+    def _keep_noisy(self, request: _SummedRequest, values: bytes, secrets: Secrets) -> Secrets:
         """Keep a reply with noise, to be repeated; under secure aggregation it has other masks each time."""
         if not self.config.privacy.noise_multiplier:
             return secrets
@@ -205,14 +204,14 @@ class PrivateReplies:
         }  # float32 would round the noise
         return Training(shaped(on_grid + moved, wide), 1, math.nan)
 
-    def _noised(self, values: Values, clip: float, bits: int, request: SummedRequest, secrets: Secrets) -> Values:
+    def _noised(self, values: Values, clip: float, bits: int, request: _SummedRequest, secrets: Secrets) -> Values:
         """Clip values and add noise; in a secure aggregation each client adds its part of the noise."""
         from .masking import WordStream, derived  # brings cryptography, which is an extra
 
-        if len(self.secret) < SHORTEST_SECRET:
+        if len(self.secret) < _SHORTEST_SECRET:
             raise CannotReply("noise is on, but this client has no secret to draw it from")
         sigma = self.config.privacy.noise_multiplier * clip / math.sqrt(max(len(request.peers), 1))
-        if math.ldexp(sigma, bits) < FEWEST_STEPS:
+        if math.ldexp(sigma, bits) < _FEWEST_STEPS:
             raise CannotReply(
                 "the noise is too small to be split over the clients: set a larger privacy.noise_multiplier or clip"
             )
@@ -223,18 +222,22 @@ class PrivateReplies:
         """Label of the noise stream; equal noise in two sums would reveal in their difference who dropped out."""
         return "" if self.repeatable or secrets.session is None else secrets.session.name.hex()
 
-    def _masked(self, request: SummedRequest, secrets: Secrets, words: Callable[[int], Words]) -> tuple[Words, Secrets]:
+    def _masked(
+        self, request: _SummedRequest, secrets: Secrets, words: Callable[[int], Words]
+    ) -> tuple[Words, Secrets]:
         from .masking import mask
 
         if secrets.session is None or not request.peers:
             raise CannotReply("request for a reply without masks, but privacy.secure_aggregation is on")
-        enough = self._enough(secrets.session)
-        masked, session = mask(secrets.session, words(len(request.peers)), request.peers, digest(request), enough)
-        return masked, replace(secrets, session=replace(session, for_priors=isinstance(request, Adapt)))
-
-    def _enough(self, session: Session) -> int:
-        privacy = self.config.privacy
-        return max(needed(len(session.roster), privacy.threshold), privacy.min_sites)
+        kind, privacy = type(request).__name__, self.config.privacy
+        if set(request.peers) != set(secrets.members.get(kind, request.peers)):
+            raise CannotReply(
+                f"the members of the secure aggregation changed since the first {kind} request of this run"
+            )
+        enough = max(needed(len(secrets.session.roster), privacy.threshold), privacy.min_sites)
+        numbers = words(len(request.peers))
+        masked, session = mask(secrets.session, numbers, request.peers, digest(request), enough, kind)
+        return masked, replace(secrets, session=session)
 
     def keys(self, request: KeyRequest, secrets: Secrets) -> tuple[Reply, Secrets]:
         """Reply to the key requests of secure aggregation: new keys, secret shares, shares for unmasking."""
@@ -271,11 +274,8 @@ class PrivateReplies:
         spent = spending(session)
         if spent in secrets.spent:
             raise CannotReply("second Unmask request for the same secure aggregation")
-        if session.for_priors and request.dropped:
-            raise CannotReply("Unmask request for a sum of the priors that lacks a member")
-        shares = unmask(session, request.survivors, request.dropped, request.sealed, self._enough(session))
-        members = session.peers if session.for_priors else secrets.prior_members
-        return Unmasked(shares), replace(secrets, session=None, spent=(*secrets.spent, spent), prior_members=members)
+        shares, members = unmask(session, request.sealed), {**secrets.members, session.kind: session.peers}
+        return Unmasked(shares), replace(secrets, session=None, spent=(*secrets.spent, spent), members=members)
 
     def _session(self, request: ShareKeys | Unmask, secrets: Secrets) -> Session:
         if secrets.session is None or secrets.session.name != request.session:
@@ -283,12 +283,12 @@ class PrivateReplies:
         return secrets.session
 
 
-def kind_of(request: SummedRequest) -> str:
+def kind_of(request: _SummedRequest) -> str:
     """Return the kind of a request, of which there is one reply a round with noise: each step of the priors is one."""
     return f"Adapt {request.step}" if isinstance(request, Adapt) else type(request).__name__
 
 
-def repeated_reply(request: SummedRequest, secrets: Secrets) -> bytes | None:
+def _repeated_reply(request: _SummedRequest, secrets: Secrets) -> bytes | None:
     """Return the reply with noise that was sent to an equal request, or None."""
     before = secrets.noisy_replies.get(kind_of(request))
     return before.values if before and before.request_digest == digest(request) else None

@@ -50,7 +50,6 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     about = {name: getattr(server, name) for name in _PLAIN_FIELDS} | {
         "again": duplicates,
         "uploads": tuple(server.uploads),
-        "left_out": dict(server.left_out),
         "reported": {client: asdict(counts) for client, counts in server.reported.items()},
         "prior_steps": len(server.prior_totals),
         "clients": tuple(clients),
@@ -86,7 +85,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
         with safe_open(path, framework="numpy") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             return _checkpoint(tensors, json.loads(file.metadata()["about"]))
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+    except (SafetensorError, OSError, LookupError, ValueError, TypeError) as error:
         raise RunFolderError(f"{path}: is damaged, so the run cannot be resumed: {error}") from error
 
 
@@ -99,7 +98,6 @@ def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
         **plain,
         shared=below(tensors, "server/"),
         uploads=_by_client(tensors, "upload/", about["uploads"]),
-        left_out=about["left_out"],
         prior_model=PosteriorModel.from_arrays(model) if model else None,
         prior_totals=tuple(tensors[f"prior_totals/{step}"] for step in range(about["prior_steps"])),
         good=below(tensors, "good/") or None,

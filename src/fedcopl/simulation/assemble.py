@@ -165,7 +165,7 @@ def assemble(
         DataError: The images cannot be used.
     """
     method = choose_method(config)
-    refuse_privacy(config, method.neighbours())
+    refuse_privacy(config, method.neighbours(), method.everyone_first)
     if method.pools and config.is_private:
         raise ConfigError(
             f"method={config.method}: all images are in one place, so the settings of privacy have no effect"

@@ -67,7 +67,8 @@ class PreparedServer:
         model = plan.config.model.model_copy(update={"template": template})
         config = with_reference(settled(plan.config.model_copy(update={"model": model})), earlier)
         require_accounting(config)
-        refuse_privacy(config, choose_method(config).neighbours())
+        method = choose_method(config)
+        refuse_privacy(config, method.neighbours(), method.everyone_first)
         prior = known_class_prior(config, classes)
         with RunFolder(plan.out) as folder:
             if folder.open(config, resume=plan.resume) is None:

@@ -270,7 +270,12 @@ def vouched(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
 def members_pinned(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
     """Pin the members of the first class feature sums, before their masks are removed."""
     session = before.secrets.session
-    if isinstance(request.request, Unmask) and session and session.for_priors and sends_features(request.client.config):
+    if (
+        isinstance(request.request, Unmask)
+        and session
+        and session.kind == Adapt.__name__
+        and sends_features(request.client.config)
+    ):
         request.peers.pin_members(session.peers)
     return reply
 

@@ -49,7 +49,6 @@ from ...labelers import choose_labeler
 from ...messages import Adapt, Estimate, Evaluated, Reply, Request, Train, digest
 from ...plurals import counted
 from ...privacy.accountant import epsilon_of
-from ...privacy.mask_session import needed
 from ...privacy.private_replies import Secrets
 from ..message_format import Packed, pack, unpack
 from ..terms import Refused
@@ -238,10 +237,10 @@ class SiteLedger:
 
 
 def release_of(run: str, request: Request, config: RunConfig, session: str) -> tuple[str, float] | None:
-    """Return the name of a reply with noise, and its least noise multiplier; None: the reply has no private content.
+    """Return the name of a reply with noise, and its noise multiplier; None: the reply has no private content.
 
-    In a secure aggregation, named by `session`, every site adds its share of the noise, and sites may drop out with
-    theirs: counted is the noise that is left if as many drop out as the aggregation tolerates.
+    In a secure aggregation, named by `session`, every site adds its share of the noise; a sum that lacks a site cannot
+    be unmasked.
     """
     privacy = config.privacy
     if not privacy.noise_multiplier or not isinstance(request, Adapt | Estimate | Train):
@@ -250,7 +249,4 @@ def release_of(run: str, request: Request, config: RunConfig, session: str) -> t
         return None
     if isinstance(request, Estimate) and not choose_labeler(config).cooperative:
         return None
-    peers = len(request.peers)
-    remaining = max(needed(peers, privacy.threshold), privacy.min_sites) if peers else 1
-    share = min(remaining / max(peers, 1), 1.0)
-    return f"{run} {digest(request)} {session}".strip(), privacy.noise_multiplier * math.sqrt(share)
+    return f"{run} {digest(request)} {session}".strip(), privacy.noise_multiplier
