@@ -8,7 +8,11 @@ from fedcopl.config import RunConfig, as_published
 from fedcopl.errors import DataError, ModelError
 from fedcopl.run.record import Outcome
 from fedcopl.simulation.simulate import simulate
+from fedcopl_experiments.grid_plan import missing
+from fedcopl_experiments.grid_runner import run_grid
+from fedcopl_experiments.run_key import run_key
 from fedcopl_experiments.stored_features import load_features, with_unit_texts
+from grid_tools import RecordingWatcher, store_of
 
 CLASSES, WIDTH, SCALE = 3, 6, 20.0
 
@@ -29,12 +33,15 @@ def write(path, text_length=0.25, **changes):
     return arrays
 
 
+def config_of(path, method):
+    settings = {"method": method, "rounds": 1, "train": {"epochs": 1}, "priors": as_published()["priors"]}
+    settings |= {"data": {"source": "features", "path": str(path), "clients": 2}, "model": {"backbone": str(path)}}
+    return RunConfig.from_mapping(settings, "test")
+
+
 def run(path, folder, method) -> Outcome:
-    settings = {"method": method, "rounds": 1, "train": {"epochs": 1}, "data": {"source": "features", "clients": 2}}
-    settings |= {"model": {"backbone": str(path)}} | {"priors": as_published()["priors"]}
     dataset, clip = load_features(path)
-    config = RunConfig.from_mapping(settings, "test")
-    return simulate(config, folder, dataset=dataset, clip=clip, workers=1)
+    return simulate(config_of(path, method), folder, dataset=dataset, clip=clip, workers=1)
 
 
 def test_texts_get_length_one_and_logits_stay():
@@ -110,3 +117,21 @@ def test_unusable_files_are_one_line(tmp_path):
     write(tmp_path / "long.npz", text_length=2.0)
     with pytest.raises(DataError, match="at most length 1"):
         load_features(tmp_path / "long.npz")
+
+
+@pytest.mark.slow
+def test_a_grid_runs_on_stored_features(tmp_path):
+    write(tmp_path / "some.npz")
+    config, watcher = config_of(tmp_path / "some.npz", "bca"), RecordingWatcher()
+    outcome = run_grid([config], tmp_path / "grid", watcher=watcher)
+    assert outcome.done == (run_key(config),), outcome.failed
+    alone = run(tmp_path / "some.npz", tmp_path / "alone", "bca")
+    stored = store_of(tmp_path / "grid").find(run_key(config)).outcome
+    assert stored.final.clients == alone.final.clients != alone.zero_shot.clients
+
+
+def test_a_plan_names_missing_features_and_needs_no_model(tmp_path):
+    write(tmp_path / "some.npz")
+    assert list(missing([config_of(tmp_path / "some.npz", "bca")])) == []
+    [line] = missing([config_of(tmp_path / "other.npz", "bca")])
+    assert line.startswith(f"data: {tmp_path / 'other.npz'}: cannot be read as features")
