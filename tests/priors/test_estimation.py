@@ -99,7 +99,7 @@ def test_class_sums_of_fewer_images_are_withheld(minimum):
     log_probs = np.log(np.array([[0.98, 0.01, 0.01]] * 6 + [[0.01, 0.98, 0.01]]))
     features = np.eye(3)[[0] * 6 + [1]]
     sums, kept = ClientScores(log_probs).compute(
-        Statistic("class_sums", (no_priors(3),), first=4), lambda: features, minimum
+        Statistic("class_sums", (no_priors(3),), number=4), lambda: features, minimum
     )
     # Effectively class 0 has six images, class 1 one, class 2 less than one.
     assert [bool(count) for count in sums[0, :, 0]] == {0: [True] * 3, 2: [True, False, False]}.get(

@@ -121,7 +121,7 @@ def test_a_mean_is_remembered_without_the_image_itself():
     model = PosteriorModel(EVEN, np.zeros(2), 1.0, 1.0, Prototypes(np.full(2, 3.0), np.zeros((2, 1)), np.eye(1), 4))
     scores = ClientScores(np.log([EVEN, EVEN]))
     features = np.array([[1.0], [-1.0]])
-    _, scores = scores.compute(Statistic("class_sums", (no_priors(2),), first=4), lambda: features)
+    _, scores = scores.compute(Statistic("class_sums", (no_priors(2),), number=4), lambda: features)
     scores = scores.with_prototypes(model.prototypes, lambda: features)
     expected = 1.2**2 * 2.5 / 3.5 + math.log(1 + 1 / 2.5)
     assert scores.own_distances(model.prototypes) == pytest.approx(np.full((2, 2), expected))

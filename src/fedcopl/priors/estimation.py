@@ -164,28 +164,32 @@ def _estimate(settings: Settings, text: FloatArray | None) -> Steps:
     clear = CLEAR_PRIOR if explained else CLEAR
     model = yield from _choose_parts(models, clear, images, mean, square, settings.prototypes, text)
     if settings.prototypes:
-        model = yield from _fit_prototypes(model, known is None, len(models), images, mean, square)
+        # A uniform class prior stays: the evidence for another one was too small.
+        estimate_prior = known is None and bool(np.ptp(model.class_prior) > TINY)
+        model = yield from _fit_prototypes(model, estimate_prior, len(models), images, mean, square)
     model = yield from _choose_scale(model, images)
     return model if settings.label_shift else replace(model, strength=math.inf)
 
 
 def _fit_prototypes(
-    model: PosteriorModel, is_unknown: bool, first: int, images: float, mean: FloatArray, square: FloatArray
+    model: PosteriorModel, estimate_prior: bool, number: int, images: float, mean: FloatArray, square: FloatArray
 ) -> Generator[Step, list[FloatArray], PosteriorModel]:
-    """Fit class means, logit bias and, unless it is uniform or known, the common class prior by EM."""
-    is_free = is_unknown and bool(np.ptp(model.class_prior) > TINY)
-    for number in range(first, first + EM_STEPS):
-        [sums] = yield (Statistic("class_sums", (model,), first=number),)
-        if is_free:
+    """Fit class means and the logit bias by EM, and with `estimate_prior` also the common class prior.
+
+    The prototypes are numbered from `number` on, so that clients can tell those of different steps apart.
+    """
+    for step in range(EM_STEPS):
+        [sums] = yield (Statistic("class_sums", (model,), number=number + step),)
+        if estimate_prior:
             model = replace(model, class_prior=_floored(sums[0][:, 0] / images))
-        model = replace(model, prototypes=make_prototypes(sums[0], images, mean, square, number, None))
+        model = replace(model, prototypes=make_prototypes(sums[0], images, mean, square, number + step, None))
         [sums] = yield (Statistic("predicted", (model,)),)
         model = model.rebalanced(sums[0])
     return model
 
 
 def _estimate_bias(settings: Settings) -> Steps:
-    """The logit bias alone, each step of which is paid for with noise; clients decide about their prior themselves."""
+    """Estimate the logit bias alone, because each step needs noise; clients decide about their own class priors."""
     prior = uniform(settings.classes) if settings.class_prior is None else settings.class_prior
     model = PosteriorModel(prior, np.zeros(settings.classes))
     for _ in range(settings.noisy_steps):

@@ -31,7 +31,7 @@ class Statistic(NamedTuple):
     kind: Kind
     models: tuple[PosteriorModel, ...] = ()
     shares: FloatArray | None = None  # mean posteriors: (J, 2, C) for agreement, (J, C) for evidence
-    first: int = 0  # for class_sums: the number of the prototypes to be made of the first model's sums
+    number: int = 0  # for class_sums: of the prototypes that are made from the first model's sums
 
     def shape(self, classes: int, width: int) -> tuple[int, ...]:
         """Return the shape of the sum."""
@@ -151,7 +151,7 @@ class ClientScores:
     ) -> tuple[FloatArray, "ClientScores"]:
         scores, f = self._with_distances(statistic.models, features), features()
         contributions, sums = {}, []
-        for number, model in enumerate(statistic.models, start=statistic.first):
+        for number, model in enumerate(statistic.models, start=statistic.number):
             q = withhold_small(scores.log_posteriors(model, scores.class_prior(model)), min_images)
             contributions[number] = weight * q
             sums.append(np.concatenate([q.sum(axis=0)[:, None], q.T @ f], axis=1))
@@ -175,9 +175,9 @@ class ClientScores:
 def withhold_small(log_posteriors: FloatArray, min_images: int) -> FloatArray:
     """Return the posteriors, (n, C), with 0 for each class whose sum is below `min_images`.
 
-    A posterior is at most 1, so no image has more than 1 / min_images of the weight in a sum that is kept. The withheld
-    sums together are the sum over all images minus the kept ones: if they are of fewer than `min_images` too, the
-    posteriors are normalised over the kept classes, and the difference is 0.
+    A posterior is at most 1, so no image has more than 1 / min_images of the weight in a sum that is kept. The server
+    can compute the total of the withheld sums, as the sum over all images minus the kept sums. If that total is below
+    `min_images` too, the posteriors are normalised over the kept classes, so that the total is 0.
     """
     q: FloatArray = np.exp(log_posteriors)
     sums = q.sum(axis=0)
