@@ -102,7 +102,9 @@ def labelling(
             (100 * features @ weights.T).softmax(-1)
 
     def cut() -> np.ndarray:
-        return np.stack(list(in_order(lambda number: ours.preprocess.cut(Image.open(paths[number])), len(paths))))
+        return np.stack(
+            list(in_order(lambda number: ours.preprocess.resize_and_crop(Image.open(paths[number])), len(paths)))
+        )
 
     def label(pixels: np.ndarray) -> None:
         images = ClientImages(TokenStore.of(ours, pixels, memory=0), np.arange(len(pixels)))

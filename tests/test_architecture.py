@@ -89,10 +89,10 @@ def test_every_package_is_named_in_the_page():
 
 
 # Size budget: raising a number is a decision that the commit message explains; lower it whenever the code shrinks.
-MAX_LINES = 34_042
-MAX_FILES = 227
-MAX_PUBLIC_NAMES = 988  # functions and classes at the top level of modules
-MAX_PUBLIC_CONSTANTS = 369
+MAX_LINES = 32_726
+MAX_FILES = 198
+MAX_PUBLIC_NAMES = 800  # functions and classes at the top level of modules
+MAX_PUBLIC_CONSTANTS = 194
 MAX_LABEL_DEPTH = 10  # frames of this package from `simulate` to the selection of an image's pseudo label
 MAX_STEP_DEPTH = 13  # and to a step of SGD
 

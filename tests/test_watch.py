@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from fedcopl.algorithm.accuracy_from_sample import AccuracyEstimate
 from fedcopl.local_page.access import Keys
 from fedcopl.report.label_free import write_review
-from fedcopl.watch import SILENT_ROUNDS, SILENT_SECONDS, LivePage, runs_folder
+from fedcopl.watch import _SILENT_ROUNDS, _SILENT_SECONDS, LivePage, _runs_folder
 from report.sample_results import sample_results, so_far, write_run
 
 KEYS = Keys("secret-token", 8000)
@@ -115,7 +115,7 @@ def test_a_server_that_stopped_says_why(folder):
     assert "Stopped early: round 3, step Unmask: &lt;b&gt;clinic&lt;/b&gt; refused." in text_of(browser_of(folder))
 
 
-@pytest.mark.parametrize(("each", "longest"), [(1.0, SILENT_SECONDS), (100.0, SILENT_ROUNDS * 100.0)])
+@pytest.mark.parametrize(("each", "longest"), [(1.0, _SILENT_SECONDS), (100.0, _SILENT_ROUNDS * 100.0)])
 def test_silence_is_measured_against_the_usual_round(folder, monkeypatch, each, longest):
     rounds = so_far(sample_results(rounds=4), 2)["rounds"]
     go_on(folder, 2, rounds=[record | {"seconds": each * (n + 1)} for n, record in enumerate(rounds)])
@@ -153,12 +153,12 @@ def test_several_runs_are_compared_and_new_ones_appear(tmp_path):
 def test_the_folder_of_a_server_or_a_site_shows_its_runs(tmp_path):
     home, runs = tmp_path / "federation", tmp_path / "runs"
     home.mkdir()
-    assert runs_folder(home) == home
+    assert _runs_folder(home) == home
     working = {"role": "server", "out": str(runs / "a"), "pid": 1, "running": False, "since": 0.0}
     (home / "working.json").write_text(json.dumps(working))
-    assert runs_folder(home) == runs
+    assert _runs_folder(home) == runs
     (home / "working.json").write_text(json.dumps({**working, "role": "site", "out": None}))
-    assert runs_folder(home) == home / "runs"
+    assert _runs_folder(home) == home / "runs"
 
 
 def test_it_only_reads(folder):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .classifier.loading import FinishedRun, OwnImages
+from .classifier.loading import FinishedRun, TrainingImages
 from .classifier.predict import Classifier
 from .config import RunConfig, override
 from .data.catalog import read_by_settings
@@ -74,9 +74,9 @@ class Result(Mapping[str, Classifier]):
         return FinishedRun(self.folder)
 
     @cached_property
-    def _own_images(self) -> OwnImages | None:
+    def _training_images(self) -> TrainingImages | None:
         try:
-            return OwnImages(self._run, self._dataset)
+            return TrainingImages(self._run, self._dataset)
         except FedCoPLError:  # the images are gone: classifiers then have no threshold
             return None
 
@@ -85,7 +85,7 @@ class Result(Mapping[str, Classifier]):
         if site not in self._run.clients:
             raise KeyError(site)
         if site not in self._classifiers:
-            source = self._own_images or self._run
+            source = self._training_images or self._run
             self._classifiers[site] = source.classifier(site)
         return self._classifiers[site]
 

@@ -29,7 +29,7 @@ class Section(BaseModel):
     @field_validator("*")
     @classmethod
     def _no_control_characters(cls, value: Any) -> Any:
-        if isinstance(value, str) and has_control_characters(value):  # it is printed, and files with it are refused
+        if isinstance(value, str) and has_control_characters(value):  # printing it could send terminal codes
             raise ValueError("has a control character")
         return value
 
@@ -257,7 +257,6 @@ class RunConfig(Section):
         """Validate settings.
 
         Args:
-            settings: By section.
             origin: Where they come from, for the error message.
             typed: Full names of settings that come from the command line.
 

@@ -18,16 +18,8 @@ from rich.progress import (
 from .config import RunConfig
 from .messages import Request
 from .plurals import counted
-from .run.progress_reporter import ProgressReporter, SilentReporter
+from .run.progress_reporter import STEPS, ProgressReporter, SilentReporter
 from .run.record import RoundRecord
-
-_STEPS = {
-    "Adapt": "estimating priors",
-    "Estimate": "labelling",
-    "Select": "selecting",
-    "Train": "training",
-    "Evaluate": "evaluating",
-}
 
 _COLUMNS = (
     SpinnerColumn(),
@@ -43,7 +35,6 @@ def watch(rounds: int, progress: bool | ProgressReporter = True) -> Iterator[Pro
     """Report progress: a bar on a terminal and in a notebook with widgets, plain lines anywhere else.
 
     Args:
-        rounds: The number of rounds.
         progress: False: report nothing; a reporter: use that one instead.
     """
     console = Console(stderr=True)
@@ -142,7 +133,7 @@ class _BarReporter:
         self._progress.reset(self._all, description=title, completed=done, total=config.rounds)
 
     def answered(self, client: str, request: Request) -> None:
-        name = _STEPS.get(type(request).__name__, "exchanging keys")
+        name = STEPS.get(type(request).__name__.lower(), "exchanging keys")
         if name != self._name:
             self._name = name
             self._progress.reset(self._step, total=self._clients, description=name, visible=True)
@@ -168,7 +159,7 @@ def in_time(seconds: float) -> str:
 
 def _training_rounds(config: RunConfig) -> int:
     """Return the number of rounds; 0 if nothing is trained and the images are labelled once."""
-    from .methods import choose_method  # brings torch, which is there once a run begins
+    from .methods import choose_method  # imports torch, which only a run needs
 
     return config.rounds if choose_method(config).trains else 0
 

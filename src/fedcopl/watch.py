@@ -22,12 +22,12 @@ from .report.comparison import ComparedRun, render_comparison
 from .report.curves import seconds_by_round
 from .report.numbers import duration
 from .report.run_page import LiveStatus, render_folder, template
-from .run.folder import ENDED, EXAMPLES, PROGRESS, RESULTS, ROUNDS, SETTINGS, NothingYet, find_runs, read_so_far
+from .run.folder import ENDED, EXAMPLES, PROGRESS, RESULTS, ROUNDS, SETTINGS, NoFinishedRound, find_runs, read_so_far
 from .run.record import Outcome
 
 _FILES = (SETTINGS, PROGRESS, RESULTS, EXAMPLES, ENDED, "review")
-SILENT_SECONDS = 60.0  # seconds without a new round before the page reports silence,
-SILENT_ROUNDS = 4  # or this many times the median round
+_SILENT_SECONDS = 60.0  # seconds without a new round before the page reports silence,
+_SILENT_ROUNDS = 4  # or this many times the median round
 _MISSING = 5  # missing clients that the status names
 _POLICY = (
     "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
@@ -49,17 +49,17 @@ class LivePage:
 
     def show(self, request: Request) -> Response:
         """Return the whole page; 204 without content for a page that already shows this version."""
-        self._refresh()
+        self._render_if_changed()
         if request.query_params.get("seen") == self._version:
             return Response(status_code=204)
         return HTMLResponse(self._page)
 
-    def _refresh(self) -> None:
+    def _render_if_changed(self) -> None:
         try:
-            folders = find_runs(runs_folder(self._folder))
+            folders = find_runs(_runs_folder(self._folder))
             self._shown = _read(folders)
             state, text = _status(self._shown[0]) if len(self._shown) == 1 else _overall_status(self._shown)
-        except NothingYet:
+        except NoFinishedRound:
             folders, self._shown = [self._folder], []
             state, text = _interrupted(self._folder) or ("waiting", "Waiting for the first round to end.")
         except RunFolderError as error:
@@ -84,7 +84,7 @@ class LivePage:
         return page.encode("utf-8", "backslashreplace").decode("utf-8")  # invalid bytes of file names cannot be sent
 
 
-def runs_folder(folder: Path) -> Path:
+def _runs_folder(folder: Path) -> Path:
     """Return the folder itself, or that of the runs if a server or a site works in it."""
     with suppress(FederationError):
         about = process_of(folder).about
@@ -93,13 +93,13 @@ def runs_folder(folder: Path) -> Path:
 
 
 def _read(folders: list[Path]) -> list[ComparedRun]:
-    """Return all runs with a finished round, the last changed at the end; NothingYet if there is none."""
+    """Return all runs with a finished round, the last changed at the end; NoFinishedRound if there is none."""
     runs = []
     for folder in folders:
-        with suppress(NothingYet):
+        with suppress(NoFinishedRound):
             runs.append(ComparedRun(folder, read_so_far(folder)))
     if not runs:
-        raise NothingYet("no run has a finished round")
+        raise NoFinishedRound("no run has a finished round")
     return sorted(runs, key=lambda run: _changed(run.folder))
 
 
@@ -115,7 +115,7 @@ def _status(run: ComparedRun) -> tuple[str, str]:
     changed = _changed(run.folder)
     usual = statistics.median(seconds_by_round(run.outcome).values())
     at = time.strftime("%H:%M:%S", time.localtime(changed))
-    if time.time() - changed > max(SILENT_SECONDS, SILENT_ROUNDS * usual):
+    if time.time() - changed > max(_SILENT_SECONDS, _SILENT_ROUNDS * usual):
         return (
             "silent",
             f"Round {done} of {planned} ended at {at}; no news since then. Check that the run is still alive.",

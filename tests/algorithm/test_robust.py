@@ -8,16 +8,16 @@ from hypothesis.extra.numpy import arrays
 
 from fedcopl.algorithm.aggregate import weighted_mean
 from fedcopl.algorithm.robust import (
-    FURTHEST,
+    _FURTHEST,
+    _nearest_to_others,
+    _trim_count,
     bounded_counts,
     bounded_evidence,
     bounded_weights,
     clip_update,
     impossible_responses,
-    nearest_to_others,
     robust_mean,
     swapped_classes,
-    trim_count,
     trimmed_total,
     update_excess,
 )
@@ -98,11 +98,11 @@ def test_one_liar_cannot_leave_the_range_of_the_honest(rule, data, sites):
 
 @given(st.integers(3, 30))
 def test_trimming_leaves_somebody(sites):
-    assert sites - 2 * trim_count(sites) >= 1
+    assert sites - 2 * _trim_count(sites) >= 1
 
 
 def test_krum_takes_one_of_the_two_that_agree():
-    assert nearest_to_others([np.array([0.0]), np.array([10.0]), np.array([11.0])]) == 1
+    assert _nearest_to_others([np.array([0.0]), np.array([10.0]), np.array([11.0])]) == 1
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=3, max_size=9))
@@ -111,8 +111,8 @@ def test_nobody_weighs_more_than_ten_times_the_others(weights):
     assert all(one <= weight for one, weight in zip(allowed, weights, strict=True))
     for number, one in enumerate(allowed):
         others = [weight for other, weight in enumerate(weights) if other != number and weight]
-        assert len(others) < 2 or one <= FURTHEST * np.median(others)
-    if min(weights) * FURTHEST >= max(weights):
+        assert len(others) < 2 or one <= _FURTHEST * np.median(others)
+    if min(weights) * _FURTHEST >= max(weights):
         assert allowed == weights
 
 
@@ -140,7 +140,7 @@ def test_a_move_is_cut_to_what_the_others_allow():
     # The others moved by 5 each, so the furthest is 50; the liar's 500 are cut to a tenth.
     too_far = update_excess(sent, start)
     assert [one["visual"] for one in too_far] == pytest.approx(
-        [5 / (FURTHEST * 252.5), 5 / (FURTHEST * 252.5), 500 / (FURTHEST * 5)]
+        [5 / (_FURTHEST * 252.5), 5 / (_FURTHEST * 252.5), 500 / (_FURTHEST * 5)]
     )
     cut = [clip_update(part, start, far) for part, far in zip(sent, too_far, strict=True)]
     assert cut[0] is sent[0] and cut[1] is sent[1]

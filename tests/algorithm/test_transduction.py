@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedcopl.algorithm.transduction import (
-    Mixture,
     MixtureWeights,
     _first_centres,
     _log_likelihood,
+    _Mixture,
     nearest,
     neighbour_terms,
     scores_of,
@@ -26,7 +26,7 @@ SURE = np.log(np.array([[1 - 1e-12, 1e-12], [1e-12, 1 - 1e-12]]))
 
 def test_likelihood_by_hand():
     # f = (1, 0), mu = (1, 0) and (0, 1), sigma = (1/2, 1/4): -1/2 (0) and -1/2 (1 / .5 + 1 / .25) = -3, so 3 apart.
-    mixture = Mixture(np.eye(2), np.array([0.5, 0.25]), FEATURES, np.eye(2))
+    mixture = _Mixture(np.eye(2), np.array([0.5, 0.25]), FEATURES, np.eye(2))
     found = _log_likelihood(np.array([[1.0, 0.0]]), mixture)
     assert found[0, 0] - found[0, 1] == pytest.approx(3)
 
@@ -73,7 +73,7 @@ def test_neighbour_terms_are_symmetric():
 
 def test_neighbour_terms_by_hand():
     # Equal centres and texts: only the neighbour speaks, cosine .8 times its assignments (1, 0).
-    same = Mixture(np.ones((2, 2)), np.ones(2), np.array([[0.0, 1.0]]), np.array([[1.0, 0.0]]))
+    same = _Mixture(np.ones((2, 2)), np.ones(2), np.array([[0.0, 1.0]]), np.array([[1.0, 0.0]]))
     text = np.log(np.full((1, 2), 0.5))
     alone = scores_of(np.array([[0.6, 0.8]]), text, same, ALONE)
     pulled = scores_of(np.array([[0.6, 0.8]]), text, same, MixtureWeights(1, 1, 3))

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from classifier.small import SITES, digits, holdings, small_dataset, small_run
 from fedcopl.classifier import Classifier
-from fedcopl.classifier.loading import FinishedRun, OwnImages
+from fedcopl.classifier.loading import FinishedRun, TrainingImages
 from fedcopl.clip.known_models import BUILT_IN
 from fedcopl.data.catalog import CLASSES
 from fedcopl.errors import ConfigError, DataError, ModelError, RunFolderError
@@ -184,7 +184,7 @@ def test_abstaining_by_hand(north):
 def test_the_threshold_is_that_quantile_of_its_own_images(run, north):
     own, _ = digits("train", 0, 40)
     highest = north.predict_proba(own).max(axis=1)
-    measured = OwnImages(FinishedRun(run, device="cpu"), small_dataset()).classifier("north", share=0.2)
+    measured = TrainingImages(FinishedRun(run, device="cpu"), small_dataset()).classifier("north", share=0.2)
     assert measured.threshold == pytest.approx(np.quantile(highest, 0.2, method="lower"))
     assert north.calibrated(own, share=0.2).threshold == measured.threshold
     assert (

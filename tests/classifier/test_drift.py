@@ -1,4 +1,4 @@
-"""Real digits against themselves, against another mix, and against their negatives."""
+"""Real digits against themselves, against another class prior, and against their negatives."""
 
 import json
 
@@ -8,8 +8,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from classifier.small import small_run
-from fedcopl.algorithm.stream_change import StreamChange
-from fedcopl.classifier.drift import DriftReport, compare_streams
+from fedcopl.classifier.drift import _DriftReport, _StreamChange, compare_streams
 from fedcopl.classifier.predict import Classifier, NamedImage
 from fedcopl.cli import app
 from fedcopl.errors import DataError
@@ -40,7 +39,7 @@ ALL = range(10)
 
 
 def changed(report):
-    return {one.what for one in report.changes if one.is_change}
+    return {one.statistic for one in report.changes if one.is_change}
 
 
 def test_images_of_the_same_source_have_not_changed(north):
@@ -51,15 +50,15 @@ def test_images_of_the_same_source_have_not_changed(north):
 
 def test_another_class_prior_is_named_and_needs_no_new_run(north):
     report = compare_streams(north, pictures(rows_of(ALL, 100, 300)), pictures(rows_of({1, 2}, 60, 600)))
-    assert "mix" in changed(report)
-    names = [name for name, share in report.moved if share > 0]
+    assert "class_prior" in changed(report)
+    names = [name for name, share in report.class_changes if share > 0]
     assert set(names) & set(np.array(all_digits().classes)[[1, 2]])
 
 
 def test_other_images_are_worth_a_new_run(north):
     negative = pictures(rows_of(ALL, 100, 600), lambda image: 255 - image)
     report = compare_streams(north, pictures(rows_of(ALL, 100, 300)), negative)
-    assert changed(report) & {"doubt", "looks"}
+    assert changed(report) & {"confidence", "features"}
     assert "continue this run with the recent images" in report.advice
 
 
@@ -81,4 +80,4 @@ def test_the_command_prints_the_changes_and_exits_with_1(run, tmp_path):
 
 
 def test_a_changed_class_prior_alone_needs_no_new_run():
-    assert "--prior images" in DriftReport(50, 50, [StreamChange("mix", 0.4, 0.001)], []).advice
+    assert "--prior images" in _DriftReport(50, 50, [_StreamChange("class_prior", 0.4, 0.001)], []).advice

@@ -13,7 +13,7 @@ import yaml
 
 from classifier.small import digits, small_run
 from fedcopl.classifier import Classifier, onnx_export
-from fedcopl.classifier.export import export, write_card
+from fedcopl.classifier.export import _write_card, export
 from fedcopl.classifier.onnx_export import export_onnx
 from fedcopl.errors import FedCoPLError, ModelError, RunFolderError
 
@@ -55,7 +55,7 @@ def test_no_path_of_this_machine_is_in_it(run, exported):
 
 
 def test_a_failed_export_leaves_nothing(north, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedcopl.classifier.export.write_card", lambda *_: 1 / 0)
+    monkeypatch.setattr("fedcopl.classifier.export._write_card", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         north.export(tmp_path / "classifier")
     assert list(tmp_path.iterdir()) == []
@@ -71,10 +71,10 @@ def test_with_the_model_inside(north, tmp_path):
 
 def test_the_card_asks_for_the_path_of_a_private_model(north):
     recipe = replace(north.recipe, backbone=replace(north.recipe.backbone, name="photo-clip"))
-    card = " ".join(write_card(recipe, {}, None).split())
+    card = " ".join(_write_card(recipe, {}, None).split())
     assert "give its path with `--backbone`" in card and 'backbone="MODEL"' in card
     assert "PHOTOS -o predictions.csv --backbone MODEL" in card
-    assert "it is found by its name" in write_card(north.recipe, {}, None)
+    assert "it is found by its name" in _write_card(north.recipe, {}, None)
 
 
 def damage(folder, **changes):
@@ -132,7 +132,7 @@ def test_names_cannot_break_out_of_the_card(north):
         classes=("</pre><script>", "# Title", "---"),
         about={"client": "x](http://evil) <script> `a`\n# b", "accuracy": None},
     )
-    card = write_card(odd, (), None)
+    card = _write_card(odd, (), None)
     assert yaml.safe_load(card.split("\n---\n")[0].removeprefix("---"))["library_name"] == "fedcopl"
     title = next(line for line in card.splitlines() if line.startswith("# "))
     assert not set("<>`[]()") & set(title)
@@ -141,8 +141,8 @@ def test_names_cannot_break_out_of_the_card(north):
 
 
 def test_a_memory_of_images_is_named_in_the_card(north):
-    assert "Features of some of the site's own images" in write_card(north.recipe, ["memory keys"], None)
-    assert "Features of some" not in write_card(north.recipe, ["visual"], None)
+    assert "Features of some of the site's own images" in _write_card(north.recipe, ["memory keys"], None)
+    assert "Features of some" not in _write_card(north.recipe, ["visual"], None)
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,7 @@ def test_a_method_that_leaves_torch_is_refused(tmp_path):
 @pytest.mark.slow
 def test_a_file_that_disagrees_is_not_written(north, as_onnx, tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_export, "_convert", lambda predictor: deepcopy(as_onnx[2]))
-    monkeypatch.setattr("fedcopl.classifier.onnx_export.LARGEST_LOGIT", 0.0)
+    monkeypatch.setattr("fedcopl.classifier.onnx_export._LARGEST_LOGIT", 0.0)
     with pytest.raises(ModelError, match="is not written: its logits differ"):
         export_onnx(north.predictor, north.recipe.classes, tmp_path / "x.onnx")
     assert not (tmp_path / "x.onnx").exists()

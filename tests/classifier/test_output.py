@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedcopl.classifier import prediction_file as output
 from fedcopl.classifier.predict import NamedImage, Prediction, pictures_at
-from fedcopl.classifier.prediction_file import FORMULA, PredictionFile, choose_format
+from fedcopl.classifier.prediction_file import _FORMULA, _PredictionFile, choose_format
 from fedcopl.data.decoding import DecodeOptions
 from fedcopl.errors import ConfigError, DataError, RunFolderError
 
@@ -42,7 +42,7 @@ def all_at_once(rows, names):
 
 def work(path, rows, names, stop_after=None):
     """What `label_images` does, stopped after some batches."""
-    file = PredictionFile(path, rows, OPTIONS)
+    file = _PredictionFile(path, rows, OPTIONS)
     pictures = iter([NamedImage(name, path) for name in names])
     with file.held():
         file.open(overwrite=False)
@@ -75,7 +75,7 @@ def test_a_row_is_one_line_and_no_formula(name, label):
     assert line.splitlines() == [line[:-1]]
     assert not any(ord(sign) < 32 or ord(sign) == 127 for sign in line[:-1])
     [cells] = csv.reader(io.StringIO(line))
-    assert not [cell for cell in cells if cell[:1] in FORMULA and cell]
+    assert not [cell for cell in cells if cell[:1] in _FORMULA and cell]
     assert csv_rows(1).name(line) == csv_rows(1).written_name(name)
 
 
@@ -105,7 +105,7 @@ def test_a_part_of_something_else_is_refused(tmp_path):
     path, names = tmp_path / "out.csv", [str(n) for n in range(10)]
     work(path, csv_rows(1), names, stop_after=1)
     with pytest.raises(RunFolderError, match="started with another classifier"):
-        PredictionFile(path, csv_rows(1), {**OPTIONS, "classifier": "y"}).open(overwrite=False)
+        _PredictionFile(path, csv_rows(1), {**OPTIONS, "classifier": "y"}).open(overwrite=False)
     with pytest.raises(RunFolderError, match="row 2 is about '1', but now it would be 'new'"):
         work(path, csv_rows(1), ["0", "new", "1", "2", "3"])
     with pytest.raises(RunFolderError, match="this image is missing now"):
@@ -118,12 +118,12 @@ def test_a_finished_file_stays_until_it_is_replaced(tmp_path):
     with pytest.raises(RunFolderError, match="--overwrite"):
         work(path, csv_rows(1), ["b"])
     before = path.read_bytes()
-    PredictionFile(path, csv_rows(1), OPTIONS).open(overwrite=True)
+    _PredictionFile(path, csv_rows(1), OPTIONS).open(overwrite=True)
     assert path.read_bytes() == before
 
 
 def test_one_process_at_a_time(tmp_path):
-    file = PredictionFile(tmp_path / "out.csv", csv_rows(1), OPTIONS)
+    file = _PredictionFile(tmp_path / "out.csv", csv_rows(1), OPTIONS)
     with file.held(), pytest.raises(RunFolderError, match="another process"), file.held():
         pass
 

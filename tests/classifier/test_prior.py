@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from classifier.small import QUICK, SITES, digits, pictures, small_run
 from fedcopl.classifier import Classifier
-from fedcopl.classifier.export import write_card
+from fedcopl.classifier.export import _write_card
 from fedcopl.classifier.loading import FinishedRun
 from fedcopl.classifier.predict import Predictor
 from fedcopl.classifier.prior import Prior
@@ -142,7 +142,7 @@ def test_a_run_stores_the_common_priors_once_and_each_class_prior(tmp_path):
 
 def test_classifiers_of_a_run_use_its_priors(run, north):
     images, _ = digits("test", 0, 20)
-    pixels = np.stack([north.predictor.transform.cut(image.convert("RGB")) for image in images])
+    pixels = np.stack([north.predictor.transform.resize_and_crop(image.convert("RGB")) for image in images])
     known = load_file(run / PRIORS)
     class_prior = load_file(class_prior_path(run, "north"))["site_class_prior"]
     expected = PosteriorModel.from_arrays(known).log_posteriors(*north.predictor.model_outputs(pixels), class_prior)
@@ -243,7 +243,7 @@ def test_damaged_numbers(north, tmp_path, numbers, message):
 def test_the_card_states_the_class_prior_by_name(north):
     shares = dict.fromkeys(CLASSES, 0.0) | {"seven": 3, "two": 1}
     classifier = north.with_prior(shares)
-    card = write_card(classifier.recipe, ["prior/site_class_prior"], None, classifier.prior)
+    card = _write_card(classifier.recipe, ["prior/site_class_prior"], None, classifier.prior)
     assert "    seven   75.00%\n" in card and "    two     25.00%\n" in card and "    one      0.00%\n" in card
     assert "So are the class prior above" in card.replace("\n", " ")
 
@@ -347,7 +347,7 @@ def test_the_prior_in_onnx_can_be_set(north, tmp_path, prototypes):
     file = classifier.export(tmp_path / "classifier", onnx=True) / "classifier.onnx"
     assert "`log_prior`" in (tmp_path / "classifier/README.md").read_text()
     images, _ = digits("test", 0, 7)
-    pixels = np.stack([predictor.transform.cut(image.convert("RGB")) for image in images])
+    pixels = np.stack([predictor.transform.resize_and_crop(image.convert("RGB")) for image in images])
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     asked = {"pixels": pixels}
     assert [one.name for one in session.get_overridable_initializers()] == ["log_prior"]

@@ -3,10 +3,10 @@
 import os
 import signal
 
-from fedcopl.classifier.prediction_file import PredictionFile
+from fedcopl.classifier.prediction_file import _PredictionFile
 from fedcopl.cli import main
 
-append, batches = PredictionFile.append, []
+append, batches = _PredictionFile.append, []
 
 
 def append_and_be_killed(self, answers):
@@ -16,5 +16,5 @@ def append_and_be_killed(self, answers):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-PredictionFile.append = append_and_be_killed
+_PredictionFile.append = append_and_be_killed
 main()

@@ -26,7 +26,7 @@ def test_info_of_an_empty_cache(cache):
 
 def test_info_and_clear(cache, tmp_path):
     images = load("folder", plant(tmp_path / "images", "cat/0.png", "cat/1.png")).train
-    cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+    cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
     seen = fedcopl("cache", "info")
     assert TRANSFORM.key in seen
     assert f"{cache.folder}: 1 entry, 1.5 kB" in seen  # 2 x 3 x 16 x 16 bytes

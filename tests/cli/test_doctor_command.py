@@ -134,14 +134,14 @@ def test_the_address_of_a_server(address, host, port, monkeypatch):
         raise OSError("stopped here")
 
     monkeypatch.setattr(checks, "connect", connect)
-    [finding] = checks.check_server(address, None)
+    [finding] = checks._check_server(address, None)
     assert finding.detail == f"{address} cannot be reached: stopped here"
 
 
 @pytest.mark.parametrize("address", ["example.org", ":80", "x:0", "x:70000", "x:y"])
 def test_an_invalid_address_of_a_server(address):
     with pytest.raises(ConfigError, match="HOST:PORT"):
-        list(checks.check_server(address, None))
+        list(checks._check_server(address, None))
 
 
 @pytest.fixture(scope="module")

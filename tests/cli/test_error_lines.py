@@ -11,8 +11,7 @@ import pytest
 from typer.main import get_command
 
 import fedcopl
-from fedcopl.cli import app, main
-from fedcopl.cli.command import missing_extra
+from fedcopl.cli import _missing_extra, app, main
 from fedcopl.data.cache import PixelCache
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -94,7 +93,7 @@ def test_a_missing_extra(typed, monkeypatch):
         ("", "fedcopl: fedcopl status needs grpc, which is not installed: pip install 'fedcopl[flower]'\n"),
     )
     with pytest.raises(ModuleNotFoundError):
-        missing_extra(ModuleNotFoundError(name="a_module_of_nobody"))
+        _missing_extra(ModuleNotFoundError(name="a_module_of_nobody"))
 
 
 def test_the_version(typed):

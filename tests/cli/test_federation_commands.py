@@ -63,7 +63,7 @@ MISTAKES = {
     "the method's setting": (["join", *SITE, "model.text_prompts=3"], 2, "model.text_prompts: is set by the server"),
     "no such images": (["join", *SITE, "--images", "no"], 3, "no: there is no such folder"),
     "no such model": (["join", *SITE, "model.backbone=glyph"], 4, "glyph: no such file or folder"),
-    "no classes": (["server"], 2, "--classes: name the file"),
+    "no classes": (["server"], 2, "--classes: is missing"),
     "no such classes": (["server", "--classes", "no.txt"], 3, "no.txt: there is no such list of classes"),
     "a wrong setting": ([*SERVER, "round=3"], 2, "round: unknown setting"),
     "no such method": ([*SERVER, "method=fedcop"], 2, "method: unknown method 'fedcop'"),

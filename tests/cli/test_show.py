@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from fedcopl.cli.show import facts, print_outcome, print_results
+from fedcopl.cli.show import _facts, print_outcome, print_results
 from fedcopl.run.pseudo_labels import write_labels
 from fedcopl.run.record import ClientRecord, HoldoutRecord, Measured, Outcome, RefreshRecord, RoundRecord
 
 
 def training_fact(before, after):
     rounds = (RoundRecord(round=0, macro=after, untrained=None if before is None else Measured(macro=before)),)
-    return dict(facts(Outcome(rounds=rounds, trains=True))).get("training")
+    return dict(_facts(Outcome(rounds=rounds, trains=True))).get("training")
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.8, 0.9), (0.8, 0.795), (None, 0.5), (0.8, None)])
@@ -65,7 +65,7 @@ def test_of_many_clients_the_terminal_names_some_and_counts_the_others(capsys, t
 
 def test_a_run_that_trains_nothing_uses_no_images_and_rolls_nothing_back():
     client = ClientRecord(name="north", train=7)
-    titles = dict(facts(Outcome(clients=(client,), rounds=(RoundRecord(round=0),), trains=False)))
+    titles = dict(_facts(Outcome(clients=(client,), rounds=(RoundRecord(round=0),), trains=False)))
     assert titles["images"] == "7, 1 client" and "rolled back" not in titles
 
 

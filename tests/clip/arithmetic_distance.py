@@ -49,7 +49,7 @@ FARTHEST = {
 
 def step(arithmetic: Arithmetic) -> Step:
     clip = load_clip("glyph-clip")
-    pixels = np.stack([clip.preprocess.cut(picture) for picture in load_digits().train.images[:IMAGES]])
+    pixels = np.stack([clip.preprocess.resize_and_crop(picture) for picture in load_digits().train.images[:IMAGES]])
     tokens = TokenStore.of(clip, pixels, memory=0)[np.arange(IMAGES)]
     encoder = Encoder(clip, CLASSES, "a photo of a {}", arithmetic)
     random = torch.Generator().manual_seed(0)

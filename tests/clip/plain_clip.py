@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedcopl.clip.blocks import Block
 from fedcopl.clip.text_towers import CausalText, PaddedText, Sentences
-from fedcopl.clip.vision_towers import PoolingHead, VisionTower
+from fedcopl.clip.vision_towers import VisionTower, _PoolingHead
 
 Attend = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
 
@@ -57,7 +57,7 @@ def plain_vision(tower: VisionTower, tokens: Tensor, prompts: Tensor, attend: At
     return tower.project(tower.norm_last(tokens[:, 0]))
 
 
-def plain_pool(pool: PoolingHead, tokens: Tensor) -> Tensor:
+def plain_pool(pool: _PoolingHead, tokens: Tensor) -> Tensor:
     """Torch's own module for attention with other keys than queries, as `transformers` has it."""
     attention = nn.MultiheadAttention(tokens.shape[-1], pool.heads, batch_first=True, dtype=tokens.dtype)
     attention.in_proj_weight, attention.in_proj_bias = pool.query_key_value.weight, pool.query_key_value.bias

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from fedcopl.clip.preprocess import CLIP_MEAN, CLIP_STD, ImageTransform, read_transform
+from fedcopl.clip.preprocess import _CLIP_MEAN, _CLIP_STD, ImageTransform, read_transform
 from fedcopl.errors import ModelError
 
 FILE = Path("preprocessor_config.json")
@@ -78,7 +78,7 @@ def test_any_size(width, height, mode, side):
 def test_by_hand():
     # A grey image stays grey whatever is done to its size: (128 / 255 - mean) / std in each channel.
     pixels = ImageTransform(8, 8)(Image.new("L", (13, 29), 128))
-    expected = (128 / 255 - np.array(CLIP_MEAN)) / np.array(CLIP_STD)
+    expected = (128 / 255 - np.array(_CLIP_MEAN)) / np.array(_CLIP_STD)
     np.testing.assert_allclose(pixels, np.broadcast_to(expected[:, None, None], (3, 8, 8)), rtol=1e-6)
 
 
@@ -110,8 +110,8 @@ def test_settings_mean_what_they_mean_to_transformers(settings):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"crop_size": 224}, "cut to 224; the model reads 16"),
-        ({"size": 8, "crop_size": 16}, "makes images of 8, cut to 16"),
+        ({"crop_size": 224}, "cropped to 224; the model reads 16"),
+        ({"size": 8, "crop_size": 16}, "makes images of 8, cropped to 16"),
         ({"size": {"height": 16, "width": 20}}, "a size must be one positive number"),
         ({"size": {"shortest_edge": [16]}}, "a size must be one positive number"),
         ({"size": "big"}, "a size must be one positive number, not 'big'"),

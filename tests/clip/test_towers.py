@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from clip.plain_clip import plain_block, plain_padded_text, plain_text, plain_vision, rows_of
 from fedcopl.clip.blocks import TowerShape
 from fedcopl.clip.text_towers import CausalText, PaddedText, pad_rows, split_sentences
-from fedcopl.clip.vision_towers import PoolingHead, VisionTower
+from fedcopl.clip.vision_towers import VisionTower, _PoolingHead
 from fedcopl.errors import ModelError
 
 START, END = 1, 49
@@ -141,7 +141,7 @@ def random_tower(tower, generator):
 
 def test_a_patch_by_itself_is_pooled_as_an_image_of_one_patch():
     shape = TowerShape(16, 1, heads=2, hidden=24, activation="gelu_tanh")
-    pool = random_tower(PoolingHead(shape), torch.Generator().manual_seed(0))
+    pool = random_tower(_PoolingHead(shape), torch.Generator().manual_seed(0))
     patches = torch.randn(2, 5, 16, dtype=torch.float64)
     expected = torch.stack([pool(patches[:, [i]]) for i in range(5)], dim=1)
     torch.testing.assert_close(pool.per_patch(patches), expected)

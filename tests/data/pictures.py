@@ -46,4 +46,4 @@ def load(source: str, path: Path | str, **settings):
 
 def directly(image_set, transform: ImageTransform = TRANSFORM) -> np.ndarray:
     """The pixels without any cache."""
-    return np.stack([transform.cut(image) for image in image_set.images])
+    return np.stack([transform.resize_and_crop(image) for image in image_set.images])

@@ -15,7 +15,7 @@ from data.pictures import TRANSFORM, directly, encoded, load, noise, plant, put
 from fedcopl.clip.preprocess import ImageTransform
 from fedcopl.data import cache as cache_module
 from fedcopl.data import images as images_module
-from fedcopl.data.cache import ENTRY, PIXELS, PixelCache, default_folder, prepare
+from fedcopl.data.cache import _ENTRY, _PIXELS, PixelCache, default_folder, prepare
 from fedcopl.data.catalog import load_digits
 from fedcopl.data.dataset import ImageSet
 from fedcopl.data.images import FilePage, ImageArrays, ImageList
@@ -30,7 +30,7 @@ class CountingCut:
 
     def __call__(self, image):
         self.calls += image.size != (1, 1)  # the cache asks for the shape with a single dot
-        return self.transform.cut(image)
+        return self.transform.resize_and_crop(image)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def only_entry(cache: PixelCache) -> Path:
 
 def test_the_same_bytes_as_without(images, cache):
     for _ in range(2):
-        pixels, bad, contents = cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+        pixels, bad, contents = cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
         assert np.array_equal(pixels, directly(images))
         assert (bad, len(set(contents))) == ({}, 12)
     assert isinstance(pixels, np.memmap)
@@ -66,7 +66,7 @@ def test_any_list_of_images(tmp_path_factory, pictures):
     images = load("folder", root).train
     cache = PixelCache(root / "cache")
     for _ in range(2):
-        assert np.array_equal(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array, directly(images))
+        assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, directly(images))
 
 
 def test_each_image_is_decoded_once(images, cache):
@@ -77,14 +77,14 @@ def test_each_image_is_decoded_once(images, cache):
 
 
 def test_an_empty_set(cache, images):
-    pixels, bad, _ = cache.pixels(images.without(range(12)), TRANSFORM.cut, TRANSFORM.key)
+    pixels, bad, _ = cache.pixels(images.without(range(12)), TRANSFORM.resize_and_crop, TRANSFORM.key)
     assert (pixels.shape, bad) == ((0, 3, 16, 16), {})
 
 
 def test_another_transform_is_another_entry(images, cache):
     other = ImageTransform(20, 16)
-    first = cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array
-    second = cache.pixels(images, other.cut, other.key).array
+    first = cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array
+    second = cache.pixels(images, other.resize_and_crop, other.key).array
     assert np.array_equal(first, directly(images))
     assert np.array_equal(second, directly(images, other))
     assert len(cache.entries()) == 2
@@ -97,7 +97,7 @@ def test_broken_images_are_left_out_with_a_reason(tmp_path, cache):
     put(root, "dog/4.jpg", encoded(noise(4), "JPEG")[:-300])
     images = load("folder", root).train
     for _ in range(2):
-        pixels, bad, _ = cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+        pixels, bad, _ = cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
         assert {images.names[index] for index in bad} == {"cat/1.png", "cat/3.png", "dog/4.jpg"}
         assert bad[1] == "the file is empty"
         good = images.without(bad)
@@ -114,17 +114,17 @@ def test_a_file_that_cannot_be_read(images, cache, monkeypatch):
         return content(self, place)
 
     monkeypatch.setattr(type(images.images), "content", refuse)
-    pixels, bad, _ = cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+    pixels, bad, _ = cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
     assert (len(pixels), list(bad.values())) == (11, ["unreadable: Permission denied"])
     monkeypatch.undo()
-    assert len(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array) == 12
+    assert len(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array) == 12
 
 
 def test_relative_and_absolute_paths_in_one_list(cache, tmp_path, monkeypatch):
     paths = [put(tmp_path, f"{number}.png", encoded(noise(number))) for number in range(2)]
     monkeypatch.chdir(tmp_path)
     mixed = ImageSet(ImageList([FilePage(Path(paths[0].name)), FilePage(paths[1])]))
-    assert np.array_equal(cache.pixels(mixed, TRANSFORM.cut, TRANSFORM.key).array, directly(mixed))
+    assert np.array_equal(cache.pixels(mixed, TRANSFORM.resize_and_crop, TRANSFORM.key).array, directly(mixed))
 
 
 def settle(monkeypatch):
@@ -134,13 +134,13 @@ def settle(monkeypatch):
 
 def test_unchanged_files_are_not_even_read(images, cache, monkeypatch):
     settle(monkeypatch)
-    cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+    cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
     monkeypatch.setattr(type(images.images), "content", lambda self, place: pytest.fail("was read"))
-    assert len(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array) == 12
+    assert len(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array) == 12
 
 
 def test_young_files_are_read_again(images, cache):
-    cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+    cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
     assert not list(cache.folder.glob("*.index.json"))
 
 
@@ -158,18 +158,18 @@ def test_a_changed_file_is_noticed_and_only_it_is_decoded(images, cache, monkeyp
 
 def test_a_file_that_is_replaced_by_another(images, cache, monkeypatch):
     settle(monkeypatch)
-    cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+    cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
     first, second = (images.images.file(place).path for place in (0, 1))
     first.rename(first.with_suffix(".x"))
     second.rename(first)
     first.with_suffix(".x").rename(second)
-    assert np.array_equal(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array, directly(images))
+    assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, directly(images))
 
 
 def test_a_file_that_changes_while_it_is_read(images, cache):
     def cut(image):
         images.images.file(11).path.write_bytes(encoded(noise(99)))
-        return TRANSFORM.cut(image)
+        return TRANSFORM.resize_and_crop(image)
 
     with pytest.raises(DataError, match=r"cat/9.png: was changed while it was read"):
         cache.pixels(images, cut, TRANSFORM.key)
@@ -178,35 +178,35 @@ def test_a_file_that_changes_while_it_is_read(images, cache):
 
 
 SPOILERS = {
-    "pixels cut short": lambda entry: os.truncate(entry / PIXELS, 1000),
-    "pixels gone": lambda entry: (entry / PIXELS).unlink(),
-    "pixels too long": lambda entry: (entry / PIXELS).open("ab").write(b"x"),
-    "description cut short": lambda entry: os.truncate(entry / ENTRY, 20),
-    "description empty": lambda entry: os.truncate(entry / ENTRY, 0),
-    "description gone": lambda entry: (entry / ENTRY).unlink(),
-    "description of another kind": lambda entry: (entry / ENTRY).write_text("[1, 2]"),
-    "another format": lambda entry: (entry / ENTRY).write_text(
-        json.dumps(json.loads((entry / ENTRY).read_text()) | {"format": 0})
+    "pixels cut short": lambda entry: os.truncate(entry / _PIXELS, 1000),
+    "pixels gone": lambda entry: (entry / _PIXELS).unlink(),
+    "pixels too long": lambda entry: (entry / _PIXELS).open("ab").write(b"x"),
+    "description cut short": lambda entry: os.truncate(entry / _ENTRY, 20),
+    "description empty": lambda entry: os.truncate(entry / _ENTRY, 0),
+    "description gone": lambda entry: (entry / _ENTRY).unlink(),
+    "description of another kind": lambda entry: (entry / _ENTRY).write_text("[1, 2]"),
+    "another format": lambda entry: (entry / _ENTRY).write_text(
+        json.dumps(json.loads((entry / _ENTRY).read_text()) | {"format": 0})
     ),
 }
 
 
 @pytest.mark.parametrize("spoil", SPOILERS.values(), ids=SPOILERS)
 def test_a_damaged_entry_is_rebuilt(images, cache, spoil):
-    cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+    cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
     spoil(only_entry(cache))
     assert cache.entries() == []
-    assert np.array_equal(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array, directly(images))
+    assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, directly(images))
     assert len(cache.entries()) == 1
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"x": 3}', '{"x": [[1], 2, 3]}'])
 def test_a_damaged_index_is_rebuilt(images, cache, monkeypatch, text):
     settle(monkeypatch)
-    cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+    cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
     (index,) = cache.folder.glob("*.index.json")
     index.write_text(text)
-    assert np.array_equal(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array, directly(images))
+    assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, directly(images))
     assert len(json.loads(index.read_text())) == 12
 
 
@@ -225,36 +225,36 @@ def test_a_disk_that_fills_up_during_work(images, cache, monkeypatch):
 
     monkeypatch.setattr(cache_module.os, "fsync", full)
     with pytest.raises(DataError, match="cannot be written: No space left on device; free some space"):
-        cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+        cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
     monkeypatch.undo()
     assert cache.entries() == []
     assert not list(cache.folder.glob("*.part"))
-    assert np.array_equal(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array, directly(images))
+    assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, directly(images))
 
 
 def test_a_cache_folder_that_is_a_file(images, tmp_path):
     put(tmp_path, "cache", "in the way")
     with pytest.raises(DataError, match="FEDCOPL_CACHE"):
-        PixelCache(tmp_path / "cache").pixels(images, TRANSFORM.cut, TRANSFORM.key)
+        PixelCache(tmp_path / "cache").pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
 
 
 def test_a_cache_that_may_only_be_read(images, cache, monkeypatch):
     settle(monkeypatch)
-    cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+    cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
 
     def refuse(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(cache_module.os, "utime", refuse)
     monkeypatch.setattr(cache_module, "FileLock", refuse)
-    assert np.array_equal(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array, directly(images))
+    assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, directly(images))
     with pytest.raises(DataError, match="cannot be written: Permission denied"):
-        cache.pixels(images, TRANSFORM.cut, "another transform")
+        cache.pixels(images, TRANSFORM.resize_and_crop, "another transform")
 
 
 def test_embedded_images_are_not_written(cache):
     test = load_digits().test
-    pixels, bad, _ = cache.pixels(test, TRANSFORM.cut, TRANSFORM.key)
+    pixels, bad, _ = cache.pixels(test, TRANSFORM.resize_and_crop, TRANSFORM.key)
     assert np.array_equal(pixels, directly(test))
     assert not cache.folder.exists()
     assert bad == {}
@@ -264,19 +264,19 @@ def test_bare_pixels_of_two_shapes_are_not_mixed_up(cache):
     dots = np.random.default_rng(0).integers(0, 256, (3, 8, 4, 3), dtype=np.uint8)
     for pixels in (dots, dots.reshape(3, 4, 8, 3)):
         images = ImageSet(ImageArrays(pixels))
-        assert np.array_equal(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array, directly(images))
+        assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, directly(images))
 
 
 def test_progress_is_reported(images, cache):
     progress = []
-    cache.pixels(images, TRANSFORM.cut, TRANSFORM.key, lambda done, total: progress.append((done, total)))
+    cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key, lambda done, total: progress.append((done, total)))
     assert progress == sorted(progress)
     assert progress[-1] == (12, 12)
 
 
 def test_clearing(images, cache, monkeypatch):
     settle(monkeypatch)
-    pixels = cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array
+    pixels = cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array
     (cache.folder / "0123.part").mkdir()
     cache.clear()
     assert [path for path in cache.folder.iterdir() if path.suffix != ".lock"] == []
@@ -302,7 +302,9 @@ def test_prepare_leaves_out_what_is_broken(tmp_path, cache):
     put(root, "train/cat/copy.png", encoded(noise(0)))
     put(root, "test/dog/leak.png", encoded(noise(1)))
     progress = []
-    prepared = prepare(load("folder", root), TRANSFORM.cut, TRANSFORM.key, cache, lambda *done: progress.append(done))
+    prepared = prepare(
+        load("folder", root), TRANSFORM.resize_and_crop, TRANSFORM.key, cache, lambda *done: progress.append(done)
+    )
     assert prepared.dataset.train.names == ["train/cat/0.png", "train/cat/copy.png", "train/dog/1.png"]
     assert prepared.dataset.test.labels.tolist() == [0, 1]
     assert np.array_equal(prepared.train, directly(prepared.dataset.train))
@@ -318,4 +320,4 @@ def test_prepare_leaves_out_what_is_broken(tmp_path, cache):
 def test_nothing_usable_is_an_error(tmp_path, cache):
     put(tmp_path / "images", "cat/0.png", b"")
     with pytest.raises(DataError, match=r"of 1 training image none can be used, the first, cat/0\.png: the file"):
-        prepare(load("folder", tmp_path / "images"), TRANSFORM.cut, TRANSFORM.key, cache)
+        prepare(load("folder", tmp_path / "images"), TRANSFORM.resize_and_crop, TRANSFORM.key, cache)

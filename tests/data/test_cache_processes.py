@@ -28,7 +28,7 @@ def cut(image):
     if calls == stop:
         print("stands still", flush=True)
         sys.stdin.read()
-    return transform.cut(image)
+    return transform.resize_and_crop(image)
 if most:
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 images = load_dataset(Data(source="folder", path=root)).train
@@ -73,7 +73,7 @@ def test_a_killed_process_leaves_no_valid_entry(root, tmp_path, rows):
     assert cache.entries() == []
     assert len(list(folder.glob("pixels/*.part"))) == 1
     images = load("folder", root).train
-    assert np.array_equal(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array, directly(images))
+    assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, directly(images))
     assert not list(folder.glob("pixels/*.part"))
 
 

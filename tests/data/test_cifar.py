@@ -10,11 +10,11 @@ import pytest
 
 from data.pictures import load, put
 from fedcopl.config import Data
-from fedcopl.data.official import CIFAR_FORMS, read_cifar
+from fedcopl.data.official import _CIFAR_FORMS, read_cifar
 from fedcopl.errors import DataError
 
 SIZES = (4, 3)  # images in each file, instead of 10,000
-TEN, HUNDRED = CIFAR_FORMS["cifar10"], CIFAR_FORMS["cifar100"]
+TEN, HUNDRED = _CIFAR_FORMS["cifar10"], _CIFAR_FORMS["cifar100"]
 TINY_TEN = [replace(form, sizes=SIZES) for form in TEN]
 TINY_HUNDRED = [replace(form, sizes=SIZES) for form in HUNDRED]
 

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from data.pictures import TRANSFORM, encoded, load, noise, plant, put
-from fedcopl.classifier.predict import NamedImage, batches, every_page
+from fedcopl.classifier.predict import NamedImage, _every_page, batches
 from fedcopl.classifier.recipe import Recipe, TrainedOn
 from fedcopl.config import Data, RunConfig
 from fedcopl.data import formats
 from fedcopl.data.cache import PixelCache
 from fedcopl.data.decoding import BadImage, DecodeOptions, Span, Window, eight_bits
-from fedcopl.data.formats import check_tiff_pages, is_readable_now, pages_in, read_picture
+from fedcopl.data.formats import _check_tiff_pages, is_readable_now, pages_in, read_picture
 from fedcopl.data.images import FilePage, silence_decoders
 from fedcopl.data.overview import survey
 from fedcopl.deployment.site.running_site import SiteHome
@@ -102,8 +102,8 @@ def test_honest_tiffs_of_every_layout_are_read(big, order):
     content = tiff(stack, photometric="minisblack", bigtiff=big, byteorder=order)
     with silence_decoders():
         assert (dots(content, page=3) == stack[3]).all()
-    check_tiff_pages(content)
-    check_tiff_pages(content[: len(content) // 2])  # cut off, which a decoder says
+    _check_tiff_pages(content)
+    _check_tiff_pages(content[: len(content) // 2])  # cut off, which a decoder says
 
 
 def test_bands_of_more_bytes_than_a_machine_should_hold_are_refused():
@@ -291,16 +291,16 @@ def test_every_page_is_an_image_of_its_own(tmp_path):
     assert dataset.train.labels.tolist() == [0, 1, 1, 1, 1, 1]
     assert all(np.array_equal(np.asarray(dataset.train.images[1 + page]), STACK[page]) for page in range(5))
     cache = PixelCache(tmp_path / "cache")
-    first = cache.pixels(dataset.train, TRANSFORM.cut, TRANSFORM.key)
+    first = cache.pixels(dataset.train, TRANSFORM.resize_and_crop, TRANSFORM.key)
     assert len(set(first.digests)) == 6  # five pages of one file are five images
-    assert np.array_equal(first.array, np.stack([TRANSFORM.cut(image) for image in dataset.train.images]))
+    assert np.array_equal(first.array, np.stack([TRANSFORM.resize_and_crop(image) for image in dataset.train.images]))
 
 
 def test_another_window_is_another_entry_of_the_cache(tmp_path):
     put(tmp_path, "cat/deep.tif", tiff(DRAW.integers(0, 4096, (20, 20), dtype=np.uint16)))
     cache = PixelCache(tmp_path / "cache")
     pixels = [
-        cache.pixels(load("folder", tmp_path, window=window).train, TRANSFORM.cut, TRANSFORM.key).array
+        cache.pixels(load("folder", tmp_path, window=window).train, TRANSFORM.resize_and_crop, TRANSFORM.key).array
         for window in ("file", "type", "0:2000", "file")
     ]
     assert len(cache.entries()) == 3
@@ -355,12 +355,12 @@ def test_a_missing_package_is_named_and_the_file_is_tried_again_with_it(tmp_path
     with monkeypatch.context() as without:
         without.setattr("fedcopl.data.formats.import_module", missing)
         without.setattr("fedcopl.data.cache.is_readable_now", lambda reason: False)
-        bad = cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad
+        bad = cache.pixels(train, TRANSFORM.resize_and_crop, TRANSFORM.key).bad
         [reason] = bad.values()
         assert reason.endswith("need: pip install 'fedcopl[tiff]'")
-        assert cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad == bad
+        assert cache.pixels(train, TRANSFORM.resize_and_crop, TRANSFORM.key).bad == bad
     assert is_readable_now(reason)
-    assert cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad == {}
+    assert cache.pixels(train, TRANSFORM.resize_and_crop, TRANSFORM.key).bad == {}
 
 
 @given(st.binary(max_size=60), st.integers(0, 400))
@@ -403,14 +403,14 @@ def test_a_written_classifier_reads_files_so(tmp_path):
     assert reading == DecodeOptions(Window("percentiles", 1, 99), (), "all")
     stack = put(tmp_path, "stack.tif", tiff(STACK, photometric="minisblack"))
     named = [NamedImage("stack.tif", FilePage(stack)), NamedImage("0", noise(1))]
-    pages = list(every_page(named, reading))
+    pages = list(_every_page(named, reading))
     assert [page.name for page in pages] == [*(f"stack.tif#{number}" for number in range(1, 6)), "0"]
-    [batch] = batches(pages, TRANSFORM.cut, reading)
-    assert np.array_equal(batch.pixels[2], TRANSFORM.cut(Image.fromarray(STACK[2])))
+    [batch] = batches(pages, TRANSFORM.resize_and_crop, reading)
+    assert np.array_equal(batch.pixels[2], TRANSFORM.resize_and_crop(Image.fromarray(STACK[2])))
 
 
 def test_a_site_reads_its_files_by_its_own_settings(tmp_path):
-    home = SiteHome("a", tmp_path, files={"window": "0:100", "pages": "all"})
-    assert DecodeOptions.of(home.data()) == DecodeOptions(Window("numbers", 0, 100), (), "all")
+    home = SiteHome("a", tmp_path, data={"window": "0:100", "pages": "all"})
+    assert DecodeOptions.of(home.settings().data) == DecodeOptions(Window("numbers", 0, 100), (), "all")
     with pytest.raises(ConfigError, match="is set by the server; a site sets window, bands, pages"):
-        SiteHome("a", tmp_path, files={"beta": 1}).data()
+        SiteHome("a", tmp_path, data={"beta": 1}).settings()

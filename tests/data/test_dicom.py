@@ -208,7 +208,7 @@ def test_no_reason_quotes_patient_data(tmp_path, capfd, caplog):
         warnings.simplefilter("always")
         dataset = load("folder", tmp_path / "pictures")
         found = survey(dataset)
-        PixelCache(tmp_path / "cache").pixels(dataset.train, TRANSFORM.cut, TRANSFORM.key)
+        PixelCache(tmp_path / "cache").pixels(dataset.train, TRANSFORM.resize_and_crop, TRANSFORM.key)
     assert found.dataset.train.names == ["cat/IM0001", "cat/odd.dcm"]
     assert {name for name, _ in found.dataset.skipped} == {"cat/half.dcm", "cat/report.dcm", "cat/short.dcm"}
     assert ("cat/report.dcm", "a DICOM without an image") in found.dataset.skipped

@@ -81,7 +81,7 @@ def test_it_goes_through_the_cache(hub, tmp_path):
     hub[str(tmp_path)] = broken
     images = load("huggingface", tmp_path).train
     for _ in range(2):
-        pixels, bad, _ = PixelCache(tmp_path / "cache").pixels(images, TRANSFORM.cut, TRANSFORM.key)
+        pixels, bad, _ = PixelCache(tmp_path / "cache").pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
         assert list(bad) == [2, 3]
         assert np.array_equal(pixels, directly(images.without([2, 3])))
 

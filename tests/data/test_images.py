@@ -58,15 +58,15 @@ def test_sixteen_bits_scaled_by_their_full_range():
 
 
 def test_cmyk_and_palettes_become_rgb():
-    assert TRANSFORM.cut(decode(encoded(PLAIN.convert("CMYK"), "JPEG"))).shape == (3, 16, 16)
-    seen = TRANSFORM.cut(decode(encoded(PLAIN.quantize(200))))
-    assert np.array_equal(seen, TRANSFORM.cut(PLAIN.quantize(200).convert("RGB")))
+    assert TRANSFORM.resize_and_crop(decode(encoded(PLAIN.convert("CMYK"), "JPEG"))).shape == (3, 16, 16)
+    seen = TRANSFORM.resize_and_crop(decode(encoded(PLAIN.quantize(200))))
+    assert np.array_equal(seen, TRANSFORM.resize_and_crop(PLAIN.quantize(200).convert("RGB")))
 
 
 def test_a_transparent_palette_is_drawn_on_white():
     clear = Image.new("P", (20, 20), 0)
     clear.putpalette([10, 20, 30, 200, 100, 50])
-    assert (TRANSFORM.cut(decode(encoded(clear, transparency=0))) == 255).all()
+    assert (TRANSFORM.resize_and_crop(decode(encoded(clear, transparency=0))) == 255).all()
 
 
 def test_a_damaged_exif_entry_is_ignored():
@@ -80,7 +80,7 @@ def test_a_damaged_exif_entry_is_ignored():
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"])
 def test_every_kind_of_colour_becomes_rgb(mode):
     form = "TIFF" if mode in ("CMYK", "YCbCr") else "PNG"
-    assert TRANSFORM.cut(decode(encoded(PLAIN.convert(mode), form))).shape == (3, 16, 16)
+    assert TRANSFORM.resize_and_crop(decode(encoded(PLAIN.convert(mode), form))).shape == (3, 16, 16)
 
 
 BROKEN = {
@@ -134,7 +134,7 @@ def test_no_bytes_raise_anything_else(garbage, place):
 def test_cutting_and_scaling_is_the_whole_transform(width, height, mode, squash, seed):
     transform = ImageTransform(short_side=12, crop=10, squash=squash)
     image = noise(seed, (width, height), mode)
-    pixels = transform.cut(image)
+    pixels = transform.resize_and_crop(image)
     assert (pixels.dtype, pixels.shape) == (np.uint8, (3, 10, 10))
     # the formula of CLIP's preprocessing, colours last, in the order it is usually written
     tall = np.asarray(pixels.transpose(1, 2, 0), np.float32) / np.float32(255)

@@ -42,9 +42,9 @@ def test_mean_and_deviation_are_the_published_ones(cifar10):
 def test_the_cache_gives_what_direct_work_gives(cifar10, tmp_path):
     transform = ImageTransform(224, 224)
     some = ImageSet(ImageArrays(cifar10.test.images.pixels[:500]))
-    pixels = PixelCache(tmp_path).pixels(some, transform.cut, transform.key).array
+    pixels = PixelCache(tmp_path).pixels(some, transform.resize_and_crop, transform.key).array
     for place in range(0, 500, 7):
-        assert np.array_equal(pixels[place], transform.cut(some.images[place]))
+        assert np.array_equal(pixels[place], transform.resize_and_crop(some.images[place]))
 
 
 def test_it_can_be_partitioned(cifar10):

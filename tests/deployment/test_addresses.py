@@ -1,4 +1,4 @@
-"""Addresses: how a server reaches itself, and which requests come from its own machine."""
+"""Addresses: how a server connects to itself, and which requests come from its own machine."""
 
 from ipaddress import ip_address
 
@@ -78,5 +78,5 @@ def test_an_invalid_address_is_refused_before_anything_is_written(tmp_path, addr
 def test_a_given_certificate_is_for_the_address_that_is_listened_on(tmp_path):
     made = server_certificates(tmp_path, ["192.0.2.7"])
     assert given_certificates(made.ca, made.certificate, made.key, "192.0.2.7") == made
-    with pytest.raises(FederationError, match=r"and include 192\.0\.2\.8"):
+    with pytest.raises(FederationError, match=r"and name 192\.0\.2\.8"):
         given_certificates(made.ca, made.certificate, made.key, "192.0.2.8")

@@ -54,7 +54,7 @@ from fedcopl.privacy.masked_layout import (
     count_words,
     training_words,
 )
-from fedcopl.privacy.unmasking import MaskedSum
+from fedcopl.privacy.masking import MaskedSum
 from fedcopl.rng import stream
 
 NO_PRIORS = {"logit_bias": False, "label_shift": False, "prototypes": False}

@@ -12,7 +12,7 @@ from deployment.toolbox import FakeSite, LoopGrid, terms
 from fakes import NO_PRIORS, clients, run, start
 from fedcopl.cli import app
 from fedcopl.config import RunConfig
-from fedcopl.deployment.audit_log import AUDIT, HEAD, AuditLog, AuditMessage, read_audit
+from fedcopl.deployment.audit_log import _HEAD, AUDIT, AuditLog, AuditMessage, read_audit
 from fedcopl.deployment.message_format import _content_bytes
 from fedcopl.deployment.server.grid_transport import GridTransport, KnownSites, Timeouts
 from fedcopl.deployment.site.pipeline import reply_to
@@ -107,7 +107,7 @@ def test_an_incomplete_line_is_skipped(tmp_path):
         file.write(b'{"number": 2, "ti')
     log.write(one)
     assert [line.number for line in read_audit(tmp_path)] == [1, 2]
-    assert (tmp_path / AUDIT).stat().st_mode & 0o777 == 0o600 == (tmp_path / HEAD).stat().st_mode & 0o777
+    assert (tmp_path / AUDIT).stat().st_mode & 0o777 == 0o600 == (tmp_path / _HEAD).stat().st_mode & 0o777
 
 
 def test_a_request_that_cannot_be_logged_is_refused(tmp_path):
@@ -133,6 +133,6 @@ def test_the_command_shows_verifies_and_exports(played, tmp_path):
     head = json.loads((site / AUDIT).read_text().splitlines()[-1])["chain"]
     assert rows[-1]["chain"] == head
     shutil.copytree(site, tmp_path / "copy")
-    (tmp_path / "copy" / HEAD).unlink()
+    (tmp_path / "copy" / _HEAD).unlink()
     broken = CliRunner().invoke(app, ["audit", str(tmp_path / "copy")])
     assert isinstance(broken.exception, RunFolderError) and "audit.head" in str(broken.exception)

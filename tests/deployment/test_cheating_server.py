@@ -13,11 +13,11 @@ from fedcopl.config import RunConfig
 from fedcopl.deployment.server.rounds import PreparedServer
 from fedcopl.deployment.site.policies import (
     Consent,
-    FileAgreement,
-    InteractiveAgreement,
     Limits,
+    _describe_run,
+    _FileAgreement,
+    _InteractiveAgreement,
     choose_agreement,
-    describe_run,
 )
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteLedger, SiteState, release_of
@@ -245,7 +245,7 @@ def test_a_site_sends_nothing_before_approval(site, start):
         shown.append((run, words))
         return said.pop(0)
 
-    site.agreement = InteractiveAgreement(site.home.folder, message, notes.append)
+    site.agreement = _InteractiveAgreement(site.home.folder, message, notes.append)
     for words in ("has not approved this run yet", "has declined this run", "has declined this run"):
         with pytest.raises(Refused, match=words):
             site.handle(Estimate(0, start), terms(site))
@@ -253,7 +253,7 @@ def test_a_site_sends_nothing_before_approval(site, start):
     file = site.home.folder / "pending/run.toml"
     assert notes == [f"run run needs your approval: read {file}, then join with --accept {file}"]
     assert "3 rounds of FedCoPL, 1 epoch each" in shown[0][1]
-    site.agreement = InteractiveAgreement(site.home.folder, message, notes.append)
+    site.agreement = _InteractiveAgreement(site.home.folder, message, notes.append)
     for question in first_round(start):
         site.handle(question, terms(site))
     assert len(shown) == 3  # once for the run, not for each question
@@ -262,7 +262,7 @@ def test_a_site_sends_nothing_before_approval(site, start):
 def test_accepted_settings_accept_only_these_settings(site, start, tmp_path):
     file = tmp_path / "agreed.toml"
     file.write_text(CONFIG.to_toml())
-    site.agreement = FileAgreement(file)
+    site.agreement = _FileAgreement(file)
     other = changed(train={"epochs": 2}, privacy={"noise_multiplier": 1.0})
     with pytest.raises(Refused, match=r"has accepted other settings: privacy\.noise_multiplier, train\.epochs$"):
         site.handle(Estimate(0, start), terms(site, other))
@@ -281,13 +281,13 @@ def test_an_unknown_value_of_accept_is_refused(tmp_path):
 
 def test_the_approval_prompt_describes_what_leaves():
     shown = "\n".join(
-        describe_run(changed(privacy={"secure_aggregation": True, "min_sites": 4, "noise_multiplier": 1.5}))
+        _describe_run(changed(privacy={"secure_aggregation": True, "min_sites": 4, "noise_multiplier": 1.5}))
     )
     assert "in secure aggregation over at least 4 sites, with noise of 1.5" in shown
     assert "privacy.noise_multiplier = 1.5" in shown
-    assert "image features by class" in "\n".join(describe_run(RunConfig()))
+    assert "image features by class" in "\n".join(_describe_run(RunConfig()))
     hostile = changed(model={"template": "a {}\nyes\u202e"})
-    assert "\u202e" not in "".join(describe_run(hostile)) and "\n" not in "".join(describe_run(hostile))
+    assert "\u202e" not in "".join(_describe_run(hostile)) and "\n" not in "".join(_describe_run(hostile))
     with pytest.raises(ConfigError, match="control character"):
         changed(model={"template": "a {}\x1b[2J"})
 

@@ -41,7 +41,7 @@ def states(tmp_path):
 def test_a_restarted_server_keeps_its_run_and_sites(tmp_path):
     path = tmp_path / "server.json"
     path.write_text(json.dumps(SERVER))
-    known = KnownSites.begin(path, "another")
+    known = KnownSites.at_start(path, "another")
     assert (known.run, known.starts) == ("fedcopl-5f1c0ffee123", 3)
     known.add(["site-c"])
     assert known.is_same_folder("site-a", "0123456789abcdef", "fedcba9876543210")
@@ -63,7 +63,7 @@ def test_a_restarted_server_keeps_its_run_and_sites(tmp_path):
 def test_a_damaged_server_file_is_refused_in_one_line(tmp_path, text):
     (tmp_path / "server.json").write_text(text)
     with pytest.raises(RunFolderError, match=r"server\.json: is damaged: ") as refusal:
-        KnownSites.begin(tmp_path / "server.json", "x")
+        KnownSites.at_start(tmp_path / "server.json", "x")
     assert "\n" not in str(refusal.value)
 
 

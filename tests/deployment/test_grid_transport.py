@@ -14,7 +14,7 @@ from fakes import NO_PRIORS, START, EntwinedLearner, FlakyFederation, NoisyLearn
 from fedcopl.config import RunConfig
 from fedcopl.deployment.message_format import read_reply, reply_records
 from fedcopl.deployment.server.grid_transport import GridTransport, KnownSites, Timeouts
-from fedcopl.deployment.site.pipeline import public_reason
+from fedcopl.deployment.site.pipeline import _public_reason
 from fedcopl.deployment.terms import Refused
 from fedcopl.errors import DataError, Interrupted, NoClientReplied
 from fedcopl.federation.server import evaluate_zero_shot
@@ -445,7 +445,7 @@ def test_details_of_a_sites_error_stay_there(tmp_path):
         try:
             raise error
         except Exception as caught:
-            return public_reason(caught)
+            return _public_reason(caught)
 
     assert broken(DataError(f"{secret}: is broken")) == "its images cannot be read; see the site's own log"
     assert broken(ValueError(f"{secret}")) == "it failed with ValueError; see the site's own log"

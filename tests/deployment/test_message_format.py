@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as numbers
 from deployment.toolbox import terms
 from fedcopl.config import RunConfig
 from fedcopl.deployment.message_format import (
-    KINDS,
+    _KINDS,
     Packed,
     Unreadable,
     name_records,
@@ -61,7 +61,7 @@ def values(wanted):
 
 @st.composite
 def messages(draw):
-    kind = draw(st.sampled_from(sorted(KINDS.values(), key=lambda kind: kind.__name__)))
+    kind = draw(st.sampled_from(sorted(_KINDS.values(), key=lambda kind: kind.__name__)))
     return kind(**{name: draw(values(wanted)) for name, wanted in get_type_hints(kind).items()})
 
 
@@ -98,7 +98,7 @@ def test_every_message_survives_flowers_records(message):
 
 
 def test_the_list_is_that_of_the_messages():
-    assert set(KINDS.values()) == {*REPLY_TO, *REPLY_TO.values()}
+    assert set(_KINDS.values()) == {*REPLY_TO, *REPLY_TO.values()}
 
 
 WRONG_TREES = {
@@ -209,7 +209,7 @@ def test_a_valid_array_is_read():
     for no_bytes in ("text", 3.5, [1, 2]):
         records = with_array(b"")
         records["message"]["arrays"] = no_bytes
-        with pytest.raises(Unreadable, match="its arrays are not bytes"):
+        with pytest.raises(Unreadable, match="the arrays of the message are not bytes"):
             read_reply(records, "q", 10**6)
 
 
@@ -269,8 +269,8 @@ trees = st.recursive(
 @st.composite
 def hostile_records(draw):
     """Of the right kind and with the right fields, or not; and in each of them anything."""
-    kind = draw(st.sampled_from(sorted(KINDS)))
-    named = draw(st.just(sorted(get_type_hints(KINDS[kind]))) | st.lists(st.text(max_size=5), max_size=3))
+    kind = draw(st.sampled_from(sorted(_KINDS)))
+    named = draw(st.just(sorted(get_type_hints(_KINDS[kind]))) | st.lists(st.text(max_size=5), max_size=3))
     tree = json.dumps({name: draw(trees) for name in named})
     stored = draw(st.lists(arrays_sent, min_size=1, max_size=2))
     message = {"kind": kind, "tree": tree, "to": "q", "from": draw(st.text(max_size=5)), "arrays": stored}

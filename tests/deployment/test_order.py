@@ -7,7 +7,7 @@ import pytest
 
 from fakes import NO_PRIORS, START, NoisyLearner, clients, run, start
 from fedcopl.config import RunConfig
-from fedcopl.deployment.site.order import MAX_REPEATS, max_aggregations, out_of_order
+from fedcopl.deployment.site.order import _MAX_REPEATS, _max_aggregations, out_of_order
 from fedcopl.deployment.site.site_state import SiteStep
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
@@ -181,15 +181,15 @@ def test_requests_outside_the_protocol_are_refused(config, before, message, word
 def test_a_failed_aggregation_is_repeated_with_fewer_sites():
     requests = [Estimate(0, SHARED, tuple("abcdefghi"[:many])) for many in range(9, 1, -1)]
     said = objections(requests, SECURE, restarts=0)
-    assert said[: 1 + MAX_REPEATS] == [None] * (1 + MAX_REPEATS)
-    assert all(why and "th time" in why for why in said[1 + MAX_REPEATS :])
+    assert said[: 1 + _MAX_REPEATS] == [None] * (1 + _MAX_REPEATS)
+    assert all(why and "th time" in why for why in said[1 + _MAX_REPEATS :])
 
 
 def test_too_many_aggregations_per_round_are_refused():
     """With 60 sums over invented sites a server can recover a site's counts. This round has two sums."""
     said = objections([SetupKeys(0, bytes([number])) for number in range(60)], SECURE, restarts=0)
-    assert max_aggregations(SECURE, 0) == 2 and max_aggregations(SECURE, 1) == 1
-    assert [why is None for why in said] == [True] * (2 + MAX_REPEATS) + [False] * (58 - MAX_REPEATS)
+    assert _max_aggregations(SECURE, 0) == 2 and _max_aggregations(SECURE, 1) == 1
+    assert [why is None for why in said] == [True] * (2 + _MAX_REPEATS) + [False] * (58 - _MAX_REPEATS)
 
 
 def test_restarts_do_not_allow_unlimited_requests():

@@ -8,8 +8,8 @@ import pytest
 from fakes import NO_PRIORS, START, FakeLearner, run, start
 from fedcopl.config import RunConfig
 from fedcopl.deployment.keys import site_key
-from fedcopl.deployment.site.peers import Identity, Peers, check_peers, vouched_by
-from fedcopl.deployment.site.pipeline import known_peers, refuse, vouched
+from fedcopl.deployment.site.peers import Identity, Peers, _vouched_by, check_peers
+from fedcopl.deployment.site.pipeline import _refuse, known_peers, vouched
 from fedcopl.deployment.site.site_state import SiteStep
 from fedcopl.deployment.terms import Refused
 from fedcopl.errors import ConfigError
@@ -48,7 +48,7 @@ class PolicedClient:
 
     def handle(self, message, state):
         request = SimpleNamespace(request=message, client=self.client, peers=self.peers)
-        refuse(known_peers(request, SiteStep()))
+        _refuse(known_peers(request, SiteStep()))
         reply, after = self.client.handle(message, state)
         return vouched(request, state, reply), after
 
@@ -90,10 +90,10 @@ def test_vouchers_of_another_aggregation_or_key_are_refused(three):
     swapped = ShareKeys(0, SESSION, {**message.keys, "south": servers_own}, message.vouchers)
     with pytest.raises(Refused, match=r"the keys of south have no valid signature"):
         client.handle(swapped, state)
-    assert vouched_by(message.vouchers["south"], b"t" * 16, message.keys["south"]) is None
-    assert vouched_by(message.vouchers["south"], SESSION, message.keys["south"]) == three.who["south"].public
+    assert _vouched_by(message.vouchers["south"], b"t" * 16, message.keys["south"]) is None
+    assert _vouched_by(message.vouchers["south"], SESSION, message.keys["south"]) == three.who["south"].public
     for rubbish in (b"", b"\x00", b"\xff" * 200, message.vouchers["south"][:-1]):
-        assert vouched_by(rubbish, SESSION, message.keys["south"]) is None
+        assert _vouched_by(rubbish, SESSION, message.keys["south"]) is None
 
 
 def test_a_site_cannot_count_twice(three):

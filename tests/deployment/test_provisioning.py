@@ -12,24 +12,24 @@ from cryptography import x509
 from fedcopl.deployment.keys import read_site_key, read_site_keys, site_key
 from fedcopl.deployment.packages import (
     _NOTES,
-    Expiry,
     Package,
+    _Expiry,
+    _key_ends,
     admitted_keys,
     expiries,
     folder_notes,
     install,
-    key_ends,
     read_package,
 )
 from fedcopl.deployment.provision import (
     EXAMPLE,
-    Register,
     StudyFolder,
     _read_plan,
+    _Register,
     prepare_study,
 )
-from fedcopl.deployment.site.policies import FileAgreement
-from fedcopl.doctor.checks import check_expiry
+from fedcopl.deployment.site.policies import _FileAgreement
+from fedcopl.doctor.checks import _check_expiry
 from fedcopl.errors import ConfigError, FederationError, RunFolderError
 
 DAY = date(2027, 1, 1)
@@ -82,7 +82,7 @@ def test_a_site_gets_all_it_needs_and_no_more(made, folder):
 
 def test_a_site_can_agree_to_the_settings_of_its_package(made, written, folder, tmp_path):
     install(folder.package("hospital"), tmp_path / "home", "site")
-    agreed = FileAgreement(tmp_path / "home" / "settings.toml")
+    agreed = _FileAgreement(tmp_path / "home" / "settings.toml")
     assert agreed.objection("run", written.config) is None
     other = written.config.model_copy(update={"rounds": 8})
     assert "this site has accepted other settings: rounds" in agreed.objection("run", other)
@@ -155,7 +155,7 @@ def test_a_revoked_site_is_locked_out_until_it_is_renewed(made, folder, tmp_path
     assert read_site_keys(server / "sites") == {}
     assert not folder.package("hospital").exists()
     folder.provision()  # does not let it in by the back door
-    assert "hospital" not in Register.read(folder.path).keys
+    assert "hospital" not in _Register.read(folder.path).keys
     folder.renew("hospital")
     install(folder.package("server"), server, "server")
     assert read_site_keys(server / "sites")["hospital"].digest != old
@@ -209,7 +209,7 @@ def test_certificates_are_renewed_and_old_sites_still_trust_the_server(made, fol
 def test_a_key_is_valid_until_its_last_day(made, folder, tmp_path):
     sites = tmp_path / "federation" / "sites"
     install(folder.package("server"), sites.parent, "server")
-    assert key_ends(sites) == {"hospital": date(2027, 4, 11)}
+    assert _key_ends(sites) == {"hospital": date(2027, 4, 11)}
     assert set(admitted_keys(sites, date(2027, 4, 11))) == {"hospital"}
     assert admitted_keys(sites, date(2027, 4, 12)) == {}
     (sites / "ends.json").unlink()  # a folder without a study: keys have no end
@@ -222,7 +222,7 @@ def test_doctor_warns_a_month_before_and_finds_what_has_ended(made, folder, tmp_
 
     def levels(day):
         monkeypatch.setattr("fedcopl.deployment.packages.today_utc", lambda: day)
-        return {one.subject: one.level for one in check_expiry(home)}
+        return {one.subject: one.level for one in _check_expiry(home)}
 
     assert levels(date(2027, 3, 11)) == {"authority": "ok", "key of this site": "ok"}
     assert levels(date(2027, 3, 12))["key of this site"] == "note"
@@ -233,8 +233,8 @@ def test_doctor_warns_a_month_before_and_finds_what_has_ended(made, folder, tmp_
 
 def test_the_text_of_an_expiry(monkeypatch):
     monkeypatch.setattr("fedcopl.deployment.packages.today_utc", lambda: date(2027, 1, 1))
-    assert str(Expiry("key", date(2027, 1, 31), "")) == "valid until 2027-01-31, 30 days"
-    assert str(Expiry("key", date(2026, 12, 31), "")) == "expired after 2026-12-31"
+    assert str(_Expiry("key", date(2027, 1, 31), "")) == "valid until 2027-01-31, 30 days"
+    assert str(_Expiry("key", date(2026, 12, 31), "")) == "expired after 2026-12-31"
 
 
 def test_status_shows_when_keys_expire(made, folder, tmp_path):

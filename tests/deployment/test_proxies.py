@@ -12,7 +12,7 @@ from fedcopl.deployment.addresses import bypass_proxy_for_localhost, connect, pr
 from fedcopl.deployment.flower_internals.site_connection import site_connection
 from fedcopl.deployment.keys import issue_certificates, private_key, site_key
 from fedcopl.deployment.site.site_process import ServerAddress, _join_error, check_server
-from fedcopl.doctor.checks import check_server as doctor_check
+from fedcopl.doctor.checks import _check_server as doctor_check
 from fedcopl.errors import FederationError
 
 

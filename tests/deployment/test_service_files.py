@@ -27,7 +27,7 @@ def setting(unit, name):
 
 @pytest.mark.parametrize("service", [SITE, SERVER], ids=["site", "server"])
 def test_the_command_of_a_unit_is_one_that_exists(service):
-    command = shlex.split(setting(service.unit(), "ExecStart"))
+    command = shlex.split(setting(service.systemd_unit(), "ExecStart"))
     assert command[1:3] == ["-m", "fedcopl"] and os.access(command[0], os.X_OK)
     known = get_command(app).commands[command[3]]
     options = {name for parameter in known.params for name in parameter.opts}
@@ -36,7 +36,7 @@ def test_the_command_of_a_unit_is_one_that_exists(service):
 
 @pytest.mark.parametrize("service", [SITE, SERVER], ids=["site", "server"])
 def test_a_unit_writes_in_one_folder_and_ends_well_when_stopped(service):
-    unit = service.unit()
+    unit = service.systemd_unit()
     assert setting(unit, "ProtectSystem") == "strict"
     assert setting(unit, "ReadWritePaths") == setting(unit, "WorkingDirectory") == "/srv/fedcopl"
     assert setting(unit, "SuccessExitStatus") == str(Interrupted.exit_code)
@@ -44,7 +44,7 @@ def test_a_unit_writes_in_one_folder_and_ends_well_when_stopped(service):
 
 
 def test_a_site_only_reads_its_images():
-    assert setting(SITE.unit(), "ReadOnlyPaths") == "/data/images"
+    assert setting(SITE.systemd_unit(), "ReadOnlyPaths") == "/data/images"
     assert "-v /data/images:/images:ro" in SITE.containerfile("1.2.3")
 
 

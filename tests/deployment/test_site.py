@@ -19,7 +19,7 @@ from fedcopl.config import RunConfig, override
 from fedcopl.deployment.server.grid_transport import GridTransport, KnownSites, Timeouts
 from fedcopl.deployment.server.rounds import PreparedServer, ServerPlan, serve
 from fedcopl.deployment.site.pipeline import reply_to
-from fedcopl.deployment.site.policies import ALSO_SENT, Consent, Limits, sent_fields, sent_summary
+from fedcopl.deployment.site.policies import _ALSO_SENT, Consent, Limits, sent_fields, sent_summary
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.terms import Refused, check_pinned, terms_of
@@ -373,7 +373,7 @@ def test_a_sites_corrections_are_trained_on_and_stay_there(data, asked, tmp_path
     chosen = SiteState(tmp_path / "home/runs/run-1/state").state().selection
     assert chosen.label[chosen.index.tolist().index(0)] == 7
     answers.write_text("file,label\nother.png,seven\n")
-    with pytest.raises(DataError, match="has a label for none of these images"):
+    with pytest.raises(DataError, match="labels none of the training images"):
         RunningSite(home)
 
 
@@ -399,7 +399,7 @@ def test_an_incomplete_node_config_is_refused(tmp_path):
 def test_every_field_that_leaves_has_a_description():
     named = {line.split(":")[0] for line in sent_fields() if "." in line.split(":")[0]}
     assert named == {f"{kind.__name__}.{name}" for kind in REPLY_TO.values() for name in kind.__dataclass_fields__}
-    assert set(ALSO_SENT) < set(sent_fields())
+    assert set(_ALSO_SENT) < set(sent_fields())
 
 
 def test_five_plain_lines_say_what_leaves():

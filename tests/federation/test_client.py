@@ -12,7 +12,7 @@ from fedcopl.config import RunConfig
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.learner import _NoTestSet
-from fedcopl.labelers.cpl import cpl_levels
+from fedcopl.labelers.cpl import _cpl_levels
 from fedcopl.messages import (
     REPLY_TO,
     Estimate,
@@ -65,7 +65,7 @@ def test_the_first_labels_are_zero_shot_and_later_ones_are_not():
 
 def test_first_labels_after_a_previous_run_use_its_model():
     client, left = client_with(), {"visual": VISUAL["visual"] + 1, "text": START["text"] + 2}
-    _, state = client.handle(Estimate(0, VISUAL), ClientState(begun=left))
+    _, state = client.handle(Estimate(0, VISUAL), ClientState(previous_model=left))
     client.handle(Estimate(5, VISUAL), state)
     first, later = client.learner.asked_with
     assert first is left
@@ -250,7 +250,7 @@ def test_cpl_gives_candidate_sets():
 
 def test_cpl_levels_come_from_the_data_set_unless_set():
     def levels(**settings):
-        return cpl_levels(RunConfig.from_mapping(settings, "test"))
+        return _cpl_levels(RunConfig.from_mapping(settings, "test"))
 
     assert levels(data={"source": "dtd"}) == (0.75, 0.95)
     assert levels(data={"source": "digits"}) == (0.60, 0.90)

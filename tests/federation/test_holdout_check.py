@@ -154,7 +154,7 @@ def test_holdout_state_is_stored():
     assert again.holdout.training == state.holdout.training
     assert np.array_equal(again.holdout.log_probs, state.holdout.log_probs)
     assert np.array_equal(again.holdout.accepted["visual"], state.holdout.accepted["visual"])
-    assert np.array_equal(again.first.index, state.first.index)
+    assert np.array_equal(again.first_holdout.index, state.first_holdout.index)
 
 
 def test_holdout_is_compared_with_priors():

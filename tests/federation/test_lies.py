@@ -215,7 +215,7 @@ def test_missed_refresh_is_reported_until_the_next(tmp_path):
         save_checkpoint(tmp_path, Checkpoint(state, {}, outcome_of(rounds)))
         state = load_checkpoint(tmp_path).server
     assert missed == [("client-2",)] * 3 + [()] * 2
-    assert state.reported["client-0"].images == 12
+    assert state.reported_counts["client-0"].images == 12
 
 
 def outcome_of(rounds):

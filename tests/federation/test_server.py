@@ -466,13 +466,13 @@ def test_server_rollback_of_harmful_average():
     federation = LocalTransport(clients(config, Pulled))
     state, _ = run_round(config, federation, start())
     assert (state.shared["visual"] == 1).all()
-    assert (state.good["visual"] == 0).all()
-    spoilt = replace(state, shared={"visual": np.full((2, 3), -1, np.float32)}, good=state.shared)
+    assert (state.last_good["visual"] == 0).all()
+    spoilt = replace(state, shared={"visual": np.full((2, 3), -1, np.float32)}, last_good=state.shared)
     after, report = run_round(config, federation, spoilt)
     assert report.server_rolled_back
     assert report.checks.averages_rolled_back == 2  # the third selected no held-out image
     assert (after.shared["visual"] == 1).all()
-    assert after.good is None
+    assert after.last_good is None
     after, report = run_round(config, federation, after)
     assert not report.server_rolled_back
     assert (after.shared["visual"] == 2).all()

@@ -9,10 +9,10 @@ from fedcopl.labelers.base import exact_quantile
 from fedcopl.labelers.cpl import (
     _likely_for_the_class,
     _likely_for_the_image,
+    _with_soft_targets,
     candidate_sets,
     match,
     select_candidates,
-    with_soft_targets,
 )
 
 # Worked by hand and checked against the authors' program (vanillaer/CPL-ICML2024, commit c711980).
@@ -283,7 +283,7 @@ def test_pools_do_not_depend_on_the_order_of_images(case, random):
 def test_soft_targets_by_hand():
     # .40 / .75, .35 / .75; .60 / .85, .25 / .85, in the order of the selection.
     expected = {0: [1, 0, 0], 1: [0.533333, 0.466667, 0], 2: [0, 0.705882, 0.294118], 3: [0, 0, 1]}
-    chosen = with_soft_targets(np.log(WORKED), match(np.log(WORKED), np.array(CANDIDATES, bool), 2))
+    chosen = _with_soft_targets(np.log(WORKED), match(np.log(WORKED), np.array(CANDIDATES, bool), 2))
     assert len(chosen.index) == 4
     for image, soft in zip(chosen.index, chosen.candidates, strict=True):
         assert soft == pytest.approx(expected[image], abs=1e-6)
@@ -291,5 +291,5 @@ def test_soft_targets_by_hand():
 
 def test_soft_targets_of_saturated_images_sum_to_one():
     log_probs = np.array([[0.0, -800.0, -801.0]])
-    chosen = with_soft_targets(log_probs, Selection(np.array([0]), np.array([1]), np.array([[False, True, True]])))
+    chosen = _with_soft_targets(log_probs, Selection(np.array([0]), np.array([1]), np.array([[False, True, True]])))
     assert chosen.candidates[0] == pytest.approx([0, 1 / (1 + np.exp(-1)), np.exp(-1) / (1 + np.exp(-1))])

@@ -7,12 +7,12 @@ import stat
 import pytest
 
 from fedcopl.errors import ConfigError
-from fedcopl.local_page.serving import HOST, persistent_token, serve
+from fedcopl.local_page.serving import _HOST, persistent_token, serve
 
 
 def test_a_taken_port_is_one_sentence():
     with socket.socket() as taken:
-        taken.bind((HOST, 0))
+        taken.bind((_HOST, 0))
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"--port {port}: cannot be used: Address already in use"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedcopl.methods import choose_method
-from fedcopl.methods.bca import posteriors
+from fedcopl.methods.bca import _posteriors
 from methods.toolbox import CHOSEN, config_of, floats_of, learner_of
 
 TEXTS = np.eye(2)
@@ -47,7 +47,7 @@ def test_below_both_thresholds_it_is_zero_shot_clip():
 def test_probabilities_are_mixed_by_the_priors():
     priors = np.array([[0.9, 0.1], [0.2, 0.8]])
     # Far beyond the scale of rounding only the nearest embedding counts.
-    np.testing.assert_allclose(posteriors(TEXTS, TEXTS, priors, 1000.0), priors)
+    np.testing.assert_allclose(_posteriors(TEXTS, TEXTS, priors, 1000.0), priors)
 
 
 def test_the_sites_images_change_its_predictions():

@@ -29,12 +29,12 @@ def test_it_reads_features_that_are_not_normalised():
 
 
 def test_the_contrastive_loss_by_hand():
-    from fedcopl.methods.fedclip import contrast
+    from fedcopl.methods.fedclip import _contrast
 
     # Two images, two texts: rows say -log(e^2 / (e^2 + 1)) and -log(e / (e + e^0)), columns likewise.
     logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
     rows = (torch.log(1 + torch.exp(torch.tensor(-2.0))) + torch.log(1 + torch.exp(torch.tensor(-1.0)))) / 2
-    torch.testing.assert_close(contrast(logits), rows)  # symmetric, so the columns say the same
+    torch.testing.assert_close(_contrast(logits), rows)  # symmetric, so the columns say the same
 
 
 def test_contrast_minds_others_of_the_same_class_and_ce_does_not():

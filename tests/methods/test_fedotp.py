@@ -1,4 +1,4 @@
-"""FedOTP on a worked example; the transport itself is tested in tests/algorithm/test_optimal_transport.py."""
+"""FedOTP on a worked example; the transport itself is tested in tests/methods/test_optimal_transport.py."""
 
 from types import SimpleNamespace
 

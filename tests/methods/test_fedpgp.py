@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedcopl.methods.fedpgp import contrast
+from fedcopl.methods.fedpgp import _contrast
 from methods.toolbox import floats_of, learner_of, trained
 
 
 def test_the_contrastive_loss_by_hand():
     # cos(T_0, T_G) = 0.6 and cos(T_G, T) = 1 at tau = 0.5: -log(e^1.2 / (e^1.2 + e^2)) = log(1 + e^0.8)
     zero_shot, shared = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.6, 0.8]])
-    assert contrast(zero_shot, shared, shared, 0.5).item() == pytest.approx(math.log(1 + math.exp(0.8)), rel=1e-6)
+    assert _contrast(zero_shot, shared, shared, 0.5).item() == pytest.approx(math.log(1 + math.exp(0.8)), rel=1e-6)
     # Over two classes it is the mean; alike on both sides, a class has log 2.
-    doubled = contrast(
+    doubled = _contrast(
         zero_shot.repeat(2, 1), torch.tensor([[0.6, 0.8], [1, 0]]), torch.tensor([[0.6, 0.8], [1, 0]]), 0.5
     )
     assert doubled.item() == pytest.approx((math.log(1 + math.exp(0.8)) + math.log(2)) / 2, rel=1e-6)

@@ -9,7 +9,7 @@ import torch
 from fedcopl.errors import ConfigError
 from fedcopl.methods import choose_method
 from fedcopl.methods.base import Batch
-from fedcopl.methods.fedpha import minor_part, push, used
+from fedcopl.methods.fedpha import _minor_part, _push, _used
 from methods.toolbox import CHOSEN, config_of, encoder, floats_of, learner_of, trained
 
 
@@ -18,21 +18,21 @@ def test_the_projection_by_hand():
     shared = torch.tensor([[3.0, 0, 0, 0], [0, 2, 0, 0], [0, 0, 1, 0]])
     local = torch.tensor([[1.0, 2, 3, 4], [5, 6, 7, 8]])
     expected = torch.tensor([[0.0, 2, 3, 0], [0, 6, 7, 0]])
-    torch.testing.assert_close(minor_part(local, shared, 2 / 3), expected)
-    torch.testing.assert_close(minor_part(local, shared, 1.0)[:, 0], local[:, 0])
+    torch.testing.assert_close(_minor_part(local, shared, 2 / 3), expected)
+    torch.testing.assert_close(_minor_part(local, shared, 1.0)[:, 0], local[:, 0])
 
 
 def test_a_ratio_drops_as_many_directions_as_it_says():
     for ratio, dropped in ((0.8, 1), (0.6, 2), (0.79, 1), (1, 0)):
-        left = minor_part(torch.eye(5), torch.diag(torch.tensor([5.0, 4, 3, 2, 1])), ratio)
+        left = _minor_part(torch.eye(5), torch.diag(torch.tensor([5.0, 4, 3, 2, 1])), ratio)
         assert int(left.diagonal().sum().round()) == 5 - dropped
 
 
 def test_the_push_by_hand():
     # Distances 0 and sqrt(2): max(0, 1 - 0) and max(0, 1 - 1.41), mean 0.5.
     local, shared = torch.tensor([[1.0, 0], [1, 0]]), torch.tensor([[1.0, 0], [0, 1]])
-    assert push(local, shared, 1.0).item() == pytest.approx(0.5)
-    assert push(local, shared, 2.0).item() == pytest.approx((2 + 2 - math.sqrt(2)) / 2)
+    assert _push(local, shared, 1.0).item() == pytest.approx(0.5)
+    assert _push(local, shared, 2.0).item() == pytest.approx((2 + 2 - math.sqrt(2)) / 2)
 
 
 def test_the_loss_has_four_terms():
@@ -52,9 +52,9 @@ def test_the_loss_has_four_terms():
     # First the global prompt, then the local one, whose probabilities losses on candidate sets keep.
     torch.testing.assert_close(losses[0], encoder().logits(images, shared))
     torch.testing.assert_close(losses[1], encoder().logits(images, classes))
-    projected = encoder().class_features(minor_part(named["local text"], named["global text"], 0.8))
+    projected = encoder().class_features(_minor_part(named["local text"], named["global text"], 0.8))
     pull = ((classes - projected) ** 2).sum() / classes.numel()
-    torch.testing.assert_close(total, 1.0 + 2.0 + pull + push(classes, shared, 1.0))
+    torch.testing.assert_close(total, 1.0 + 2.0 + pull + _push(classes, shared, 1.0))
 
 
 def test_predictions_are_by_the_local_prompt():
@@ -65,7 +65,7 @@ def test_predictions_are_by_the_local_prompt():
 
 def test_each_client_has_a_length_of_its_own():
     learners = [learner_of("fedpha", "options.shortest=4", "options.longest=20", number=number) for number in range(9)]
-    lengths = [len(used(torch.tensor(one.initial()["local text"]))) for one in learners]
+    lengths = [len(_used(torch.tensor(one.initial()["local text"]))) for one in learners]
     assert len(set(lengths)) > 2
     assert min(lengths) >= 4
     assert max(lengths) <= 20
@@ -89,7 +89,7 @@ def test_a_local_prompt_that_leaves_no_room_for_a_class_is_refused():
 def test_rows_beyond_the_length_stay_zero(pairs):
     learner = learner_of("fedpha", "options.longest=36", *pairs)
     before, after = learner.initial()["local text"], trained(learner)[0]["local text"]
-    length = len(used(torch.tensor(before)))
+    length = len(_used(torch.tensor(before)))
     assert length < 36
     assert after.shape == (36, 128)
     assert (after[length:] == 0).all()

@@ -8,7 +8,7 @@ import torch
 
 from fedcopl.methods import choose_method
 from fedcopl.methods.base import Batch
-from fedcopl.methods.fst import SYNTHETIC, missing_images
+from fedcopl.methods.fst import _SYNTHETIC, _missing_images
 from methods.toolbox import config_of, encoder, floats_of, learner_of
 
 
@@ -25,7 +25,7 @@ def test_only_the_classifier_is_shared():
 
 
 def test_missing_images_of_rare_classes():
-    assert missing_images(np.array([0, 0, 0, 2]), 4).tolist() == [0, 3, 2, 3]
+    assert _missing_images(np.array([0, 0, 0, 2]), 4).tolist() == [0, 3, 2, 3]
 
 
 def loss_of(named, labels, *pairs):
@@ -44,7 +44,7 @@ def test_the_loss_by_hand():
     # z = <f, D>: D_0 = (ln 3, 0), D_1 = 0. Two images (1, 0) of class 0: p_0 = 3/4, loss ln 4/3 each. Class 1 lacks two
     # images; its made-up feature (0, 1) has z = (0, 0), loss ln 2. Mean over the four.
     named = {"classifier": torch.tensor([[math.log(3), 0.0], [0.0, 0.0]])}
-    bank = {SYNTHETIC: torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])}
+    bank = {_SYNTHETIC: torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])}
     assert loss_of(named, [0, 0]) == pytest.approx(math.log(4 / 3))
     balanced = (2 * math.log(4 / 3) + 2 * math.log(2)) / 4
     assert loss_of(named | bank, [0, 0], "options.samples=1") == pytest.approx(balanced)
@@ -52,17 +52,17 @@ def test_the_loss_by_hand():
 
 def test_a_balanced_batch_is_left_as_it_is():
     named = {"classifier": torch.tensor([[math.log(3), 0.0], [0.0, 0.0]])}
-    bank = {SYNTHETIC: torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])}
+    bank = {_SYNTHETIC: torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])}
     assert loss_of(named | bank, [0, 1], "options.samples=1") == pytest.approx(loss_of(named, [0, 1]))
 
 
 def test_synthetic_features_lie_around_the_texts():
     method = choose_method(config_of("fst", "options.spread=0.1"))
-    bank = method.before_training(encoder(), {})[SYNTHETIC]
+    bank = method.before_training(encoder(), {})[_SYNTHETIC]
     texts = encoder().class_features(None)
     assert bank.shape == (16, *texts.shape)
     cosines = (bank * texts).sum(-1)
     assert cosines.min() > 0.98  # noise of length about 0.1 across
-    assert torch.equal(bank, method.before_training(encoder(), {})[SYNTHETIC])  # the same at every client and round
-    assert method.before_training(encoder(), {"a": texts}).keys() == {"a", SYNTHETIC}
+    assert torch.equal(bank, method.before_training(encoder(), {})[_SYNTHETIC])  # the same at every client and round
+    assert method.before_training(encoder(), {"a": texts}).keys() == {"a", _SYNTHETIC}
     assert choose_method(config_of("fst", "options.balance=false")).before_training(encoder(), {}) == {}

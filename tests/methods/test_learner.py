@@ -50,7 +50,7 @@ def images(store):
 
 
 def store_of(clip, pictures, memory=1e9):
-    return TokenStore.of(clip, np.stack([clip.preprocess.cut(picture) for picture in pictures]), memory)
+    return TokenStore.of(clip, np.stack([clip.preprocess.resize_and_crop(picture) for picture in pictures]), memory)
 
 
 def config_of(**train):
@@ -355,7 +355,7 @@ def test_class_sides_are_kept_as_far_as_there_is_room(encoder, monkeypatch):
     monkeypatch.setattr(model, "classes_of", lambda named: computed.append(named) or compute(named))
     first = model.classes(many[0])
     room = first.nbytes + many[0]["text"].nbytes
-    monkeypatch.setattr(prompted_model, "CLASS_SIDES", 3 * room)
+    monkeypatch.setattr(prompted_model, "_CLASS_SIDES", 3 * room)
     for number in (1, 2, 0, 3, 0, 2):  # 3 pushes 1 out, which was not asked for again
         model.classes(many[number])
     assert len(computed) == 4

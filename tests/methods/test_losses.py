@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from fedcopl.algorithm.select import Selection
-from fedcopl.methods.losses import AdjustedLoss, CrossEntropy, label_loss
+from fedcopl.methods.losses import AdjustedLoss, _CrossEntropy, label_loss
 from fedcopl.priors.posterior import LogitAdjustment
 
 P = torch.tensor([[0.70, 0.20, 0.10], [0.40, 0.35, 0.25], [0.15, 0.60, 0.25], [0.30, 0.25, 0.45]])
@@ -109,7 +109,7 @@ def test_each_image_has_what_the_priors_say_of_it():
     # Image 2 is known to be of class 1, of image 0 nothing is known: softmax(2 z + offset), z = log p.
     offset = np.zeros((4, 3))
     offset[2, 1] = np.log(3)
-    fit = AdjustedLoss(CrossEntropy(torch.tensor([0, 0, 1, 0])), LogitAdjustment(2.0, offset), CPU)
+    fit = AdjustedLoss(_CrossEntropy(torch.tensor([0, 0, 1, 0])), LogitAdjustment(2.0, offset), CPU)
     rows = torch.tensor([2, 0])
     # 0.15^2, 3 * 0.6^2, 0.25^2 and 0.7^2, 0.2^2, 0.1^2.
     expected = -(np.log(1.08 / (0.0225 + 1.08 + 0.0625)) + np.log(0.49 / 0.54)) / 2

@@ -12,11 +12,11 @@ from fedcopl.classifier.predict import Predictor
 from fedcopl.clip.device import Arithmetic
 from fedcopl.clip.encoder import ClientImages, Encoder, TokenStore
 from fedcopl.clip.frozen_clip import load_clip
-from fedcopl.clip.neutral_init import blank_image, repeated_words
 from fedcopl.errors import ConfigError
 from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.learner import ClipLearner
 from fedcopl.methods.prompted_model import ImageSide, PromptedModel
+from fedcopl.methods.prompts import _blank_image, _tile_words
 from methods.toolbox import config_of
 
 CLASSES = ("cat", "small dog", "photo")
@@ -71,11 +71,11 @@ def test_neutral_initial_prompts_are_a_blank_image_and_the_templates_words(sigli
     with torch.no_grad():
         blank = torch.zeros(1, 3, clip.image_size, clip.image_size)
         states = tiny_siglip().vision_model(pixel_values=blank, output_hidden_states=True).hidden_states
-    patches, _ = blank_image(clip, (3, 16, 64))
+    patches, _ = _blank_image(clip, (3, 16, 64))
     for level in range(3):  # 16 patches, 16 prompts: every patch, and the first is one too
         assert np.allclose(patches[level], states[level][0], rtol=1e-3, atol=1e-3)
     ids = clip.tokenizer.rows(["a photo of a"])[0][:-1]
-    assert np.array_equal(repeated_words(clip, "", (len(ids), 64)), clip.text.embedding.weight[ids].numpy())
+    assert np.array_equal(_tile_words(clip, "", (len(ids), 64)), clip.text.embedding.weight[ids].numpy())
 
 
 def test_the_words_of_the_template_as_a_prompt_are_the_template(siglip):

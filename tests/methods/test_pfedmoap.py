@@ -7,21 +7,21 @@ import torch
 from fedcopl.algorithm.aggregate import nearest
 from fedcopl.errors import ConfigError
 from fedcopl.methods import choose_method
-from fedcopl.methods.pfedmoap import EXPERTS, GATE, gate_name, mixture, stride
+from fedcopl.methods.pfedmoap import _EXPERTS, _GATE, _gate_name, _mixture, _stride
 from methods.toolbox import CHOSEN, config_of, encoder, floats_of, learner_of, trained
 
 EXPERT_PROMPTS = np.random.default_rng(5).normal(0, 0.3, (3, 16, 128)).astype(np.float32)
 
 
 def with_experts(learner, experts=EXPERT_PROMPTS):
-    return {**learner.initial(), EXPERTS: experts}
+    return {**learner.initial(), _EXPERTS: experts}
 
 
 def test_the_gate_by_hand():
     # q = (.6, .8), experts (1, 0) and (0, 1), identity maps, one head: weights (.119203, .880797)
-    gate = {part: (torch.eye(2), torch.zeros(2)) for part in GATE}
+    gate = {part: (torch.eye(2), torch.zeros(2)) for part in _GATE}
     classes = torch.eye(2)[:, None]  # two experts, one class
-    similarity = mixture(torch.tensor([[0.6, 0.8]]), classes, gate, heads=1)
+    similarity = _mixture(torch.tensor([[0.6, 0.8]]), classes, gate, heads=1)
     torch.testing.assert_close(similarity, torch.tensor([[0.776159]]), atol=1e-6, rtol=0)
 
 
@@ -32,14 +32,14 @@ def test_the_gate_is_a_multi_head_attention():
     theirs = torch.nn.MultiheadAttention(width, heads)
     weights, biases = theirs.in_proj_weight.detach().chunk(3), torch.randn(3, width)
     out = theirs.out_proj
-    gate = {part: (weights[i], biases[i]) for i, part in enumerate(GATE[:3])} | {
+    gate = {part: (weights[i], biases[i]) for i, part in enumerate(_GATE[:3])} | {
         "output": (out.weight.detach(), out.bias.detach())
     }
     images, classes = torch.randn(3, width), torch.randn(experts, 2, width)
     up = 10 * (width // heads) ** 0.5
     theirs.in_proj_weight.data = torch.cat([weights[0] * up, weights[1], weights[2]])
     theirs.in_proj_bias.data = torch.cat([biases[0] * up, biases[1], biases[2]])
-    ours = mixture(images, classes, gate, heads)
+    ours = _mixture(images, classes, gate, heads)
     for c in range(2):
         keys = classes[:, c][:, None].expand(-1, len(images), -1)
         mixed, _ = theirs(images[None], keys, keys)
@@ -49,7 +49,7 @@ def test_the_gate_is_a_multi_head_attention():
 def test_the_size_of_the_gate():
     shapes = choose_method(config_of("pfedmoap")).shapes(encoder().clip, encoder().classes)
     assert sum(np.prod(shape) for name, shape in shapes.items() if name.startswith("gate")) == 66_048
-    assert (stride(512), stride(1024), stride(128), stride(32)) == (4, 8, 1, 1)
+    assert (_stride(512), _stride(1024), _stride(128), _stride(32)) == (4, 8, 1, 1)
 
 
 def test_without_experts_it_is_promptfl():
@@ -76,7 +76,7 @@ def test_prompt_and_gate_are_trained_and_experts_are_not():
     after, _ = learner.train(with_experts(learner), CHOSEN, 0)
     for name in learner.initial():
         assert (after[name] != learner.initial()[name]).any(), name
-    assert (after[EXPERTS] == EXPERT_PROMPTS).all()
+    assert (after[_EXPERTS] == EXPERT_PROMPTS).all()
 
 
 def test_experts_are_encoded_once_a_round(monkeypatch):
@@ -91,7 +91,7 @@ def test_experts_are_encoded_once_a_round(monkeypatch):
 def test_the_gate_has_a_learning_rate_of_its_own():
     slow = learner_of("pfedmoap", "options.gate_lr=1e-12")
     after, _ = slow.train(with_experts(slow), CHOSEN, 0)
-    name = gate_name("query")
+    name = _gate_name("query")
     assert np.abs(after[name] - slow.initial()[name]).max() < 1e-6
     assert np.abs(after["text"] - slow.initial()["text"]).max() > 1e-4
 

@@ -1,4 +1,4 @@
-"""pFedPrompt: a consensus in the text, a memory at each client. tests/algorithm/test_image_memory.py has the kernel."""
+"""pFedPrompt: a consensus in the text, a memory at each client. tests/methods/test_image_memory.py has the kernel."""
 
 import numpy as np
 import torch
@@ -84,8 +84,8 @@ def test_a_memory_in_training_changes_what_is_learned():
 
 
 def test_spatial_attention_adds_spatial_logits():
-    # The attention itself is tested by hand in tests/algorithm/test_image_memory.py.
-    from fedcopl.algorithm.image_memory import spatial_logits
+    # The attention itself is tested by hand in tests/methods/test_image_memory.py.
+    from fedcopl.methods.pfedprompt import _spatial_logits
     from methods.toolbox import images
 
     learner = learner_of(
@@ -93,7 +93,7 @@ def test_spatial_attention_adds_spatial_logits():
     )
     plain = learner_of("promptfl")
     tokens, classes = images().tokens(np.arange(60)), plain.model.classes(plain.initial())
-    added = spatial_logits(
+    added = _spatial_logits(
         encoder().image_features(tokens).double().numpy(),
         encoder().patch_features(tokens).double().numpy(),
         classes.double().numpy(),

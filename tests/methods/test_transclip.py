@@ -5,7 +5,7 @@ import pytest
 
 from fedcopl.errors import ConfigError
 from fedcopl.methods import choose_method, settled
-from fedcopl.methods.site_fit import FEATURES
+from fedcopl.methods.site_fit import _FEATURES
 from methods.toolbox import CHOSEN, config_of, floats_of, learner_of
 
 
@@ -23,7 +23,7 @@ def test_it_is_zero_shot_clip_before_it_has_images():
 def test_it_predicts_the_sites_images_jointly():
     learner = learner_of("transclip")
     memory = learner.remember(CHOSEN)
-    assert {name: value.shape for name, value in memory.items()} == {FEATURES: (60, 128)}
+    assert {name: value.shape for name, value in memory.items()} == {_FEATURES: (60, 128)}
     together, alone = learner.log_probabilities(memory), learner.log_probabilities(None)
     assert (together.argmax(1) != alone.argmax(1)).any()
     assert (together.argmax(1) == alone.argmax(1)).mean() > 0.5  # the text still counts

@@ -31,7 +31,7 @@ def encoder() -> Encoder:
 @cache
 def images() -> ClientImages:
     pictures = load_digits().train.images[:60]
-    pixels = np.stack([encoder().clip.preprocess.cut(picture) for picture in pictures])
+    pixels = np.stack([encoder().clip.preprocess.resize_and_crop(picture) for picture in pictures])
     return ClientImages(TokenStore.of(encoder().clip, pixels, 1e9), np.arange(len(pictures)))
 
 

@@ -105,7 +105,7 @@ def test_class_sums_of_fewer_images_are_withheld(minimum):
     assert [bool(count) for count in sums[0, :, 0]] == {0: [True] * 3, 2: [True, False, False]}.get(
         minimum, [True, False, False]
     )
-    assert (kept.entered[4].sum(axis=0) == sums[0, :, 0]).all()  # what was withheld did not enter
+    assert (kept.contributions[4].sum(axis=0) == sums[0, :, 0]).all()  # withheld classes contribute nothing
 
 
 def test_an_image_does_not_vote_for_its_own_class_mean():
@@ -118,7 +118,7 @@ def test_an_image_does_not_vote_for_its_own_class_mean():
     client = clients[0]
     own = client.scores.with_prototypes(model.prototypes, lambda: client.features)
     as_new = model.prototypes.distances(client.features)
-    entered = client.scores.entered[0]
-    mostly = entered.argmax(axis=1)
+    contributions = client.scores.contributions[0]
+    mostly = contributions.argmax(axis=1)
     rows = np.arange(len(mostly))
     assert (own.own_distances(model.prototypes)[rows, mostly] > as_new[rows, mostly]).mean() > 0.9

@@ -170,4 +170,4 @@ def test_an_image_is_left_out_of_the_means_with_the_weight_of_its_client():
         scores = ClientScores(np.log([[0.9, 0.1]]))
         sums, kept = scores.compute(Statistic("class_sums", (model,)), lambda: np.eye(1, 2), weight=weight)
         assert sums[0, :, 0] == pytest.approx([0.9, 0.1])  # the server weighs the sums themselves
-        assert kept.entered[0] == pytest.approx(weight * np.array([[0.9, 0.1]]))
+        assert kept.contributions[0] == pytest.approx(weight * np.array([[0.9, 0.1]]))

@@ -10,21 +10,22 @@ from scipy.stats import chisquare
 
 from fedcopl.privacy.mask_session import KEY, KEYS, SEALED, SHARE, Session, combine, needed
 from fedcopl.privacy.masking import (
+    CannotUnmask,
+    MaskedSum,
     WordStream,
-    agreed,
+    _agreed,
+    _own_name,
+    _public_of,
+    _seal,
+    _thirds,
+    _unseal,
     mask,
-    own_name,
     public_keys,
-    public_of,
-    seal,
     setup_keys,
     share_keys,
     spending,
-    thirds,
     unmask,
-    unseal,
 )
-from fedcopl.privacy.unmasking import CannotUnmask, MaskedSum
 from fedcopl.rng import stream
 
 REQUEST_DIGEST = "digest of the request"
@@ -175,9 +176,9 @@ def test_shares_are_of_the_self_masks_alone():
     shares = {client: group.shares_of(client) for client in group.masked}
     assert set(shares["site 0"]) == set(group.names)
     key = group.sum()._secret("site 0", shares)
-    assert public_of(key) == thirds(group.roster["site 0"])[2]
+    assert _public_of(key) == _thirds(group.roster["site 0"])[2]
     points = {number: shares[client]["site 0"] for number, client in enumerate(group.names[:3], 1)}
-    assert public_of(combine(points).to_bytes(KEY)) != thirds(group.roster["site 0"])[1]
+    assert _public_of(combine(points).to_bytes(KEY)) != _thirds(group.roster["site 0"])[1]
 
 
 @pytest.mark.parametrize("members", [[0, 1, 2, 3], [0, 1, 2, 3, 4, 5], [5]])
@@ -242,8 +243,8 @@ def test_a_list_of_keys_must_name_the_client_exactly_once():
         {"a": mine, "b": b"1", "c": b"1"},
     ):
         with pytest.raises(ValueError, match="exactly once, or contains one key twice"):
-            own_name(group.sessions["site 0"], roster)
-    assert own_name(group.sessions["site 1"], group.roster) == "site 1"
+            _own_name(group.sessions["site 0"], roster)
+    assert _own_name(group.sessions["site 1"], group.roster) == "site 1"
 
 
 def test_sizes_are_those_the_server_checks():
@@ -263,12 +264,12 @@ def test_a_session_survives_being_written_down():
 
 def test_both_sides_agree_and_seals_hold():
     one, other = bytes(range(KEY)), bytes(range(1, KEY + 1))
-    key = agreed(one, public_of(other), "label")
-    assert key == agreed(other, public_of(one), "label")
-    assert key != agreed(one, public_of(other), "another label")
-    sealed = seal(key, b"text", stream(0, "nonce").bytes)
-    assert unseal(key, sealed) == b"text"
-    assert unseal(key[::-1], sealed) is None
+    key = _agreed(one, _public_of(other), "label")
+    assert key == _agreed(other, _public_of(one), "label")
+    assert key != _agreed(one, _public_of(other), "another label")
+    sealed = _seal(key, b"text", stream(0, "nonce").bytes)
+    assert _unseal(key, sealed) == b"text"
+    assert _unseal(key[::-1], sealed) is None
 
 
 def test_a_stream_of_words_goes_on_where_it_was():

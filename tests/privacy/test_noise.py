@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import chisquare, kstest
 
-from fedcopl.privacy.noise import LARGEST, _below, clip, discrete_gaussian, noised, on_grid
+from fedcopl.privacy.noise import _LARGEST, _below, _clip, _discrete_gaussian, _on_grid, noised
 from fedcopl.rng import stream
 
 
@@ -19,7 +19,7 @@ def words(*name):
 @pytest.mark.parametrize("sigma", [0.3, 0.7, 1.0, 2.5, 11.3])
 def test_the_discrete_gaussian_has_its_exact_probabilities(sigma):
     count = 200_000
-    drawn = discrete_gaussian(sigma, count, words(int(10 * sigma)))
+    drawn = _discrete_gaussian(sigma, count, words(int(10 * sigma)))
     reach = int(12 * sigma) + 2
     places = np.arange(-reach, reach + 1)
     expected = np.exp(-(places**2) / (2 * sigma**2))
@@ -36,27 +36,27 @@ def test_the_discrete_gaussian_has_its_exact_probabilities(sigma):
 def test_wide_noise_is_a_gaussian_on_a_fine_grid():
     # 2^32 times a sigma of 1.7: the difference from a continuous one is far below what 100,000 numbers can show.
     sigma = 2.0**32 * 1.7
-    drawn = discrete_gaussian(sigma, 100_000, words(1))
+    drawn = _discrete_gaussian(sigma, 100_000, words(1))
     assert kstest(drawn / sigma, "norm").pvalue > 1e-4
     assert abs(np.mean(drawn % 2) - 0.5) < 0.01  # the last binary digit is as likely 0 as 1
     assert abs(np.mean(drawn[:-1] * drawn[1:] / sigma**2)) < 0.02  # neighbours know nothing of each other
 
 
 def test_parts_of_the_noise_add_up():
-    parts = [discrete_gaussian(50 / np.sqrt(5), 50_000, words(2, part)) for part in range(5)]
+    parts = [_discrete_gaussian(50 / np.sqrt(5), 50_000, words(2, part)) for part in range(5)]
     assert kstest((np.sum(parts, axis=0) + stream(0, "jitter").uniform(-0.5, 0.5, 50_000)) / 50, "norm").pvalue > 1e-4
 
 
 def test_the_same_words_give_the_same_noise():
-    one, other, third = (discrete_gaussian(3, 10, words(name)) for name in (1, 1, 2))
+    one, other, third = (_discrete_gaussian(3, 10, words(name)) for name in (1, 1, 2))
     assert one.tolist() == other.tolist() != third.tolist()
-    assert discrete_gaussian(3, 0, words(1)).shape == (0,)
+    assert _discrete_gaussian(3, 0, words(1)).shape == (0,)
 
 
-@pytest.mark.parametrize("sigma", [0.0, -1.0, LARGEST * 2, float("nan")])
+@pytest.mark.parametrize("sigma", [0.0, -1.0, _LARGEST * 2, float("nan")])
 def test_impossible_widths_are_refused(sigma):
     with pytest.raises(ValueError, match="standard deviation"):
-        discrete_gaussian(sigma, 1, words(1))
+        _discrete_gaussian(sigma, 1, words(1))
 
 
 def test_whole_numbers_are_drawn_without_bias():
@@ -71,8 +71,8 @@ finite = st.floats(-1e6, 1e6)
 
 @given(arrays(np.float64, st.integers(0, 20), elements=finite), st.floats(1e-3, 1e3))
 def test_no_vector_is_longer_than_its_clip(values, norm):
-    clipped = clip(values, norm)
-    steps = [int(step) for step in on_grid(clipped, 16)]
+    clipped = _clip(values, norm)
+    steps = [int(step) for step in _on_grid(clipped, 16)]
     assert sum(step * step for step in steps) <= (norm * 2**16) ** 2  # in whole numbers: no rounding in the check
     length = np.linalg.norm(values)
     if length <= norm * (1 - 1e-9):
@@ -82,9 +82,9 @@ def test_no_vector_is_longer_than_its_clip(values, norm):
 
 
 def test_clipping_by_hand():
-    assert clip(np.array([3.0, 4.0]), 10).tolist() == [3, 4]
-    assert clip(np.array([3.0, 4.0]), 1).tolist() == pytest.approx([0.6, 0.8])
-    assert on_grid(np.array([0.99, -0.99, 0.5]), 1).tolist() == [1, -1, 1]  # halves, cut towards 0
+    assert _clip(np.array([3.0, 4.0]), 10).tolist() == [3, 4]
+    assert _clip(np.array([3.0, 4.0]), 1).tolist() == pytest.approx([0.6, 0.8])
+    assert _on_grid(np.array([0.99, -0.99, 0.5]), 1).tolist() == [1, -1, 1]  # halves, cut towards 0
 
 
 def test_noise_lies_on_the_grid_and_around_the_clipped_values():

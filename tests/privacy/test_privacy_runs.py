@@ -7,7 +7,7 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from fedcopl.cli import app
-from fedcopl.cli.show import facts
+from fedcopl.cli.show import _facts
 from fedcopl.config import RunConfig, override
 from fedcopl.errors import ConfigError
 from fedcopl.privacy.accountant import PrivacyStatement, epsilon_of, noise_for
@@ -59,7 +59,7 @@ def test_the_outcome_states_what_was_given_away(noised):
     assert stated.epsilon == epsilon_of([0.5] * 3, 1e-5)  # prompts in two rounds, counts in one
     assert (stated.delta, stated.unit, stated.releases) == (1e-5, "one site", 3)
     assert json.loads((folder / "results.json").read_text()) == to_plain(results)
-    told = dict(facts(results))
+    told = dict(_facts(results))
     assert told["the server sees"] == "sums over the clients only, with noise"
     assert told["privacy"] == f"epsilon {stated.epsilon:.3g}, delta 1e-05 for one site, 3 releases"
     assert all(record.loss is None for record in results.rounds)

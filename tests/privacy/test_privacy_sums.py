@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedcopl.privacy.masked_layout import (
-    HEAD,
+    _HEAD,
     LARGEST_PROMPT,
     InvalidMaskedUpdate,
     Training,
@@ -118,7 +118,7 @@ def test_rubbish_in_a_sum_shows():
     with pytest.raises(InvalidMaskedUpdate):
         training_sum(rubbish, SENT, ("a",))
     far = training_words(training(np.zeros(8), 1), 64, 1)
-    far[HEAD] = np.uint64(2**62)
+    far[_HEAD] = np.uint64(2**62)
     with pytest.raises(InvalidMaskedUpdate, match="beyond"):
         training_sum(far, SENT, ("a",))
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcopl.privacy.mask_session import PRIME, SECRET, SHARE, combine, needed, split
+from fedcopl.privacy.mask_session import _PRIME, SECRET, SHARE, combine, needed, split
 from fedcopl.rng import stream
 
 
@@ -19,13 +19,13 @@ def by_place(shares):
 
 
 def test_the_prime_is_a_prime_and_above_every_secret():
-    assert 2 ** (8 * SECRET) < PRIME < 2 ** (8 * SHARE)
-    odd, twos = PRIME - 1, 0
+    assert 2 ** (8 * SECRET) < _PRIME < 2 ** (8 * SHARE)
+    odd, twos = _PRIME - 1, 0
     while odd % 2 == 0:
         odd, twos = odd // 2, twos + 1
     for base in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37):  # Miller and Rabin: a composite fails most bases
-        powers = [pow(base, odd * 2**i, PRIME) for i in range(twos)]
-        assert powers[0] == 1 or PRIME - 1 in powers
+        powers = [pow(base, odd * 2**i, _PRIME) for i in range(twos)]
+        assert powers[0] == 1 or _PRIME - 1 in powers
 
 
 def test_a_line_by_hand():
@@ -50,7 +50,7 @@ def test_all_sets_of_three_of_five_agree():
     }
 
 
-@given(secret=st.binary(min_size=SECRET, max_size=SECRET), other=st.integers(0, PRIME - 1))
+@given(secret=st.binary(min_size=SECRET, max_size=SECRET), other=st.integers(0, _PRIME - 1))
 def test_one_share_too_few_fits_every_secret(secret, other):
     # For any other secret there is a third share that goes with the same two: they leave everything possible.
     made = by_place(split(secret, 3, 3, seeded(3)))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcopl.report import numbers as words
-from fedcopl.report.charts import Series, Unit, bar_chart, line_chart, ticks, whole_ticks
+from fedcopl.report.charts import Series, Unit, _ticks, _whole_ticks, bar_chart, line_chart
 from fedcopl.report.curves import PERCENT
 
 PLAIN = Unit(str)
@@ -18,19 +18,19 @@ def chart(values, rounds=None, **options):
 
 
 def test_ticks_by_hand():
-    assert ticks(76.2, 84.1) == [76, 78, 80, 82, 84, 86]
-    assert ticks(0, 156) == [0, 50, 100, 150, 200]
-    assert ticks(0, 1) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    assert _ticks(76.2, 84.1) == [76, 78, 80, 82, 84, 86]
+    assert _ticks(0, 156) == [0, 50, 100, 150, 200]
+    assert _ticks(0, 1) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
     assert words.marks([0.0, 0.25, 0.5]) == ["0.0", "0.2", "0.5"]
     assert words.marks([0, 500, 1000]) == ["0", "500", "1,000"]
-    assert whole_ticks(0, 9) == list(range(10))
-    assert whole_ticks(0, 49) == list(range(0, 50, 5))
-    assert whole_ticks(7, 7) == [7]
+    assert _whole_ticks(0, 9) == list(range(10))
+    assert _whole_ticks(0, 49) == list(range(0, 50, 5))
+    assert _whole_ticks(7, 7) == [7]
 
 
 @given(st.floats(0, 1e6), st.floats(1e-6, 1e6))
 def test_ticks_reach_around_and_are_few(low, span):
-    found, slack = ticks(low, low + span), span * 1e-3 + low * 1e-9
+    found, slack = _ticks(low, low + span), span * 1e-3 + low * 1e-9
     assert 2 <= len(found) <= 7
     assert found[0] <= low + slack
     assert found[-1] >= low + span - slack

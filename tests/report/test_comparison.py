@@ -11,9 +11,9 @@ import pytest
 
 from fedcopl.report.comparison import (
     ComparedRun,
+    _differing,
+    _grouped,
     _short_folders,
-    differing,
-    grouped,
     render_comparison,
 )
 from fedcopl.report.curves import Spread, spread
@@ -93,12 +93,12 @@ def test_experiments_are_titled_by_what_ran():
 def test_experiments_of_one_method_are_told_apart_by_settings_or_names():
     few, many = outcome() | {"method": "FedCoPL"}, outcome(data={"clients": 9}) | {"method": "FedCoPL"}
     runs = [run("a", few), run("b", many)]
-    assert [group.label for group in grouped(runs)] == ["FedCoPL, clients 2", "FedCoPL, clients 9"]
+    assert [group.label for group in _grouped(runs)] == ["FedCoPL, clients 2", "FedCoPL, clients 9"]
     long = {"labels": {"cpl_alpha": 0.123456789, "cpl_beta": 0.123456789, "per_class": 17, "capacity": "grow"}}
     long_run = outcome(name="second", **long) | {"method": "FedCoPL"}
-    assert [group.label for group in grouped([runs[0], run("b", long_run)])] == ["FedCoPL, demo", "FedCoPL, second"]
+    assert [group.label for group in _grouped([runs[0], run("b", long_run)])] == ["FedCoPL, demo", "FedCoPL, second"]
     unnamed = [run("x/run", few), run("y/run", outcome(**long) | {"method": "FedCoPL"})]
-    assert [group.label for group in grouped(unnamed)] == ["x/run", "y/run"]
+    assert [group.label for group in _grouped(unnamed)] == ["x/run", "y/run"]
     assert column(page(unnamed), "what ran") == ["FedCoPL", "FedCoPL"]
 
 
@@ -107,7 +107,7 @@ def test_a_title_has_only_settings_that_tell_runs_of_its_method_apart():
     other = outcome(rounds=1) | {"method": "CLIP + priors"}
     runs = [run("a", one), run("b", two), run("c", other)]
     labels = ["FedCoPL, clients 2", "FedCoPL, clients 9", "CLIP + priors"]
-    assert [group.label for group in grouped(runs)] == labels
+    assert [group.label for group in _grouped(runs)] == labels
 
 
 def test_a_long_title_names_each_method_once():
@@ -142,8 +142,8 @@ def test_only_settings_that_differ_are_named():
         run("a", outcome(name="x", seed=1)),
         run("b", outcome(name="y", seed=2, method="fedotp", options={"mass": 0.5})),
     ]
-    assert differing(runs) == ["method", "options.mass"]
-    assert differing(runs[:1]) == []
+    assert _differing(runs) == ["method", "options.mass"]
+    assert _differing(runs[:1]) == []
 
 
 def test_runs_that_differ_only_by_seed_are_one_experiment():
@@ -152,7 +152,7 @@ def test_runs_that_differ_only_by_seed_are_one_experiment():
         run("b/1", outcome(macro=0.90, seed=1, method="fedvpt")),
         run("a/2", outcome(macro=0.84, seed=2, name="other-name")),
     ]
-    one, two = grouped(runs)
+    one, two = _grouped(runs)
     assert [(group.label, group.seeds) for group in (one, two)] == [("fedcopl", "1, 2"), ("fedvpt", "1")]
     # 80 and 84: mean 82, deviation sqrt((4 + 4) / 1) = 2.83
     assert one.numbers["macro"] == Spread(pytest.approx(82.0), pytest.approx(math.sqrt(8)))

@@ -11,15 +11,15 @@ from PIL import Image
 from fedcopl.errors import RunFolderError
 from fedcopl.report.gallery import (
     _PER_CLASS,
-    SIDE,
+    _SIDE,
     ChosenImages,
     Example,
+    _examples_from,
+    _thumbnail,
     as_plain,
-    examples_from,
     gallery,
     least_confident,
     read_examples,
-    thumbnail,
 )
 
 EXAMPLE = Example("data:image/png;base64,AAAA", 8, 8, 1, "dog", 0.9, None, None, "north", 3)
@@ -135,7 +135,7 @@ def test_every_class_shows_its_extremes_in_order(chosen, clients):
 
 def test_a_tiny_image_is_kept_dot_by_dot():
     dots = np.arange(64, dtype=np.uint8).reshape(8, 8)
-    uri, width, height = thumbnail(Image.fromarray(dots))
+    uri, width, height = _thumbnail(Image.fromarray(dots))
     assert (width, height) == (8, 8)
     assert np.array_equal(np.asarray(opened(uri)), dots)
     assert Example(uri, 8, 8, 0, "a", 1.0, None, None, "c", 0).tiny
@@ -143,8 +143,8 @@ def test_a_tiny_image_is_kept_dot_by_dot():
 
 def test_a_large_image_becomes_small_and_keeps_its_shape():
     noise = np.random.default_rng(0).integers(0, 256, (300, 600, 3), np.uint8)
-    uri, width, height = thumbnail(Image.fromarray(noise))
-    assert (width, height) == opened(uri).size == (SIDE, SIDE // 2)
+    uri, width, height = _thumbnail(Image.fromarray(noise))
+    assert (width, height) == opened(uri).size == (_SIDE, _SIDE // 2)
     assert len(uri) < 10_000
     assert not Example(uri, width, height, 0, "a", 1.0, None, None, "c", 0).tiny
 
@@ -154,23 +154,23 @@ def test_a_large_image_becomes_small_and_keeps_its_shape():
 def test_every_kind_of_image(mode, side):
     image = Image.new(mode, (side, side))
     before = image.tobytes()
-    uri, *_ = thumbnail(image)
+    uri, *_ = _thumbnail(image)
     assert opened(uri).mode in ("L", "RGB")
     assert image.tobytes() == before
 
 
 def test_transparent_is_white():
-    uri, *_ = thumbnail(Image.new("RGBA", (8, 8), (255, 0, 0, 0)))
+    uri, *_ = _thumbnail(Image.new("RGBA", (8, 8), (255, 0, 0, 0)))
     assert opened(uri).getpixel((0, 0)) == (255, 255, 255)
 
 
 def test_deep_grey_is_stretched():
-    uri, *_ = thumbnail(Image.fromarray(np.array([[1000, 2000], [3000, 1000]], np.uint16)))
+    uri, *_ = _thumbnail(Image.fromarray(np.array([[1000, 2000], [3000, 1000]], np.uint16)))
     assert np.asarray(opened(uri)).tolist() == [[0, 128], [255, 0]]
 
 
 def test_examples_come_back_as_they_went(tmp_path):
-    assert examples_from(json.dumps(as_plain([EXAMPLE])).encode(), 2) == [EXAMPLE]
+    assert _examples_from(json.dumps(as_plain([EXAMPLE])).encode(), 2) == [EXAMPLE]
     assert read_examples(tmp_path, 2) == []
     (tmp_path / "examples.json").write_text(json.dumps(as_plain([EXAMPLE])))
     assert read_examples(tmp_path, 2) == [EXAMPLE]

@@ -11,7 +11,7 @@ from PIL import Image
 from chromium import DARK, LIGHT, PHONE, browser, contrasts, overflow, until, visit  # noqa: F401
 from fedcopl.report.comparison import ComparedRun, render_comparison
 from fedcopl.report.gallery import ChosenImages, gallery
-from fedcopl.report.run_page import render
+from fedcopl.report.run_page import _render
 from report.sample_results import DIGITS, outcome_of, sample_results, so_far
 
 pytestmark = pytest.mark.browser
@@ -59,7 +59,7 @@ def crowded(name="crowded", **settings):
 
 def one_page(folder, results):
     path = folder / f"{len(results['classes'])}.html"
-    html = render(outcome_of(results), pictures(len(results["classes"]), results["clients"]))
+    html = _render(outcome_of(results), pictures(len(results["classes"]), results["clients"]))
     path.write_text(html, encoding="utf-8", errors="backslashreplace")
     return path
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fedcopl.report.narrative import averages, label_story, lead
+from fedcopl.report.narrative import _averages, label_texts, run_summary
 from fedcopl.report.numbers import SPACE
 from report.sample_results import outcome_of, sample_results
 
@@ -13,7 +13,7 @@ def run_of(averaged=("visual prompts",), **settings):
 
 
 def sentence(outcome):
-    return lead(outcome).replace(SPACE, " ")
+    return run_summary(outcome).replace(SPACE, " ")
 
 
 def test_fedcopl_as_the_paper_has_it():
@@ -24,21 +24,21 @@ def test_fedcopl_as_the_paper_has_it():
 
 
 def test_what_was_averaged():
-    assert averages(run_of(["gates", "a bias for each class"])) == "averages their gates and a bias for each class"
-    assert averages(replace(run_of(), averaged=())) == "averages nothing"
-    assert averages(run_of(None, method="newone")) == "averages the arrays that newone shares"
-    assert averages(replace(run_of(None), method="NewOne")) == "averages the arrays that NewOne shares"
+    assert _averages(run_of(["gates", "a bias for each class"])) == "averages their gates and a bias for each class"
+    assert _averages(replace(run_of(), averaged=())) == "averages nothing"
+    assert _averages(run_of(None, method="newone")) == "averages the arrays that newone shares"
+    assert _averages(replace(run_of(None), method="NewOne")) == "averages the arrays that NewOne shares"
 
 
 def test_predictions_with_priors_are_not_called_plain():
     results = sample_results(clients=2, classes=("cat", "dog"), rounds=1)
     plain = replace(outcome_of(results), trains=False)
     assert sentence(plain).startswith("Zero-shot CLIP predictions, without training: 2 clients")
-    assert "priors" not in label_story(plain).labelled
+    assert "priors" not in label_texts(plain).labelled
     results["refreshes"][0]["class_prior"] = [[0.5, 0.5], []]
     adjusted = replace(outcome_of(results), trains=False)
     assert sentence(adjusted).startswith("Zero-shot CLIP predictions, adjusted by label-free priors, without training")
-    assert label_story(adjusted).labelled.endswith("Both use the label-free priors.")
+    assert label_texts(adjusted).labelled.endswith("Both use the label-free priors.")
 
 
 def test_the_labelers():
@@ -59,21 +59,21 @@ def test_what_is_no_federation_is_not_called_one():
 def test_true_labels_are_named():
     outcome = run_of([], method="central", options={"labels": "truth"})
     assert sentence(outcome).startswith("Supervised training")
-    how = label_story(outcome)
+    how = label_texts(outcome)
     assert how.supervised
     assert not how.cooperative
-    assert "true labels of all images were used" in how.account
+    assert "true labels of all images were used" in how.rule
 
 
 def test_confident_or_all_images_are_counted():
-    assert "Confident" in label_story(run_of()).estimated
+    assert "Confident" in label_texts(run_of()).estimated
     no_filter = {"confidence_filter": False, "entropy_filter": False}
-    assert "Confident" not in label_story(run_of(labels=no_filter)).estimated
-    assert "Confident" in label_story(run_of(labels={"confidence_filter": False})).estimated
-    assert "Confident" not in label_story(run_of(labeler="fpl")).estimated
+    assert "Confident" not in label_texts(run_of(labels=no_filter)).estimated
+    assert "Confident" in label_texts(run_of(labels={"confidence_filter": False})).estimated
+    assert "Confident" not in label_texts(run_of(labeler="fpl")).estimated
 
 
 def test_only_the_global_allocation_is_cooperative():
-    assert label_story(run_of()).cooperative
+    assert label_texts(run_of()).cooperative
     for settings in ({"labeler": "fpl"}, {"labeler": "cpl"}, {"labels": {"global_allocation": False}}):
-        assert not label_story(run_of(**settings)).cooperative
+        assert not label_texts(run_of(**settings)).cooperative

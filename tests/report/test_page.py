@@ -12,9 +12,9 @@ from PIL import Image
 
 from fedcopl.report.comparison import ComparedRun, render_comparison
 from fedcopl.report.gallery import ChosenImages, Example, as_plain, gallery
-from fedcopl.report.label_free import ReviewedClient, label_free_accuracy
+from fedcopl.report.label_free import ReviewedClient, _label_free_accuracy
 from fedcopl.report.numbers import NOTHING
-from fedcopl.report.run_page import render, write_report
+from fedcopl.report.run_page import _render, write_report
 from fedcopl.run.pseudo_labels import LastLabels
 from fedcopl.run.record import read_outcome
 from report.parsed_page import parse
@@ -50,7 +50,7 @@ def example(**changes):
 
 
 def page(results, examples=()):
-    return parse(render(outcome_of(results), list(examples)))
+    return parse(_render(outcome_of(results), list(examples)))
 
 
 def percent(share):
@@ -77,16 +77,16 @@ def tiles(tree):
 
 
 def test_a_run_that_goes_on_says_from_which():
-    page = render(sample_outcome(settings={"previous_run": "may 00ff"}), [])
+    page = _render(sample_outcome(settings={"previous_run": "may 00ff"}), [])
     assert "It continues the run <b>may 00ff</b>" in page and "--from FOLDER-OF-THAT-RUN" in page
-    assert "continues" not in render(sample_outcome(), [])
+    assert "continues" not in _render(sample_outcome(), [])
 
 
 def test_a_report_lies_beside_its_outcome_or_where_it_is_wanted(tmp_path):
     folder = write_run(tmp_path / "run", sample_results())
     (folder / "examples.json").write_text(json.dumps(as_plain([example()])))
     assert write_report(folder) == folder / "report.html"
-    assert (folder / "report.html").read_text(encoding="utf-8") == render(sample_outcome(), [example()])
+    assert (folder / "report.html").read_text(encoding="utf-8") == _render(sample_outcome(), [example()])
     assert write_report(folder, tmp_path / "mine.html") == tmp_path / "mine.html"
     assert (tmp_path / "mine.html").read_bytes() == (folder / "report.html").read_bytes()
 
@@ -112,13 +112,13 @@ def test_what_is_broken_is_shown_or_refused(path, value):
         return
     if not (outcome.rounds and outcome.classes and outcome.settings):
         return  # refused by `read_so_far`
-    assert "</html>" in render(outcome, [])
+    assert "</html>" in _render(outcome, [])
     pair = [ComparedRun(Path("a"), outcome_of(SMALL)), ComparedRun(Path("b"), outcome)]
     assert "</html>" in render_comparison(pair)
 
 
 def test_the_same_results_give_the_same_page():
-    assert render(sample_outcome(), [example()]) == render(sample_outcome(), [example()])
+    assert _render(sample_outcome(), [example()]) == _render(sample_outcome(), [example()])
 
 
 def test_names_and_language():
@@ -665,7 +665,7 @@ def test_a_site_without_labels():
 def test_without_labels_the_result_is_priors_confidence_rollbacks_and_the_next_step():
     results = with_priors(labelled=False)
     results["rounds"][1]["holdout"] = {"trainings_rolled_back": 1.0}
-    section = parse(render(outcome_of(results), [], LAST_LABELS)).one("section", id="result")
+    section = parse(_render(outcome_of(results), [], LAST_LABELS)).one("section", id="result")
     shown = tiles(section)
     assert shown["Mean confidence"].startswith("Mean confidence 65.0 % ")
     assert shown["Unsure images"] == "Unsure images 50 with a confidence below 50 %"
@@ -691,7 +691,7 @@ LAST_LABELS = {
 def test_a_client_that_refused_the_priors_has_no_prior_and_is_in_no_estimate():
     results = with_priors(labelled=False)
     results["rounds"][0]["bounded"] = {"client-1": "Adapt: refused the priors, which contradict its images"}
-    tree = parse(render(outcome_of(results), [], LAST_LABELS))
+    tree = parse(_render(outcome_of(results), [], LAST_LABELS))
     section = tree.one("section", id="result")
     assert rows(section.one("table"))[2][:2] == ["client-1", "it refused the priors"]
     assert rows(tree.one("section", id="priors").one("table"))[2] == ["client-1", "not estimated"]
@@ -702,7 +702,7 @@ def test_a_client_that_refused_the_priors_has_no_prior_and_is_in_no_estimate():
 def test_the_client_to_review_has_enough_images():
     results = with_priors(labelled=False)
     results["clients"][1]["train"] = 5
-    section = parse(render(outcome_of(results), [], LAST_LABELS)).one("section", id="result")
+    section = parse(_render(outcome_of(results), [], LAST_LABELS)).one("section", id="result")
     assert section.one("pre").text == "fedcopl review . --client client-0"
 
 
@@ -710,7 +710,7 @@ def test_after_a_review_the_next_step_is_another_client_and_then_the_classifier(
     reviews = [ReviewedClient(f"client-{k}", 0.9, 0.71, 0.97, 20) for k in (1, 0)]
     run = outcome_of(with_priors(labelled=False))
     steps = [
-        parse(render(run, [], LAST_LABELS, reviews[:n])).one("section", id="result").one("pre").text for n in (1, 2)
+        parse(_render(run, [], LAST_LABELS, reviews[:n])).one("section", id="result").one("pre").text for n in (1, 2)
     ]
     assert steps == ["fedcopl review . --client client-0", "fedcopl predict PHOTOS -c . --client client-0"]
 
@@ -722,7 +722,7 @@ def test_equal_priors_are_no_evidence_of_a_difference():
 
 
 def test_the_accuracy_is_estimated_without_labels_and_named_so():
-    section = parse(render(outcome_of(with_priors(labelled=False)), [], LAST_LABELS)).one("section", id="result")
+    section = parse(_render(outcome_of(with_priors(labelled=False)), [], LAST_LABELS)).one("section", id="result")
     (estimate,) = section.one("ul", class_="ranges").all("li")
     assert words_of(estimate) == "estimate without labels 65 % 30 % to 82 %"  # 65 - 35, 65 + 35 / 2
     assert "it is no measurement on this data" in words_of(section)
@@ -730,7 +730,7 @@ def test_the_accuracy_is_estimated_without_labels_and_named_so():
 
 def test_answers_of_a_review_come_before_the_estimate_without_labels():
     reviews = [ReviewedClient("client-1", 0.9, 0.71, 0.97, 20)]
-    page_of = render(outcome_of(with_priors(labelled=False)), [], LAST_LABELS, reviews)
+    page_of = _render(outcome_of(with_priors(labelled=False)), [], LAST_LABELS, reviews)
     by_review, label_free = parse(page_of).one("section", id="result").all("ul", class_="ranges")
     assert words_of(by_review) == "client-1 20 images reviewed 90 % 71 % to 97 %"
     assert words_of(label_free).startswith("estimate without labels")
@@ -738,13 +738,13 @@ def test_answers_of_a_review_come_before_the_estimate_without_labels():
 
 def test_answers_of_a_review_of_every_client_replace_the_estimate_without_labels():
     reviews = [ReviewedClient(f"client-{k}", 0.9, 0.71, 0.97, 20) for k in range(2)]
-    page_of = render(outcome_of(with_priors(labelled=False)), [], LAST_LABELS, reviews)
+    page_of = _render(outcome_of(with_priors(labelled=False)), [], LAST_LABELS, reviews)
     assert "estimate without labels" not in words_of(parse(page_of).one("section", id="result"))
 
 
 @pytest.mark.parametrize(("confidence", "low", "high"), [(1.0, 1.0, 1.0), (0.98, 0.86, 0.99), (0.2, 0.0, 0.6)])
 def test_the_range_of_an_estimate_without_labels(confidence, low, high):
-    assert label_free_accuracy(confidence) == pytest.approx((confidence, low, high))
+    assert _label_free_accuracy(confidence) == pytest.approx((confidence, low, high))
 
 
 def test_the_loss_axis_begins_at_zero():
@@ -797,7 +797,7 @@ def test_names_are_text_and_never_markup():
     for row in results["refreshes"][-1]["selected"]:
         row[0] = 0
     shown = [example(label=0, pseudo=NASTY, truth=NASTY, right=False, client=NASTY)]
-    html = render(outcome_of(results), shown)
+    html = _render(outcome_of(results), shown)
     tree = parse(html)
     assert "<script" not in html.lower()
     assert not tree.all("script")
@@ -808,7 +808,7 @@ def test_names_are_text_and_never_markup():
 
 
 def test_nothing_is_loaded_from_anywhere():
-    html = render(sample_outcome(), [example()])
+    html = _render(sample_outcome(), [example()])
     tree = parse(html)
     assert not re.search(r"https?:|@import|(?<!['\"])//", html)
     assert set(re.findall(r"url\(([^)]*)\)", html)) == {"#hatch"}
@@ -858,7 +858,7 @@ def test_a_thousand_clients_and_two_hundred_classes():
     images = [Image.effect_noise((200, 200), 80)] * 2000
     index = np.arange(2000)
     shown = gallery(images, None, classes, [ChosenImages("client-7", index, index % 200, -index / 2000)])
-    html = render(outcome_of(results), shown)
+    html = _render(outcome_of(results), shown)
     assert len(html) < 6_000_000
     tree = parse(html)
     head, *body, others, total = rows(heat_maps(tree)["Estimated"])

@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from fedcopl.data.decoding import BadImage
-from fedcopl.review.images import LabelHistory
+from fedcopl.review.images import _LabelHistory
 from fedcopl.rng import stream
 from fedcopl.run.pseudo_labels import PseudoLabels
 
@@ -33,7 +33,7 @@ class FakeGallery:
     def __init__(self, images=10, classes=("cat", "dog", "small dog", "horse"), label=None, broken=(), refreshes=2):
         self.client, self.classes, self.names = "site", classes, CountedNames(images)
         self.opened, self.broken = [], set(broken)
-        self.predictions = LabelHistory.of([self._labels(round, images, label) for round in range(refreshes)])
+        self.predictions = _LabelHistory.of([self._labels(round, images, label) for round in range(refreshes)])
 
     def _labels(self, round, images, label):
         rng = stream(round, "fake gallery")

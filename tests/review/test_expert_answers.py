@@ -126,7 +126,7 @@ def test_a_file_of_a_later_version_is_not_touched(answers):
     answers.add(given("1.png"))
     with sqlite3.connect(answers.path) as database:
         database.execute("PRAGMA user_version = 99")
-    with pytest.raises(RunFolderError, match="another version"):
+    with pytest.raises(RunFolderError, match="this version of fedcopl"):
         answers.current()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedcopl.review.images import ShownPictures, encoded
+from fedcopl.review.images import ShownPictures, _encoded
 from review.fake_gallery import FakeGallery
 
 
@@ -17,23 +17,23 @@ def opened(picture):
 
 
 def test_a_large_image_becomes_small():
-    assert opened(encoded(Image.new("RGB", (2000, 1000)), 144)).size == (144, 72)
+    assert opened(_encoded(Image.new("RGB", (2000, 1000)), 144)).size == (144, 72)
 
 
 def test_a_tiny_image_is_enlarged_dot_by_dot():
     dots = np.array([[0, 255], [128, 64]], np.uint8)
-    large = opened(encoded(Image.fromarray(dots), 144))
+    large = opened(_encoded(Image.fromarray(dots), 144))
     assert large.size == (144, 144)
     assert np.asarray(large)[[0, 0, 143, 143], [0, 143, 0, 143]].tolist() == [0, 255, 128, 64]
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"])
 def test_every_mode_can_be_shown(mode):
-    assert opened(encoded(Image.new("RGB", (100, 100), "red").convert(mode), 144)).size == (100, 100)
+    assert opened(_encoded(Image.new("RGB", (100, 100), "red").convert(mode), 144)).size == (100, 100)
 
 
 def test_what_is_transparent_is_white():
-    assert opened(encoded(Image.new("RGBA", (100, 100), (255, 0, 0, 0)), 144)).getpixel((5, 5)) == (255, 255, 255)
+    assert opened(_encoded(Image.new("RGBA", (100, 100), (255, 0, 0, 0)), 144)).getpixel((5, 5)) == (255, 255, 255)
 
 
 def test_a_picture_is_made_once_while_it_is_kept():

@@ -21,7 +21,7 @@ CLASSES = ("cat", "dog", "small dog", "horse", "<script>alert(5)</script>", '" o
 @pytest.fixture
 def review(tmp_path, monkeypatch):
     """The survey, and the address of its page."""
-    monkeypatch.setattr("fedcopl.review.page.PER_PAGE", 8)
+    monkeypatch.setattr("fedcopl.review.page._PER_PAGE", 8)
     names = NASTY + [f"{number:03}.png" for number in range(12)]
     make_run(tmp_path / "run", names, CLASSES, client="site <b>one</b>", refreshes=(0, 2, 4))
     survey = SampleSurvey(open_gallery(tmp_path / "run", None), Answers(tmp_path / "run", "site"))

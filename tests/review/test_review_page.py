@@ -11,7 +11,7 @@ from fedcopl.local_page.access import Keys
 from fedcopl.report.label_free import read_reviews
 from fedcopl.review.expert_answers import Answers
 from fedcopl.review.images import open_gallery
-from fedcopl.review.page import PER_PAGE, ReviewPage, find_class
+from fedcopl.review.page import _PER_PAGE, ReviewPage, _find_class
 from fedcopl.review.sample_survey import SAMPLE, SampleSurvey
 from local_page.run_folder import NASTY, make_run
 from review.fake_gallery import FakeGallery
@@ -88,7 +88,7 @@ def test_it_begins_with_the_random_sample(browser, survey):
     page = browser.get()
     order = survey.numbers(SAMPLE)
     assert shown_number(page) == order[0]
-    assert thumbnails(page) == list(order[:PER_PAGE])
+    assert thumbnails(page) == list(order[:_PER_PAGE])
     predicted = survey.gallery.classes[survey.gallery.predictions.label[order[0]]]
     assert f"Is this {predicted} ?" in page.text
     assert "not known yet" in page.text
@@ -324,8 +324,8 @@ def test_a_hundred_thousand_images_are_paged(tmp_path):
     for query in ("order=sample", "order=doubtful&at=77777", "order=changed&class=17&at=9", "order=sure&at=99999"):
         gallery.names.asked.clear()
         page = browser.get(f"/?{query}")
-        assert len(gallery.names.asked) <= 2 * PER_PAGE  # a page asks for the names it shows, not for all
-        assert len(thumbnails(page)) <= PER_PAGE
+        assert len(gallery.names.asked) <= 2 * _PER_PAGE  # a page asks for the names it shows, not for all
+        assert len(thumbnails(page)) <= _PER_PAGE
         assert gallery.opened == []  # and opens no image
     for number in thumbnails(page)[:5]:
         browser.client.get(f"/image/small/{number}")
@@ -335,7 +335,7 @@ def test_a_hundred_thousand_images_are_paged(tmp_path):
     browser.say(order[0], "0")  # the first answer makes the list of names
     gallery.names.asked.clear()
     browser.say(order[1], "0")
-    assert len(gallery.names.asked) <= 2 * PER_PAGE
+    assert len(gallery.names.asked) <= 2 * _PER_PAGE
     assert gallery.opened == thumbnails(page)[:5]
 
 
@@ -344,9 +344,9 @@ def test_a_hundred_thousand_images_are_paged(tmp_path):
     [("dog", 1), ("DOG", 1), (" small  dog ", 2), ("small_dog", 2), ("smal", 2), ("c", 0), ("at", 0), ("horse", 3)],
 )
 def test_a_class_is_found_by_any_part_of_its_name(text, found):
-    assert find_class(text, ("cat", "dog", "small dog", "horse")) == found
+    assert _find_class(text, ("cat", "dog", "small dog", "horse")) == found
 
 
 def test_many_that_fit_are_not_all_listed():
     names = [f"kind {n}" for n in range(50)]
-    assert find_class("kind", names).endswith("kind 7, ....")
+    assert _find_class("kind", names).endswith("kind 7, ....")

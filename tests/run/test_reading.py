@@ -3,7 +3,7 @@ import json
 import pytest
 
 from fedcopl.errors import RunFolderError
-from fedcopl.run.folder import NothingYet, find_runs, read_finished, read_rounds, read_so_far
+from fedcopl.run.folder import NoFinishedRound, find_runs, read_finished, read_rounds, read_so_far
 from report.sample_results import of_sites, outcome_of, sample_results, so_far, write_run
 
 SMALL = sample_results(clients=2, classes=("cat", "dog"), rounds=2)
@@ -54,7 +54,7 @@ def test_results_come_before_progress(tmp_path):
 
 def test_a_run_without_a_finished_round(tmp_path):
     (tmp_path / "settings.toml").touch()
-    with pytest.raises(NothingYet, match="no round of this run is finished"):
+    with pytest.raises(NoFinishedRound, match="no round of this run is finished"):
         read_so_far(tmp_path)
 
 

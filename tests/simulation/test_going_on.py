@@ -52,11 +52,11 @@ def test_continued_run_starts_with_previous_prompts(nine_classes, june):
     left = {name: load_file(nine_classes / f"prompts/clients/{name}.safetensors") for name in ("client-0", "client-1")}
     states = load_checkpoint(june[1]).clients
     for name, own in left.items():
-        assert np.array_equal(states[name].begun["text"], own["text"])
+        assert np.array_equal(states[name].previous_model["text"], own["text"])
         assert np.array_equal(
-            states[name].begun["visual"], load_file(nine_classes / "prompts/server.safetensors")["visual"]
+            states[name].previous_model["visual"], load_file(nine_classes / "prompts/server.safetensors")["visual"]
         )
-    assert states["client-2"].begun == {}
+    assert states["client-2"].previous_model == {}
 
 
 def test_added_class_is_predicted(june):

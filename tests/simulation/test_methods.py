@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fedcopl.cli.show import facts
+from fedcopl.cli.show import _facts
 from fedcopl.config import AS_PUBLISHED, RunConfig, override
 from fedcopl.errors import ConfigError
 from fedcopl.methods import METHODS, choose_method
@@ -59,7 +59,7 @@ def test_zero_shot_stays_zero_shot(tmp_path):
     results = run(tmp_path / "run", "method=zeroshot")
     assert results.final.macro == results.zero_shot.macro
     assert len(results.rounds) == 1  # nothing is trained, so a second would be the same
-    assert ("training", "none: CLIP trains nothing") in list(facts(results))
+    assert ("training", "none: CLIP trains nothing") in list(_facts(results))
 
 
 @pytest.mark.slow

@@ -39,7 +39,9 @@ COLUMNS = ("zero-shot", "even", "logit bias", "+ label shift", "+ prototypes", "
 SHOWN = ("zero-shot", "+ label shift", "all")  # on the page
 CLIENTS, TEN_CLIENTS = 5, {"dtd"}
 TAIL = 10  # images of the most common class for one of the rarest
-LONG_TABLE = "# The priors, seed by seed\n\nMacro accuracy in %; docs/priors.md says of what.\n\n{}\n"
+LONG_TABLE = (
+    "# The priors, seed by seed\n\nMacro accuracy in %; [priors](../docs/priors.md) explains the columns.\n\n{}\n"
+)
 # Each constant of the estimation with a value that switches its rule off
 ABLATIONS = {
     "SIGNIFICANT": (math.inf, "mean logits do not count as bias"),
@@ -290,7 +292,7 @@ def encode(out: Path, source: str, path: str, backbone: str, images: int) -> Non
     for name, part in (("train", dataset.train), ("test", dataset.test)):
         assert part.labels is not None
         index = stream(0, f"study images {name}").permutation(len(part))[:images]
-        cut = np.stack([encoder.clip.preprocess.cut(part.images[int(position)]) for position in index])
+        cut = np.stack([encoder.clip.preprocess.resize_and_crop(part.images[int(position)]) for position in index])
         store = TokenStore(encoder.clip, cut)
         arrays[name] = np.concatenate(
             [
@@ -303,7 +305,9 @@ def encode(out: Path, source: str, path: str, backbone: str, images: int) -> Non
     np.savez_compressed(out, **arrays, text=text, scale=np.array(float(encoder.clip.logit_scale)))
 
 
-def find_sets(npz: Sequence[Path], loader: Path | None, biases: Sequence[float]) -> Iterator[tuple[str, Any]]:
+def find_sets(
+    npz: Sequence[Path], loader: Path | None, biases: Sequence[float], zero_shot: float | None = None
+) -> Iterator[tuple[str, Any]]:
     """Yield each data set's name and a function that loads it for a seed."""
     for file in npz:
         with np.load(file) as stored:
@@ -319,12 +323,13 @@ def find_sets(npz: Sequence[Path], loader: Path | None, biases: Sequence[float])
     located.loader.exec_module(module)
 
     def drawn(name: str, bias: float, seed: int) -> dict[str, NDArray[Any]]:
-        data = dict(module.load(name, seed=seed, bias_std=bias))
+        data = dict(module.load(name, zero_shot=zero_shot, seed=seed, bias_std=bias))
         return data | {part: data[part].astype(np.int64) for part in ("train_y", "test_y")}
 
     for name in module.USUAL:
         for bias in biases:
-            yield f"{name} (bias {bias:g})", lambda seed, name=name, bias=bias: drawn(name, bias, seed)
+            title = name if zero_shot is None else f"{name} at {zero_shot:g} %"
+            yield f"{title} (bias {bias:g})", lambda seed, name=name, bias=bias: drawn(name, bias, seed)
 
 
 def main() -> None:
@@ -337,10 +342,11 @@ def main() -> None:
         one.add_argument("--npz", type=Path, nargs="*", default=[])
         one.add_argument("--loader", type=Path)
         one.add_argument("--bias", default="0.3,0.7,1.1")
+        one.add_argument("--zero-shot", type=float, help="accuracy in % for which the loader's texts are drawn")
         one.add_argument("--splits", default=";".join(SPLITS))
         one.add_argument("--seeds", default="1,2,3")
     page.add_argument("results", type=Path)
-    page.add_argument("page", type=Path)
+    page.add_argument("page", type=Path, nargs="?", help="none: only the long table is written")
     encoding.add_argument("out", type=Path)
     encoding.add_argument("--source", default="digits")
     encoding.add_argument("--path", default="")
@@ -351,13 +357,19 @@ def main() -> None:
         encode(given.out, given.source, given.path, given.backbone, given.images)
     elif given.command == "page":
         found = json.loads(given.results.read_text())
-        write_text(given.page, rendered(given.page.read_text(encoding="utf-8"), found))
         write_text(given.results.with_suffix(".md"), LONG_TABLE.format(table(found)))
-        draw(found, given.page.parent / "images" / "priors.svg")
+        if given.page:
+            write_text(given.page, rendered(given.page.read_text(encoding="utf-8"), found))
+            draw(found, given.page.parent / "images" / "priors.svg")
     else:
         biases, seeds = map(float, given.bias.split(",")), [int(seed) for seed in given.seeds.split(",")]
         measure_all = run if given.command == "run" else ablate
-        measure_all(given.out, dict(find_sets(given.npz, given.loader, [*biases])), given.splits.split(";"), seeds)
+        measure_all(
+            given.out,
+            dict(find_sets(given.npz, given.loader, [*biases], given.zero_shot)),
+            given.splits.split(";"),
+            seeds,
+        )
     if given.command == "ablation":
         write_text(given.out.with_suffix(".md"), ablation_page(json.loads(given.out.read_text())))
 

@@ -2,7 +2,7 @@
 
     python -m fedcopl_experiments.training_study heads OUT.json [--npz FILE ...] [--loader FILE.py] [--seeds 1,2]
     python -m fedcopl_experiments.training_study prompts OUT.json [--set KEY=VALUE ...] [--seeds 1,2]
-    python -m fedcopl_experiments.training_study page HEADS.json PROMPTS.json PAGE.md
+    python -m fedcopl_experiments.training_study page HEADS.json PROMPTS.json PAGE
 
 `heads` trains a linear classifier on frozen features of all clients together: an upper bound of what averaging could
 reach. `prompts` trains visual and text prompts by FedCoPL on images, then estimates the priors again on the features of

@@ -17,7 +17,7 @@ from typing import Any
 from fedcopl.config import RunConfig, load
 from fedcopl.errors import FedCoPLError, RunFolderError
 from fedcopl.plugins import load_plugins
-from fedcopl.run.folder import SETTINGS
+from fedcopl.run.folder import SETTINGS, RunFolder
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.run.record import RoundRecord
 
@@ -109,8 +109,9 @@ def _execute(task: RunTask, send: SendMessage) -> WorkerMessage:
     from fedcopl.simulation.simulate import simulate  # imports torch
 
     folder = Path(task.folder)
-    if whole_outcome(folder) is not None:  # finished by another grid in the meantime
-        return RunsElsewhere()
+    with RunFolder(folder):  # under its lock: another grid may be writing its last files
+        if whole_outcome(folder) is not None:
+            return RunsElsewhere()
     config = as_begun(RunConfig.from_mapping(task.settings, "grid"), folder)
     given: dict[str, Any] = {}
     if config.data.source == FEATURES:

@@ -22,10 +22,10 @@ from .aggregate import NamedArrays, flattened, weighted_mean
 _RobustRule = Literal["mean", "trimmed", "median", "krum"]
 FEWEST = 3  # clients; of fewer, none can be identified as the outlier
 _TRIMMED = 0.2  # share of the sites on each side
-FURTHEST = 10.0  # times the median of the others, of a move or a weight
+_FURTHEST = 10.0  # times the median of the others, of a move or a weight
 _MIN_COMPARED = 5  # clients, to compare their class means, responses and evidence
 _MIN_CLASSES, _MIN_CLASS = 2, 5.0  # classes of a client that are compared, and images in each
-_MIN_FIT, MAX_EXCESS = 0.1, 2.0  # on the demo swapped clients have fits up to 0.06 and an excess of 2.9 and more
+_MIN_FIT, _MAX_EXCESS = 0.1, 2.0  # on the demo swapped clients have fits up to 0.06 and an excess of 2.9 and more
 _RESPONSE_SLACK = 1e-6  # of a client's images, for rounding
 _MIN_RESPONSE = 0.02  # of the median of the others: a smaller response to the logit bias is none
 _RANGES = 2.0  # of the others' evidence: with 1.0 a third of the honest clients of the demo are clipped
@@ -37,12 +37,12 @@ def robust_mean(rule: _RobustRule, parts: Sequence[NamedArrays], weights: Sequen
     if rule == "mean" or len(parts) < FEWEST or not parts[0]:
         return weighted_mean(parts, weights)
     if rule == "krum":
-        return dict(parts[nearest_to_others([flattened(part) for part in parts])])
+        return dict(parts[_nearest_to_others([flattened(part) for part in parts])])
     of_each: Mapping[str, Callable[[FloatArray], FloatArray]] = {"trimmed": _trimmed, "median": _median}
     return {name: _apply_elementwise(of_each[rule], [part[name] for part in parts]) for name in parts[0]}
 
 
-def trim_count(sites: int) -> int:
+def _trim_count(sites: int) -> int:
     """Return the number of values trimmed on each side.
 
     >>> [trim_count(sites) for sites in (2, 3, 5, 10, 20)]
@@ -51,7 +51,7 @@ def trim_count(sites: int) -> int:
     return 0 if sites < FEWEST else max(1, int(_TRIMMED * sites))
 
 
-def nearest_to_others(updates: Sequence[FloatArray]) -> int:
+def _nearest_to_others(updates: Sequence[FloatArray]) -> int:
     """Return the client chosen by Krum: smallest sum of squared distances to its n - f - 2 nearest, f = (n - 3) // 2.
 
     Ties are broken by the sorted distances, then by the values.
@@ -66,7 +66,7 @@ def nearest_to_others(updates: Sequence[FloatArray]) -> int:
 
 
 def bounded_weights(weights: Sequence[int]) -> list[int]:
-    """Clip each weight to FURTHEST times the median of the others that are not 0.
+    """Clip each weight to _FURTHEST times the median of the others that are not 0.
 
     >>> bounded_weights([5, 10, 100]), bounded_weights([5, 10, 10**9]), bounded_weights([1, 99])
     ([5, 10, 75], [5, 10, 75], [1, 99])
@@ -120,7 +120,7 @@ def swapped_classes(sums: FloatArray) -> list[int]:
             min(_excess_distance(sums[left, model], row) for model in range(sums.shape[1])) for row in range(len(left))
         ]
         worst = int(np.argmax(excess))
-        if excess[worst] < MAX_EXCESS:
+        if excess[worst] < _MAX_EXCESS:
             return sorted(swapped)
         swapped.append(left[worst])
     return []
@@ -178,12 +178,12 @@ def impossible_responses(biases: FloatArray, sums: FloatArray) -> list[int]:
 def bounded_evidence(values: FloatArray) -> FloatArray:
     """Clip each client's evidence per image, (K, ...), to _RANGES times the range of the others beyond it.
 
-    The range is without the highest and lowest values of as many clients as `trim_count` leaves out, less one: so
+    The range is without the highest and lowest values of as many clients as `_trim_count` leaves out, less one: so
     many Byzantine clients cannot support each other. With fewer than _MIN_COMPARED clients nothing is clipped.
     """
     if len(values) < _MIN_COMPARED:
         return values
-    trimmed = trim_count(len(values))
+    trimmed = _trim_count(len(values))
     ordered = np.sort(values, axis=0)  # that of the others lacks one value, on one side of the bound
     low = np.where(values <= ordered[trimmed - 1], ordered[trimmed], ordered[trimmed - 1])
     high = np.where(values >= ordered[-trimmed], ordered[-trimmed - 1], ordered[-trimmed])
@@ -194,22 +194,22 @@ def bounded_evidence(values: FloatArray) -> FloatArray:
 
 def trimmed_total(values: Sequence[float]) -> float:
     """Return the sum without the highest and lowest values, so that no single client decides it."""
-    trimmed = trim_count(len(values))
+    trimmed = _trim_count(len(values))
     return float(sum(sorted(values)[trimmed : len(values) - trimmed]))
 
 
 def _limits(sizes: FloatArray) -> FloatArray:
-    """Return FURTHEST times the median of the other non-zero sizes for each client; inf if there are too few."""
+    """Return _FURTHEST times the median of the other non-zero sizes for each client; inf if there are too few."""
     has_any = sizes > 0
     ordered, many = np.sort(sizes[has_any]), int(has_any.sum())
     limits = np.full(len(sizes), np.inf)
     if many + 1 >= FEWEST:
-        limits[~has_any] = FURTHEST * np.median(ordered)
+        limits[~has_any] = _FURTHEST * np.median(ordered)
     if many >= FEWEST:
         rank = np.searchsorted(ordered, sizes[has_any])  # of equals any may be left out
         below, above = (many - 2) // 2, (many - 1) // 2  # the middle of the others
         middle = (ordered[below + (below >= rank)] + ordered[above + (above >= rank)]) / 2
-        limits[has_any] = FURTHEST * middle
+        limits[has_any] = _FURTHEST * middle
     return limits
 
 
@@ -230,7 +230,7 @@ def _apply_elementwise(middle: Callable[[FloatArray], FloatArray], values: Seque
 
 
 def _trimmed(values: FloatArray) -> FloatArray:
-    trimmed = trim_count(len(values))
+    trimmed = _trim_count(len(values))
     mean: FloatArray = np.sort(values, axis=0)[trimmed : len(values) - trimmed].mean(axis=0)
     return mean
 

@@ -79,9 +79,9 @@ NO_CORRECTIONS = Corrections(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def with_corrections(selection: Selection, corrections: Corrections) -> Selection:
-    """Return the selection with the corrected images, first in their class, and with no other label.
+    """Add the corrected images to a selection, before the others of their class; their pseudo labels are dropped.
 
-    They count neither for quotas nor for estimates: only the images to train on change.
+    Corrections affect only the images to train on, neither quotas nor estimates.
     """
     if not len(corrections.index):
         return selection

@@ -34,7 +34,7 @@ class MixtureWeights(NamedTuple):
     neighbours: int  # n, the number of nearest images
 
 
-class Mixture(NamedTuple):
+class _Mixture(NamedTuple):
     """A Gaussian mixture over a site's own images; it is never sent."""
 
     centres: FloatArray  # mu (C, d)
@@ -45,13 +45,14 @@ class Mixture(NamedTuple):
 
 def transduce(
     features: FloatArray, text_log_probs: FloatArray, weights: MixtureWeights, *, turns: int, passes: int
-) -> Mixture:
-    """Fit the mixture to images, (n, d) and (n, C): `turns` outer iterations, each with `passes` updates of z.
+) -> _Mixture:
+    """Fit the mixture to image features, (n, d), with log-probabilities from the text, (n, C).
 
-    The initial values are z = y, mu as the mean of the most confident images of each class, and sigma = 1 / d.
+    There are `turns` outer iterations, each with `passes` updates of z. The initial z are the text's probabilities,
+    mu is the mean of the most confident images of each class, and sigma = 1 / d.
     """
     assignments, spread = np.exp(text_log_probs), np.full(features.shape[1], 1 / features.shape[1])
-    mixture = Mixture(_first_centres(features, assignments), spread, features, assignments)
+    mixture = _Mixture(_first_centres(features, assignments), spread, features, assignments)
     neighbour_index, affinity = nearest(features, features, weights.neighbours, skip_itself=True)
     for _ in range(turns):
         scores = weights.text * text_log_probs + weights.mixture * _log_likelihood(features, mixture)
@@ -80,7 +81,7 @@ def neighbour_terms(index: IntArray, affinity: FloatArray, assignments: FloatArr
 
 
 def scores_of(
-    features: FloatArray, text_log_probs: FloatArray, mixture: Mixture, weights: MixtureWeights
+    features: FloatArray, text_log_probs: FloatArray, mixture: _Mixture, weights: MixtureWeights
 ) -> FloatArray:
     """Return the unnormalised log z of other images, (m, C), with neighbours among the site's own images."""
     neighbour_index, affinity = nearest(features, mixture.features, weights.neighbours)
@@ -90,7 +91,7 @@ def scores_of(
     return scores
 
 
-def _log_likelihood(features: FloatArray, mixture: Mixture) -> FloatArray:
+def _log_likelihood(features: FloatArray, mixture: _Mixture) -> FloatArray:
     """Return log p_ic up to a term that all classes share, (m, C)."""
     scaled, centres = features / mixture.spread, mixture.centres
     log_likelihood: FloatArray = scaled @ centres.T - 0.5 * (centres**2 / mixture.spread).sum(axis=1)
@@ -109,7 +110,7 @@ def nearest(
     return index, np.maximum(np.take_along_axis(cosines, index, axis=1), 0.0) / max(count, 1)
 
 
-def _refit(mixture: Mixture) -> Mixture:
+def _refit(mixture: _Mixture) -> _Mixture:
     """Update mu and sigma from the assignments."""
     z, features = mixture.assignments, mixture.features
     mass = z.sum(axis=0)

@@ -27,15 +27,8 @@ _TAGS = ("federated-learning", "unsupervised", "clip", "prompt-tuning")
 _ONNX_FILE, _ONNX_EXAMPLE = "classifier.onnx", "example_onnx.py"
 
 
-def write_card(recipe: Recipe, arrays: Collection[str], onnx: Difference | None, prior: Prior | None = None) -> str:
-    """Return the model card, `model_card.md.jinja` filled in; names of classes and sites are escaped.
-
-    Args:
-        recipe: The classifier's description.
-        arrays: The names of its arrays.
-        onnx: How far the ONNX file differs from torch, if there is one.
-        prior: Its priors.
-    """
+def _write_card(recipe: Recipe, arrays: Collection[str], onnx: Difference | None, prior: Prior | None = None) -> str:
+    """Return the model card, `model_card.md.jinja` filled in; names of classes and sites are escaped."""
     environment = Environment(
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
@@ -107,7 +100,7 @@ def _write(classifier: Classifier, part: Path, onnx: bool, with_backbone: bool) 
     arrays = {name: np.ascontiguousarray(array) for name, array in named.items()}
     publish_bytes(part / ARRAYS, save(arrays, {"format": "np"}))
     publish_text(part / CONFIG, recipe.to_json())
-    publish_text(part / "README.md", write_card(recipe, arrays, difference, predictor.prior))
+    publish_text(part / "README.md", _write_card(recipe, arrays, difference, predictor.prior))
     if onnx:
         example = files(__package__).joinpath("onnx_example.txt").read_text(encoding="utf-8")
         publish_text(part / _ONNX_EXAMPLE, example)

@@ -237,7 +237,7 @@ def _build(
     return build_model(local, clip or build_clip(local.model), classes, template)
 
 
-class OwnImages:
+class TrainingImages:
     """The training images of all clients of a run, from its settings or from `dataset`."""
 
     def __init__(self, run: FinishedRun, dataset: Dataset | None = None):

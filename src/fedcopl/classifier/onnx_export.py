@@ -22,7 +22,7 @@ from ..rng import stream
 from .predict import Predictor
 from .prior import Prior
 
-LARGEST_LOGIT, _LARGEST_PROBABILITY = 1e-2, 1e-4  # largest accepted differences from torch
+_LARGEST_LOGIT, _LARGEST_PROBABILITY = 1e-2, 1e-4  # largest accepted differences from torch
 _LARGEST_FILE = 2**31 - 2**20  # limit of the format
 _INPUT, _OUTPUTS = "pixels", ("logits", "probabilities")
 _LOWEST = -1e4  # scores are clamped there: exp is 0 long before, and float32 keeps what is added
@@ -132,7 +132,7 @@ def export_onnx(predictor: Predictor, classes: Sequence[str], file: Path) -> Dif
     onnx.checker.check_model(proto)
     content: bytes = proto.SerializeToString()
     difference = _compare(runtime, content, predictor)
-    if difference.logits > LARGEST_LOGIT or difference.probabilities > _LARGEST_PROBABILITY:
+    if difference.logits > _LARGEST_LOGIT or difference.probabilities > _LARGEST_PROBABILITY:
         raise ModelError(
             f"{file}: is not written: its logits differ from torch's by {difference.logits:.1e} "
             f"and its probabilities by {difference.probabilities:.1e}"

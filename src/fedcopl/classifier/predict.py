@@ -16,7 +16,7 @@ from torch import Tensor
 from ..clip.encoder import ENCODE_BATCH, ClientImages, TokenStore
 from ..clip.known_models import BUILT_IN
 from ..clip.preprocess import ImageTransform
-from ..data.cache import Cut
+from ..data.cache import ToPixels
 from ..data.dataset import Skipped
 from ..data.decoding import BadImage, DecodeOptions
 from ..data.images import FilePage, ImageList, ImageSource, pages_of, silence_decoders
@@ -35,7 +35,7 @@ from ..plurals import counted
 from .prior import Prior
 from .recipe import CLASS_PRIOR, SHARE, Confidence, Recipe
 
-# Batches of ENCODE_BATCH images, as in evaluation: the same images in the same order have the same bits.
+# Batches of ENCODE_BATCH images, as in evaluation: the same images in the same order give bit-identical results.
 
 
 class NamedImage(NamedTuple):
@@ -88,7 +88,7 @@ def pictures_at(paths: Sequence[str], skipped: list[Skipped], options: DecodeOpt
             else:
                 yield NamedImage(path.as_posix(), FilePage(path))
 
-    pictures = every_page(named(), options)
+    pictures = _every_page(named(), options)
     first = next(pictures, None)
     if first is None:
         raise DataError(f"{', '.join(paths)}: holds no image; name image files, or folders that have some")
@@ -101,7 +101,7 @@ def _named_below(folder: Path, skipped: list[Skipped]) -> Iterator[NamedImage]:
     return (NamedImage(file.relative_to(root).as_posix(), FilePage(file)) for file in files_below(root, skipped))
 
 
-def every_page(pictures: Iterable[NamedImage], options: DecodeOptions) -> Iterator[NamedImage]:
+def _every_page(pictures: Iterable[NamedImage], options: DecodeOptions) -> Iterator[NamedImage]:
     """Yield each page of a file as an image of its own, named file#1, file#2, ..., where the settings say so."""
     for image in pictures:
         pages = pages_of(image.picture, options)
@@ -112,28 +112,28 @@ def every_page(pictures: Iterable[NamedImage], options: DecodeOptions) -> Iterat
         )
 
 
-def batches(pictures: Iterable[NamedImage], cut: Cut, options: DecodeOptions) -> Iterator[_ImageBatch]:
+def batches(pictures: Iterable[NamedImage], to_pixels: ToPixels, options: DecodeOptions) -> Iterator[_ImageBatch]:
     """Yield all images in batches of a fixed size.
 
     Args:
         pictures: The images with their names.
-        cut: Resizes and crops an image to the pixels of the model.
+        to_pixels: Resizes and crops an image to the pixels of the model.
         options: How to decode files.
     """
     waiting = iter(pictures)
     while chunk := list(islice(waiting, ENCODE_BATCH)):
         with silence_decoders():
             images = ImageList([image.picture for image in chunk]).with_options(options)
-            opened = list(in_order(partial(_open, images, cut), len(chunk)))
+            opened = list(in_order(partial(_open, images, to_pixels), len(chunk)))
         good = [pixels for pixels in opened if not isinstance(pixels, str)]
         problems = {index: reason for index, reason in enumerate(opened) if isinstance(reason, str)}
         pixels = np.stack(good) if good else np.zeros((0,), np.uint8)
         yield _ImageBatch([image.name for image in chunk], pixels, problems)
 
 
-def _open(images: ImageList, cut: Cut, index: int) -> NDArray[np.uint8] | str:
+def _open(images: ImageList, to_pixels: ToPixels, index: int) -> NDArray[np.uint8] | str:
     try:
-        return cut(images[index])
+        return to_pixels(images[index])
     except BadImage as reason:
         return str(reason)
 
@@ -420,15 +420,15 @@ class Classifier:
 
     def batches(self, pictures: Iterable[NamedImage]) -> Iterator[_ImageBatch]:
         """Yield the images in preprocessed batches."""
-        return batches(pictures, self.predictor.transform.cut, self.recipe.decode_options)
+        return batches(pictures, self.predictor.transform.resize_and_crop, self.recipe.decode_options)
 
     def _named(self, images: Images) -> Iterator[NamedImage]:
         """Yield the images with their names; a folder is listed while it is read."""
         if isinstance(images, str | Path) and Path(images).expanduser().is_dir():
-            return every_page(_named_below(Path(images).expanduser(), []), self.recipe.decode_options)
+            return _every_page(_named_below(Path(images).expanduser(), []), self.recipe.decode_options)
         pictures = gather(images, "images")
         images_with_names = (NamedImage(name, item) for name, item in zip(pictures.names, pictures.items, strict=True))
-        return every_page(images_with_names, self.recipe.decode_options)
+        return _every_page(images_with_names, self.recipe.decode_options)
 
     def __repr__(self) -> str:
         recipe = self.recipe

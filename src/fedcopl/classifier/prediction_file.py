@@ -26,7 +26,7 @@ from ..files import check_output_file, write_text
 from .predict import Classifier, NamedImage, Prediction, pictures_at
 
 _DIGITS = 6  # decimals of a probability; the last bits may differ between machines
-FORMULA = frozenset("=+-@＝＋－＠")  # first characters that a spreadsheet takes for a formula
+_FORMULA = frozenset("=+-@＝＋－＠")  # first characters that a spreadsheet takes for a formula
 
 
 class _CsvRows:
@@ -42,8 +42,9 @@ class _CsvRows:
         """Format a prediction as one line."""
         abstain = {None: "", True: "yes", False: "no"}[prediction.abstains]
         name, label = self.written_name(prediction.image), _safe_cell(prediction.label or "")
-        cells = [name, label, _digits(prediction.probability), abstain, _safe_cell(prediction.problem or "")]
-        cells += [cell for label, share in prediction.top[: self.top] for cell in (_safe_cell(label), _digits(share))]
+        cells = [name, label, _rounded(prediction.probability), abstain, _safe_cell(prediction.problem or "")]
+        for class_name, probability in prediction.top[: self.top]:
+            cells += [_safe_cell(class_name), _rounded(probability)]
         return _csv_line([*cells, *[""] * (len(self.columns) - len(cells))])
 
     def name(self, line: str) -> str:
@@ -56,7 +57,7 @@ class _CsvRows:
     def written_name(self, name: str) -> str:
         """Return the name of an image as it is written: one line, with ./ before a path that looks like a formula."""
         plain = printable(name)
-        return f"./{plain}" if plain[:1] in FORMULA else plain
+        return f"./{plain}" if plain[:1] in _FORMULA else plain
 
 
 class _JsonRows:
@@ -68,7 +69,7 @@ class _JsonRows:
         self.top = top
 
     def line(self, prediction: Prediction) -> str:
-        best = [{"label": label, "probability": round(share, _DIGITS)} for label, share in prediction.top[: self.top]]
+        best = [{"label": label, "probability": round(p, _DIGITS)} for label, p in prediction.top[: self.top]]
         probability = None if prediction.probability is None else round(prediction.probability, _DIGITS)
         plain = {
             "image": prediction.image,
@@ -110,7 +111,7 @@ def choose_format(out: str, form: str | None, top: int) -> _PredictionRows:
 def _safe_cell(text: str) -> str:
     """Return the text on one line, quoted if a spreadsheet would take it for a formula."""
     plain = printable(text)
-    return f"'{plain}" if plain[:1] in FORMULA else plain
+    return f"'{plain}" if plain[:1] in _FORMULA else plain
 
 
 def _csv_line(cells: list[str]) -> str:
@@ -119,17 +120,15 @@ def _csv_line(cells: list[str]) -> str:
     return line.getvalue()
 
 
-def _digits(share: float | None) -> str:
+def _rounded(share: float | None) -> str:
     return "" if share is None else f"{share:.{_DIGITS}f}"
 
 
 @dataclass(frozen=True)
-class PredictionFile:
+class _PredictionFile:
     """A file of predictions that is being written.
 
     Args:
-        path: The file.
-        rows: Its format.
         options: What the predictions depend on besides the images; resuming requires the same.
     """
 
@@ -277,19 +276,16 @@ def label_images(
     """Write predictions, batch by batch, to standard output (-) or a file; an interrupted labelling is resumed.
 
     Args:
-        classifier: The classifier.
         paths: Images, and folders of images.
-        rows: The format.
         threshold: The probability below which it abstains; None: the classifier's own.
         out: The file, or - for standard output.
-        progress: Called after each batch.
         overwrite: Whether to replace an existing file.
     """
     tally = Tally()
     pictures = pictures_at(paths, tally.skipped, classifier.recipe.decode_options)
     limit = classifier.threshold if threshold is None else threshold
     options = {"classifier": classifier.fingerprint, "threshold": limit, "format": type(rows).__name__, "top": rows.top}
-    file = None if out == "-" else PredictionFile(Path(out), rows, options)
+    file = None if out == "-" else _PredictionFile(Path(out), rows, options)
     with nullcontext() if file is None else file.held():
         if file is None:
             sys.stdout.write(rows.header)

@@ -37,15 +37,18 @@ class Confidence:
         return cls(tuple(np.quantile(highest, _LEVELS, method="lower").tolist()), len(highest))
 
     def threshold(self, share: float = SHARE) -> float:
-        """Return the probability below which at most this share of the site's own images lies, in whole percents."""
+        """Return the confidence below which the classifier abstains on at most this share of the site's own images.
+
+        The share is rounded down to a whole percent.
+        """
         if not 0 <= share <= 1:
             raise DataError(f"the share of images to abstain on must be between 0 and 1, not {share}")
         return self.percentiles[int(share * 100 + 1e-9)]
 
 
-def _confidence(plain: object) -> Confidence | None:
+def _confidence(written: object) -> Confidence | None:
     """Parse the confidence in a classifier's config.json; ValueError if it is invalid."""
-    match plain:
+    match written:
         case None:
             return None
         case {"percentiles": [*percentiles], "images": int(images)}:
@@ -58,7 +61,7 @@ def _confidence(plain: object) -> Confidence | None:
 _KIND, _FORMAT = "fedcopl-classifier", 1
 CONFIG, ARRAYS, BACKBONE = "config.json", "model.safetensors", "backbone"
 CLASS_PRIOR = "class_prior"  # in `about`: the origin of the class prior, if it is not its site's
-_SIZES = ("visual_prompts", "visual_depth", "text_prompts", "activation")  # settings that define the model
+_MODEL_SETTINGS = ("visual_prompts", "visual_depth", "text_prompts", "activation")  # settings that define the model
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class Recipe:
 
     classes: tuple[str, ...]
     template: str
-    config: RunConfig  # only the method, its options, `_SIZES` and the decode options are used
+    config: RunConfig  # only the method, its options, `_MODEL_SETTINGS` and the decode options are used
     backbone: TrainedOn
     confidence: Confidence | None = None
     share: float = SHARE  # of the site's own images on which it abstains
@@ -113,7 +116,7 @@ class Recipe:
             "template": self.template,
             "method": self.config.method,
             "options": self.config.options,
-            "model": {name: model[name] for name in _SIZES},
+            "model": {name: model[name] for name in _MODEL_SETTINGS},
             "decode_options": self.decode_options.plain(),
             "backbone": vars(self.backbone),
             "abstain": {"share": self.share, "below": self.threshold},
@@ -193,12 +196,13 @@ def _share(share: Any) -> float:
     return float(share)
 
 
-def _backbone(plain: Any) -> TrainedOn:
-    return TrainedOn(_text(plain["name"]), _text(plain["fingerprint"]), plain["included"] is True)
+def _backbone(written: Any) -> TrainedOn:
+    return TrainedOn(_text(written["name"]), _text(written["fingerprint"]), written["included"] is True)
 
 
-def _config(plain: Mapping[str, Any]) -> RunConfig:
-    sizes = {name: plain["model"][name] for name in _SIZES}
-    data = plain["decode_options"]
-    settings = {"method": plain["method"], "options": plain["options"], "model": sizes, "data": data}
+def _config(written: Mapping[str, Any]) -> RunConfig:
+    """Return the settings in the content of a config.json that are used for prediction."""
+    model = {name: written["model"][name] for name in _MODEL_SETTINGS}
+    data = written["decode_options"]
+    settings = {"method": written["method"], "options": written["options"], "model": model, "data": data}
     return RunConfig.from_mapping(settings, "settings")

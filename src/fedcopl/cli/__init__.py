@@ -14,7 +14,7 @@ import typer
 from ..errors import ConfigError, FedCoPLError, Interrupted
 from . import data, models
 from .classifier import drift, export, predict
-from .command import CommandLine, click_errors, missing_extra, usage_line
+from .command import CommandLine, click_errors, usage_line
 from .join import join
 from .pages import report, review, watch
 from .provision import admit, provision, service
@@ -24,6 +24,14 @@ from .study import doctor, methods, new, privacy
 
 _PACKAGES = ("torch", "numpy", "pillow", "tokenizers", "safetensors", "pydantic", "scikit-learn")
 _COMBINED_EXTRAS = ("all", "dev", "flower-simulation")
+_EXTRA_OF = {  # module: the extra that installs it
+    "flwr": "flower",
+    "httpx": "flower",
+    "grpc": "flower",
+    "cryptography": "flower",
+    "starlette": "web",
+    "uvicorn": "web",
+}
 _OTHER_PACKAGE = {  # commands of the package fedcopl-experiments
     "reproduce": "Make a table or figure of the paper (needs the package fedcopl-experiments).",
     "results": "List or export stored results (needs the package fedcopl-experiments).",
@@ -123,7 +131,7 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         _leave("stopped", Interrupted.exit_code)
     except ModuleNotFoundError as error:
-        _leave(missing_extra(error), ConfigError.exit_code)
+        _leave(_missing_extra(error), ConfigError.exit_code)
     except FedCoPLError as error:
         _leave(str(error), error.exit_code)
     if code == Interrupted.exit_code:  # Ctrl-C, which typer turns into this number
@@ -134,3 +142,12 @@ def main() -> None:
 def _leave(line: str, code: int) -> NoReturn:
     print(f"fedcopl: {line}", file=sys.stderr)
     sys.exit(code)
+
+
+def _missing_extra(error: ModuleNotFoundError) -> str:
+    """Return which extra to install; raise the error again if no extra has the module."""
+    module = (error.name or "").partition(".")[0]
+    if module not in _EXTRA_OF:
+        raise error
+    command = " ".join(["fedcopl", *sys.argv[1:2]])
+    return f"{command} needs {module}, which is not installed: pip install 'fedcopl[{_EXTRA_OF[module]}]'"

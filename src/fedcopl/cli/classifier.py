@@ -28,9 +28,9 @@ _PHOTO_MODEL = "ViT-B/32"  # of --zero-shot without --backbone
 _MAX_CLASSES = 20  # whose counts are printed
 _LINE_EVERY = 10_000  # images between two lines where there is no terminal
 _CHANGES = {  # title, and what the number is
-    "mix": ("class prior", "difference of the class priors"),
-    "doubt": ("confidence", "share of unsure images, 5 % before"),
-    "looks": ("features", "difference of the distances to the prototypes"),
+    "class_prior": ("class prior", "difference of the class priors"),
+    "confidence": ("confidence", "share of unsure images, 5 % before"),
+    "features": ("features", "difference of the distances to the prototypes"),
 }
 _ClientOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="Client whose classifier to use, for the folder of a run.")
@@ -261,7 +261,7 @@ def export(
     folders = [out / file_name(name) if everyone else out for name in names]
     for folder in folders:
         check_output_folder(folder, new=True)
-    classifiers = _measured(opened, names, share)
+    classifiers = _with_thresholds(opened, names, share)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     for classifier, folder in zip(classifiers, folders, strict=True):
         meant = _with_prior(classifier, prior, shares)
@@ -277,18 +277,18 @@ def export(
     print_next(("fedcopl", "predict", "PHOTOS", "-c", folders[0], "-o", "predictions.csv"))
 
 
-def _measured(opened: "FinishedRun", names: list[str], share: float) -> Iterator["Classifier"]:
-    """Return the classifiers, with thresholds if the images of the run can still be read."""
-    from ..classifier.loading import OwnImages
+def _with_thresholds(run: "FinishedRun", clients: list[str], abstain_share: float) -> Iterator["Classifier"]:
+    """Return the clients' classifiers, with abstention thresholds if the run's images can still be read."""
+    from ..classifier.loading import TrainingImages
 
-    opened.classifier(names[0])  # raises if the classifier itself cannot be loaded
+    run.classifier(clients[0])  # raises if the classifier itself cannot be loaded
     try:
-        images = OwnImages(opened)
+        images = TrainingImages(run)
     except FedCoPLError as error:
         note = f"note: no threshold, because the images of the run cannot be read: {error}"
         Console(stderr=True).print(note, highlight=False, markup=False, soft_wrap=True)
-        return (opened.classifier(name) for name in names)
-    return (images.classifier(name, share) for name in names)
+        return (run.classifier(client) for client in clients)
+    return (images.classifier(client, abstain_share) for client in clients)
 
 
 def drift(
@@ -318,11 +318,11 @@ def drift(
     else:
         print(f"{'images':<12}{report.before:,} before, {report.recent:,} recent")
         for one in report.changes:
-            (title, number), result = _CHANGES[one.what], "CHANGED" if one.is_change else "unchanged"
-            print(f"{title:<12}{result:<10} {number}: {one.size:.0%} (p = {one.chance:.3f})")
-        if any(one.what == "mix" and one.is_change for one in report.changes):
-            for name, moved in report.moved:
-                print(f"{'':<12}{name}: {moved:+.0%} of the images")
+            (title, number), result = _CHANGES[one.statistic], "CHANGED" if one.is_change else "unchanged"
+            print(f"{title:<12}{result:<10} {number}: {one.size:.0%} (p = {one.p_value:.3f})")
+        if any(one.statistic == "class_prior" and one.is_change for one in report.changes):
+            for name, change in report.class_changes:
+                print(f"{'':<12}{name}: {100 * change:+.0f} percentage points of the images")
         print(report.advice)
     if report.has_changed:
         raise typer.Exit(1)

@@ -6,7 +6,6 @@ pages and error lines are therefore made from the annotations of our own functio
 
 import difflib
 import os
-import sys
 from collections.abc import Callable, Iterable
 from enum import Enum
 from importlib import import_module
@@ -26,14 +25,6 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _PLACEHOLDERS = {Path: "PATH", int: "N", float: "X"}
 _TYPE_NAMES = {int: "a whole number", float: "a number"}
 _COLUMN = 32  # characters of the first column of a help page
-_EXTRA_OF = {  # module: the extra that installs it
-    "flwr": "flower",
-    "httpx": "flower",
-    "grpc": "flower",
-    "cryptography": "flower",
-    "starlette": "web",
-    "uvicorn": "web",
-}
 
 
 def _load_plugin_files(files: list[Path] | None) -> list[Path] | None:
@@ -187,15 +178,6 @@ def usage_line(error: Any) -> str:
             text = " ".join(error.format_message().split()).rstrip(".")
             line = text[:1].lower() + text[1:]
     return line if line.endswith("?") else f"{line}; see {command} --help"
-
-
-def missing_extra(error: ModuleNotFoundError) -> str:
-    """Return which extra to install; raise the error again if no extra has the module."""
-    module = (error.name or "").partition(".")[0]
-    if module not in _EXTRA_OF:
-        raise error
-    command = " ".join(["fedcopl", *sys.argv[1:2]])
-    return f"{command} needs {module}, which is not installed: pip install 'fedcopl[{_EXTRA_OF[module]}]'"
 
 
 def _nearest_option(error: Any, context: Any) -> str:

@@ -123,9 +123,9 @@ def join(
     from ..deployment.site.site_process import ServerAddress, check_server
 
     consent = Consent(tuple(share or DEFAULT_SHARE), min_sites, min_noise, min_images, not no_secure_aggregation)
-    limits, files = Limits.from_pairs(limit or ()), own.get("data", {})
+    limits, data = Limits.from_pairs(limit or ()), own.get("data", {})
     model, expert = own.get("model", {}), str(corrections or "")
-    home = SiteHome(name, images, str(classes), folder, model, expert, consent, files, limits, peers)
+    home = SiteHome(name, images, str(classes), folder, model, expert, consent, data, limits, peers)
     address = ServerAddress(server, ca)
     if not check:
         check_server(address)  # before the images are read
@@ -149,7 +149,7 @@ def _print_site(site: "RunningSite", server: str) -> None:
 
     home, dataset, skipped = site.home, site.prepared.dataset, ""
     if dataset.skipped:
-        settings = {**({"classes_file": home.classes_file} if home.classes_file else {}), **home.files}
+        settings = {**({"classes_file": home.classes_file} if home.classes_file else {}), **home.data}
         pairs = [f"data.{key}={value}" for key, value in settings.items()]
         skipped = f": {shlex.join(['fedcopl', 'data', 'check', str(home.images), *pairs, '--all'])} lists them"
     expert = len(site.corrections.index)

@@ -87,7 +87,7 @@ def _check_is_folder(path: Path, advice: str) -> None:
 def _read(folders: list[Path]) -> "list[ComparedRun]":
     """Read each run once; runs without a finished round are skipped unless requested by name."""
     from ..report.comparison import ComparedRun
-    from ..run.folder import NothingYet, find_runs, read_so_far
+    from ..run.folder import NoFinishedRound, find_runs, read_so_far
 
     for folder in folders:
         _check_is_folder(folder, "name the folder of a run, or one that holds runs")
@@ -99,7 +99,7 @@ def _read(folders: list[Path]) -> "list[ComparedRun]":
     for resolved, path in paths.items():
         try:
             runs.append(ComparedRun(path, read_so_far(path)))
-        except NothingYet as error:
+        except NoFinishedRound as error:
             if resolved in requested:
                 raise
             empty.append(error)

@@ -134,7 +134,7 @@ def service(
 
     definition = Service(role, home.absolute(), images.absolute() if images else None, user, tuple(arguments or ()))
     unit, container = out / f"fedcopl-{role}.service", out / f"Containerfile.{role}"
-    publish_text(unit, definition.unit())
+    publish_text(unit, definition.systemd_unit())
     publish_text(container, definition.containerfile(version("fedcopl")))
     folder = definition.home / ("federation" if role == "server" else "site")
     first = (

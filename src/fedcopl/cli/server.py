@@ -88,12 +88,12 @@ def server(
         out = out or process_of(folder).results
     elif unfinished:
         typer.echo(f"note: {unfinished} is not finished; --resume continues it. This is a new run.", err=True)
-    config = _read(given, out if resume else None, folder / "settings.toml" if package else None)
+    config = _read_config(given, out if resume else None, folder / "settings.toml" if package else None)
     out = out or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     if classes is None:
         classes = (folder if package else out) / "classes.txt"
         if not classes.exists():
-            raise ConfigError("--classes: name the file of class names, one per line; the sites need the same file")
+            raise ConfigError("--classes: is missing; give a file of class names, one per line, the same at all sites")
     config = _without_prototypes(config)
     from ..deployment.server.grid_transport import Timeouts
     from ..deployment.server.rounds import PreparedServer, ServerPlan
@@ -123,13 +123,14 @@ def _unfinished(folder: Path) -> Path | None:
     return None
 
 
-def _read(given: list[str], resumed: Path | None, packed: Path | None) -> RunConfig:
-    """Read the settings from the file that is named, else of the resumed run, else of the package."""
-    file = Path(given.pop(0)) if given and "=" not in given[0] else None
-    if file is None and resumed is not None and (resumed / "settings.toml").exists():
-        return load(resumed / "settings.toml", given)
-    file = file or packed
-    return with_typed(read_settings(file) if file else {}, given, str(file or "settings"))
+def _read_config(arguments: list[str], resumed_run: Path | None, package_settings: Path | None) -> RunConfig:
+    """Read the settings from the file in the arguments, else from the resumed run, else from the package."""
+    has_file = bool(arguments) and "=" not in arguments[0]
+    file, overrides = (Path(arguments[0]), arguments[1:]) if has_file else (None, arguments)
+    if file is None and resumed_run is not None and (resumed_run / "settings.toml").exists():
+        return load(resumed_run / "settings.toml", overrides)
+    file = file or package_settings
+    return with_typed(read_settings(file) if file else {}, overrides, str(file or "settings"))
 
 
 def _without_prototypes(config: RunConfig) -> RunConfig:
@@ -146,8 +147,9 @@ def _without_prototypes(config: RunConfig) -> RunConfig:
 
 
 def _certificates(
-    folder: Path, addresses: list[str], own: tuple[Path, Path, Path] | None, host: str, package: "PackageNotes | None"
+    folder: Path, addresses: list[str], given: tuple[Path, Path, Path] | None, host: str, package: "PackageNotes | None"
 ) -> "Certificates":
+    """Return the operator's certificate files if given, else those of the package, else generated ones."""
     from ..deployment.addresses import own_address
     from ..deployment.keys import (
         check_not_expired,
@@ -157,8 +159,8 @@ def _certificates(
     )
 
     machine_address = own_address(host)
-    if own:
-        return given_certificates(*own, machine_address)
+    if given:
+        return given_certificates(*given, machine_address)
     if package:  # made by the study's authority, whose key is not on this machine
         files = folder_certificates(folder)
         check_not_expired(

@@ -36,7 +36,7 @@ def print_results(outcome: Outcome, folder: Path) -> None:
         first = list(label_free_facts(label_free(outcome, read_last_labels(folder), read_reviews(folder))))
     else:
         console.print(_accuracy_table(outcome))
-    _print_facts((*first, *facts(outcome), ("report", str(folder / "report.html"))))
+    _print_facts((*first, *_facts(outcome), ("report", str(folder / "report.html"))))
 
 
 def print_next(*commands: Sequence[object] | str) -> None:
@@ -73,12 +73,12 @@ def _accuracy_table(outcome: Outcome) -> Table:
     return table
 
 
-def facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
+def _facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
     """Yield title and value of each line below the accuracies of a run."""
     right = outcome.pseudo_label_accuracy
     if any(share is not None for share in right):
         title = "labels right" if outcome.setting("options", "labels") == "truth" else "pseudo labels right"
-        yield title, ", ".join(percent(share) for share in right) + " (per refresh)"
+        yield title, ", ".join(percent(share) for share in right) + " (per label refresh)"
     clients = len(outcome.clients)
     if not outcome.trains:
         yield "training", f"none: {outcome.method} trains nothing"

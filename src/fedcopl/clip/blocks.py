@@ -58,7 +58,7 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-_ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
+_ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {  # their names are in each fingerprint of a model
     "quick_gelu": quick_gelu,
     "gelu": F.gelu,
     "gelu_tanh": gelu_tanh,

@@ -12,8 +12,8 @@ from PIL import Image
 from ..errors import ModelError
 
 # OpenAI's values, for checkpoints that do not name their own.
-CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
-CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+_CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+_CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 HALF = (0.5, 0.5, 0.5)  # mean and deviation of SigLIP
 
 
@@ -26,16 +26,16 @@ class ImageTransform:
 
     short_side: int
     crop: int
-    mean: tuple[float, ...] = CLIP_MEAN
-    std: tuple[float, ...] = CLIP_STD
+    mean: tuple[float, ...] = _CLIP_MEAN
+    std: tuple[float, ...] = _CLIP_STD
     resample: Image.Resampling = Image.Resampling.BICUBIC
     squash: bool = False
 
     def __call__(self, image: Image.Image) -> NDArray[np.float32]:
         """Transform an image to (3, crop, crop)."""
-        return self.scale(self.cut(image))
+        return self.scale(self.resize_and_crop(image))
 
-    def cut(self, image: Image.Image) -> NDArray[np.uint8]:
+    def resize_and_crop(self, image: Image.Image) -> NDArray[np.uint8]:
         """Resize and crop an image to (3, crop, crop): the slow part, which is cached."""
         short = min(image.size)
         size = tuple(self.short_side if self.squash else int(self.short_side * side / short) for side in image.size)
@@ -52,7 +52,7 @@ class ImageTransform:
 
     @property
     def key(self) -> str:
-        """Identifies `cut`: transforms with equal keys give equal bytes."""
+        """Identifies `resize_and_crop`: transforms with equal keys give equal bytes."""
         fit = "squashed to" if self.squash else "short side"
         return f"{fit} {self.short_side}, cut {self.crop}, {self.resample.name.lower()}"
 
@@ -70,7 +70,7 @@ def read_transform(settings: Mapping[str, Any], image_size: int, file: Path) -> 
     crop = _side(settings.get("crop_size", image_size), file)
     short_side = _side(settings.get("size", crop), file)
     if crop != image_size or short_side < crop:
-        raise ModelError(f"{file}: makes images of {short_side}, cut to {crop}; the model reads {image_size}")
+        raise ModelError(f"{file}: makes images of {short_side}, cropped to {crop}; the model reads {image_size}")
     for step in ("do_resize", "do_center_crop", "do_convert_rgb", "do_rescale", "do_normalize"):
         if settings.get(step) is False:
             raise ModelError(f"{file}: {step} is off, but a CLIP needs it")
@@ -82,8 +82,8 @@ def read_transform(settings: Mapping[str, Any], image_size: int, file: Path) -> 
     return ImageTransform(
         short_side,
         crop,
-        _three_numbers(settings.get("image_mean", CLIP_MEAN), file),
-        _three_numbers(settings.get("image_std", CLIP_STD), file),
+        _three_numbers(settings.get("image_mean", _CLIP_MEAN), file),
+        _three_numbers(settings.get("image_std", _CLIP_STD), file),
         resample,
         squash=isinstance(settings.get("size"), Mapping) and "height" in settings["size"],
     )
@@ -101,8 +101,8 @@ def read_open_clip_transform(preprocess: Mapping[str, Any], image_size: int, fil
     return ImageTransform(
         image_size,
         image_size,
-        _three_numbers(preprocess.get("mean", CLIP_MEAN), file),
-        _three_numbers(preprocess.get("std", CLIP_STD), file),
+        _three_numbers(preprocess.get("mean", _CLIP_MEAN), file),
+        _three_numbers(preprocess.get("std", _CLIP_STD), file),
         filters[resample],
         squash=modes[mode],
     )

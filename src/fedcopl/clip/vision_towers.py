@@ -21,7 +21,7 @@ _Pooling = Literal["class token", "attention"]
 _Part = TypeVar("_Part", bound=nn.Module)
 
 
-class PoolingHead(Block):
+class _PoolingHead(Block):
     """SigLIP's attention pooling: one learnt query over all patches without a norm, then an MLP."""
 
     def __init__(self, shape: TowerShape):
@@ -78,7 +78,7 @@ class VisionTower(nn.Module):
         self.norm_first = nn.LayerNorm(shape.width, shape.epsilon) if norm_first else nn.Identity()
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
         self.norm_last = nn.LayerNorm(shape.width, shape.epsilon)
-        self.pool = None if has_class else PoolingHead(shape)
+        self.pool = None if has_class else _PoolingHead(shape)
         self.project = nn.Linear(shape.width, output, bias=False) if has_class else nn.Identity()
 
     def embed(self, pixels: Tensor) -> Tensor:

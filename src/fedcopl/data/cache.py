@@ -35,10 +35,10 @@ from .parallel import in_order
 
 _FORMAT = 2  # of the entries: entries of another format are ignored
 _RESERVE = 32_000_000  # bytes of the disk that stay free
-PIXELS, ENTRY, _PART, _LOCK = "pixels.bin", "entry.json", ".part", ".lock"
+_PIXELS, _ENTRY, _PART, _LOCK = "pixels.bin", "entry.json", ".part", ".lock"
 _HINT = "free some space (fedcopl cache clear), or name another folder in FEDCOPL_CACHE"
 
-Cut = Callable[[Image.Image], NDArray[np.uint8]]
+ToPixels = Callable[[Image.Image], NDArray[np.uint8]]
 Progress = Callable[[int, int], None]
 """Called with the number of finished images and the total."""
 
@@ -71,7 +71,7 @@ class _CacheEntry:
     def array(self) -> NDArray[np.uint8]:
         if self.shape[0] == 0:  # an empty file cannot be mapped
             return np.zeros(self.shape, np.uint8)
-        return np.memmap(self.folder / PIXELS, np.uint8, "r", shape=tuple(self.shape))
+        return np.memmap(self.folder / _PIXELS, np.uint8, "r", shape=tuple(self.shape))
 
 
 def default_folder() -> Path:
@@ -89,24 +89,26 @@ class PixelCache:
     def __init__(self, folder: Path | None = None):
         self.folder = (folder or default_folder()) / "pixels"
 
-    def pixels(self, images: ImageSet, cut: Cut, key: str, progress: Progress = lambda done, total: None) -> _Pixels:
-        """Return the set's images after `cut`; `key` identifies the transform."""
+    def pixels(
+        self, images: ImageSet, to_pixels: ToPixels, key: str, progress: Progress = lambda done, total: None
+    ) -> _Pixels:
+        """Return the set's images after `to_pixels`; `key` identifies the transform."""
         stored = images.images
         if isinstance(stored, PillowImages):
             progress(len(images), len(images))
-            rows = [cut(image) for image in stored]
-            return _Pixels(np.stack(rows) if rows else np.zeros((0, *_shape(cut)), np.uint8), {}, [])
+            rows = [to_pixels(image) for image in stored]
+            return _Pixels(np.stack(rows) if rows else np.zeros((0, *_shape(to_pixels)), np.uint8), {}, [])
         key += stored.options.key
         with self._convert_os_errors():
             contents = self._digests(stored)
-            entry = self._find(contents, key) or self._make(images, contents, cut, key, progress)
+            entry = self._find(contents, key) or self._make(images, contents, to_pixels, key, progress)
             array = entry.array()
         progress(len(images), len(images))
         return _Pixels(array, dict(entry.bad), contents)
 
     def entries(self) -> list[_CacheEntry]:
         """Return all finished entries, the most recently used first."""
-        entries = [entry for path in self.folder.glob(f"*/{ENTRY}") if (entry := _read_entry(path.parent))]
+        entries = [entry for path in self.folder.glob(f"*/{_ENTRY}") if (entry := _read_entry(path.parent))]
         return sorted(entries, key=lambda entry: entry.last_used, reverse=True)
 
     def clear(self) -> None:
@@ -114,7 +116,7 @@ class PixelCache:
         with self._convert_os_errors():
             for index in self.folder.glob("*.index.json"):
                 index.unlink(missing_ok=True)
-            for entry in self.folder.glob(f"*/{ENTRY}"):
+            for entry in self.folder.glob(f"*/{_ENTRY}"):
                 shutil.rmtree(entry.parent)
             self._sweep()
 
@@ -137,10 +139,12 @@ class PixelCache:
             return None
         if entry:
             with suppress(OSError):
-                os.utime(entry.folder / ENTRY)  # time of last use
+                os.utime(entry.folder / _ENTRY)  # time of last use
         return entry
 
-    def _make(self, images: ImageSet, contents: list[str], cut: Cut, key: str, progress: Progress) -> _CacheEntry:
+    def _make(
+        self, images: ImageSet, contents: list[str], to_pixels: ToPixels, key: str, progress: Progress
+    ) -> _CacheEntry:
         """Build the entry, unless another process does so while we wait for the lock."""
         home = self._home(contents, key)
         make_folders(self.folder)
@@ -150,11 +154,11 @@ class PixelCache:
             for dead in (home, _sibling(home, _PART)):  # damaged or incomplete: this process holds the lock
                 shutil.rmtree(dead, ignore_errors=True)
             self._sweep()
-            shape, free = _shape(cut), shutil.disk_usage(self.folder).free
+            shape, free = _shape(to_pixels), shutil.disk_usage(self.folder).free
             need = len(images) * math.prod(shape) + _RESERVE
             if need > free:
                 raise DataError(f"{self.folder}: needs {_size(need)}, but only {_size(free)} are free; {_HINT}")
-            work = _worker(images, contents, cut, self._decoded_rows(key))
+            work = _worker(images, contents, to_pixels, self._decoded_rows(key))
             _build(home, work, shape, contents, key, progress)
         entry = _read_entry(home)
         if entry is None:
@@ -188,18 +192,18 @@ class PixelCache:
 def _read_entry(folder: Path) -> _CacheEntry | None:
     """Read an entry; None if it is missing, truncated or of another format."""
     try:
-        written = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
+        written = json.loads((folder / _ENTRY).read_text(encoding="utf-8"))
         if written.pop("format") != _FORMAT:
             return None
-        entry = _CacheEntry(folder, last_used=(folder / ENTRY).stat().st_mtime, **written)
-        is_whole = (folder / PIXELS).stat().st_size == entry.size and len(entry.digests) == entry.shape[0]
+        entry = _CacheEntry(folder, last_used=(folder / _ENTRY).stat().st_mtime, **written)
+        is_whole = (folder / _PIXELS).stat().st_size == entry.size and len(entry.digests) == entry.shape[0]
         return entry if is_whole else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
 def _worker(
-    images: ImageSet, contents: list[str], cut: Cut, decoded: dict[str, NDArray[np.uint8]]
+    images: ImageSet, contents: list[str], to_pixels: ToPixels, decoded: dict[str, NDArray[np.uint8]]
 ) -> Callable[[int], NDArray[np.uint8] | str]:
     """Return the function that gives an image's pixels, or the reason why it cannot be used."""
     stored = images.images
@@ -217,7 +221,7 @@ def _worker(
         if digest(stored.kind(index), content) != expected:
             raise DataError(f"{images.names[index]}: was changed while it was read; start again when it is complete")
         try:
-            return cut(stored.picture(index, content).image)
+            return to_pixels(stored.picture(index, content).image)
         except BadImage as reason:
             return str(reason)
 
@@ -239,7 +243,7 @@ def _build(
     part, bad = _sibling(home, _PART), {}
     part.mkdir(OWNER_ONLY_FOLDER)
     try:
-        with open(part / PIXELS, "wb", opener=only_for_owner) as rows, silence_decoders():
+        with open(part / _PIXELS, "wb", opener=only_for_owner) as rows, silence_decoders():
             for index, result in enumerate(in_order(work, len(contents))):
                 if isinstance(result, str):
                     bad[index] = result
@@ -256,7 +260,7 @@ def _build(
             "bad": list(bad.items()),
             "digests": [content for index, content in enumerate(contents) if index not in bad],
         }
-        with open(part / ENTRY, "w", encoding="utf-8", opener=only_for_owner) as file:
+        with open(part / _ENTRY, "w", encoding="utf-8", opener=only_for_owner) as file:
             file.write(json.dumps(entry))
             file.flush()
             os.fsync(file.fileno())
@@ -269,8 +273,8 @@ def _sibling(home: Path, suffix: str) -> Path:
     return home.with_name(home.name + suffix)
 
 
-def _shape(cut: Cut) -> tuple[int, ...]:
-    return cut(Image.new("RGB", (1, 1))).shape
+def _shape(to_pixels: ToPixels) -> tuple[int, ...]:
+    return to_pixels(Image.new("RGB", (1, 1))).shape
 
 
 def _size(count: int) -> str:
@@ -289,12 +293,12 @@ class Prepared:
 
 
 def prepare(
-    dataset: Dataset, cut: Cut, key: str, cache: PixelCache, progress: Progress = lambda done, total: None
+    dataset: Dataset, to_pixels: ToPixels, key: str, cache: PixelCache, progress: Progress = lambda done, total: None
 ) -> Prepared:
-    """Decode, resize and crop all images; `cut` and `key` are those of an ImageTransform."""
+    """Decode, resize and crop all images; `to_pixels` and `key` are those of an ImageTransform."""
     first, total = len(dataset.train), len(dataset.train) + len(dataset.test)
-    train = cache.pixels(dataset.train, cut, key, lambda done, _: progress(done, total))
-    test = cache.pixels(dataset.test, cut, key, lambda done, _: progress(first + done, total))
+    train = cache.pixels(dataset.train, to_pixels, key, lambda done, _: progress(done, total))
+    test = cache.pixels(dataset.test, to_pixels, key, lambda done, _: progress(first + done, total))
     if len(train.array) == 0:
         example = next(
             (f", the first, {dataset.train.names[index]}: {reason}" for index, reason in train.bad.items()), ""

@@ -84,7 +84,7 @@ def clean_all(names: Sequence[str], origin: object) -> tuple[str, ...]:
         raise DataError(f"{origin}: has {len(names):,} classes, more than {_MAX_CLASSES:,}")
     cleaned = [clean(name) for name in names]
     if unprintable := next((name for name in cleaned if printable(name) != name), None):
-        raise DataError(f"{origin}: the class {unprintable!r} has a control character in its name; remove it")
+        raise DataError(f"{origin}: the class name {unprintable!r} has a control character; remove that character")
     twice = [name for name, count in Counter(cleaned).items() if count > 1]
     if twice:
         same = [name for name, result in zip(names, cleaned, strict=True) if result == twice[0]]
@@ -177,7 +177,7 @@ def build(
             f"the first: {without_client[0]}"
         )
     if unprintable := next((name for name in clients if has_control_characters(name)), None):
-        raise DataError(f"{origin}: the client {unprintable!r} has a control character in its name; rename it")
+        raise DataError(f"{origin}: the client name {unprintable!r} has a control character; rename the client")
     train, test = (
         _image_set([record for record in ordered if record.split == split], origin, classes, clients)
         for split in ("train", "test")

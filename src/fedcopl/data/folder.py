@@ -27,12 +27,12 @@ _IGNORED_SUFFIXES = frozenset(".csv .json .md .parquet .pdf .txt".split())
 def require_folder(path: str, source: str) -> Path:
     """Return the configured folder with links resolved; raises DataError."""
     if not path:
-        raise DataError(f"data.path: {source} needs the folder of its images, for example: data.path=/data/{source}")
+        raise DataError(f"data.path: {source} needs the folder of the images, for example: data.path=/data/{source}")
     folder = Path(path).expanduser()
     if not folder.is_dir():
         is_table = folder.suffix.lower() in (".csv", ".parquet", ".pq") and folder.is_file()
         hint = "; a table of images is read by data.source=manifest" if is_table else ""
-        raise DataError(f"{folder}: {no_folder(folder)}; data.path should be the folder of its images{hint}")
+        raise DataError(f"{folder}: {no_folder(folder)}; data.path should be the folder of the images{hint}")
     return folder.resolve()
 
 
@@ -126,21 +126,21 @@ def read_folder(data: Data) -> Dataset:
     listed = find_classes(data.classes_file, root)
     written = set(listed.names) if listed else set()
     clients = root / CLIENTS
-    homes: list[tuple[str | None, Path]] = [(None, root)]
+    client_folders: list[tuple[str | None, Path]] = [(None, root)]
     if is_folder(clients):
-        homes = [(folder.name, folder) for folder in folders_in(clients)]
+        client_folders = [(folder.name, folder) for folder in folders_in(clients)]
     records: list[FileRecord] = []
     skipped: list[Skipped] = []
     class_names: set[str] = set()
-    for client, home in homes:
-        splits = [(split, home / split) for split in SPLITS if is_folder(home / split)]
-        for stray in folders_in(home) if splits else ():
+    for client, client_folder in client_folders:
+        splits = [(split, client_folder / split) for split in SPLITS if is_folder(client_folder / split)]
+        for stray in folders_in(client_folder) if splits else ():
             if stray.name not in (*SPLITS, CLIENTS):
                 meant = misspelt_split(stray.name)
                 hint = f"; was it meant as {meant}/?" if meant else ""
                 reason = f"a folder next to train/ and test/, which is not read{hint}"
                 skipped.append((f"{_below(stray, root)}/", reason))
-        for split, folder in splits or [("train", home)]:
+        for split, folder in splits or [("train", client_folder)]:
             class_names |= {below.name for below in folders_in(folder)}
             records += _split_records(root, split, folder, client, written, skipped)
     if listed is None and class_names:  # a class without images is still a class

@@ -89,7 +89,7 @@ def read_picture(content: bytes, options: DecodeOptions, page: int | None = None
         if dicom.is_dicom(content):
             return dicom.read(content, options, page)
         if content[:4] in _SIGNATURES:
-            check_tiff_pages(content)
+            _check_tiff_pages(content)
         return _read_file(content, options, page)
 
 
@@ -106,7 +106,7 @@ def pages_in(path: Path, options: DecodeOptions) -> int:
             if first[:4] not in _SIGNATURES or options.bands:  # with bands, pages may be the bands
                 return 1
             content = first + file.read()
-            check_tiff_pages(content)
+            _check_tiff_pages(content)
             return _count_pages(content)
     except Exception:  # a missing package or a damaged file
         return 1
@@ -367,7 +367,7 @@ _TYPE_SIZES = np.array([0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8, 8, 8,
 _MAX_TAGS = 1_000_000  # of all pages together: a decoder takes about a second for them
 
 
-def check_tiff_pages(content: bytes) -> None:
+def _check_tiff_pages(content: bytes) -> None:
     """Check that the pages of a TIFF can be read in bounded time and memory.
 
     Raises:

@@ -70,7 +70,7 @@ def _array(value: Any) -> Any:
         return value
     _, shape, dtype, is_fortran, data = value.state
     if dtype.arguments[0] not in ("u1", b"u1") or not isinstance(data, bytes):
-        raise ValueError("holds an array of something else than bytes")
+        raise ValueError("has an array that is not of bytes")
     return np.frombuffer(data, np.uint8).reshape(shape, order="F" if is_fortran else "C")
 
 
@@ -109,20 +109,19 @@ _CIFAR100_CLASSES = """
 """.split()
 
 
-CIFAR_FORMS = {"cifar10": _CIFAR10_FORMS, "cifar100": _CIFAR100_FORMS}
+_CIFAR_FORMS = {"cifar10": _CIFAR10_FORMS, "cifar100": _CIFAR100_FORMS}
 
 
 def read_cifar(data: Data, forms: Sequence[_CifarForm] = ()) -> Dataset:
     """Read CIFAR-10, or CIFAR-100 with its fine labels, in the first form whose files are in the folder.
 
     Args:
-        data: The settings; the source is cifar10 or cifar100.
         forms: Other forms than the official ones.
 
     Raises:
         DataError: A file is missing, or does not have the size of its form.
     """
-    name, forms = data.source, forms or CIFAR_FORMS[data.source]
+    name, forms = data.source, forms or _CIFAR_FORMS[data.source]
     classes = _CIFAR10_CLASSES if name == "cifar10" else _CIFAR100_CLASSES
     root = require_folder(data.path, name)
     for form in forms:
@@ -191,7 +190,6 @@ def read_listed(data: Data, sizes: _Sizes | None = None) -> Dataset:
     """Read DTD, RESISC45, CUB-200-2011 or UCF101, whichever the source of the settings names.
 
     Args:
-        data: The settings.
         sizes: Other sizes than the official ones.
 
     Raises:

@@ -20,7 +20,7 @@ from pathlib import Path
 from ..errors import RunFolderError
 from ..files import make_private_folder, write_private
 
-AUDIT, HEAD = "audit.jsonl", "audit.head"
+AUDIT, _HEAD = "audit.jsonl", "audit.head"
 _TAIL = 65536  # bytes from the end of the file in which the last line is found
 _BEGIN = "0" * 64  # chain before the first line
 IN, OUT = "in", "out"
@@ -63,7 +63,7 @@ class AuditLog:
             with open(opened, "ab", buffering=0) as log:
                 log.write(("\n" * is_torn + json.dumps(asdict(line), sort_keys=True) + "\n").encode())
                 os.fsync(log.fileno())
-            write_private(self.folder / HEAD, f"{line.number} {line.chain}\n".encode())
+            write_private(self.folder / _HEAD, f"{line.number} {line.chain}\n".encode())
         except OSError as error:
             raise RunFolderError(f"{file}: cannot be written: {error.strerror or error}") from error
 
@@ -98,12 +98,12 @@ def read_audit(folder: Path) -> list[AuditMessage]:
     """Read and verify all lines; `RunFolderError` names the first invalid one."""
     file = folder / AUDIT
     try:
-        content, head = file.read_bytes(), (folder / HEAD).read_text(encoding="utf-8").split()
+        content, head = file.read_bytes(), (folder / _HEAD).read_text(encoding="utf-8").split()
         count, last_chain = int(head[0]), head[1]
     except FileNotFoundError as error:
         raise RunFolderError(f"{folder}: has no audit log ({error.filename} is missing)") from error
     except (OSError, ValueError, IndexError) as error:
-        raise RunFolderError(f"{folder / HEAD}: cannot be read: {error}") from error
+        raise RunFolderError(f"{folder / _HEAD}: cannot be read: {error}") from error
     before = _BEGIN
     lines: list[AuditMessage] = []
     for line in map(_parsed, content.split(b"\n")):

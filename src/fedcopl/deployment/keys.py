@@ -157,7 +157,7 @@ def server_certificates(folder: Path, addresses: Iterable[str]) -> Certificates:
 def issue_certificates(folder: Path, addresses: set[str]) -> Certificates:
     """Return the certificates in a folder; made if there are none, renewed if an address is new or expiry is near.
 
-    They are also for the loopback addresses, by which the server reaches itself.
+    They are also for the loopback addresses, by which the server connects to itself.
     """
     addresses = addresses | _LOOPBACK
     files, ca_key = folder_certificates(folder), folder / "ca.key"
@@ -190,7 +190,7 @@ def renew_authority(folder: Path) -> None:
 
 
 def given_certificates(ca: Path, certificate: Path, key: Path, reached_by: str = "127.0.0.1") -> Certificates:
-    """Return the operator's own files, checked for a server that reaches itself at this address."""
+    """Return the operator's own files, checked for a server that connects to itself by this address."""
     missing = [file for file in (ca, certificate, key) if not file.is_file()]
     if missing:
         raise FederationError(f"{missing[0]}: there is no such certificate or key")
@@ -200,8 +200,8 @@ def given_certificates(ca: Path, certificate: Path, key: Path, reached_by: str =
         raise FederationError(f"{certificate}: is not a server certificate: {error}") from error
     if not is_right:
         raise FederationError(
-            f"{certificate}: must be valid for at least a month and include {reached_by}, "
-            "the address at which the server reaches itself"
+            f"{certificate}: must be valid for at least a month and name {reached_by}, "
+            "the address by which the server connects to itself"
         )
     return Certificates(ca, certificate, key)
 

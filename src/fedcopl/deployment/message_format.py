@@ -30,7 +30,7 @@ from .audit_log import AuditMessage
 from .terms import SETTING, Terms
 
 _PackedArray = NDArray[Any]
-KINDS: Mapping[str, type] = {kind.__name__: kind for pair in REPLY_TO.items() for kind in pair}
+_KINDS: Mapping[str, type] = {kind.__name__: kind for pair in REPLY_TO.items() for kind in pair}
 _MAX_DEPTH = 4  # levels of a tree: an array in a mapping in a tuple in a mapping
 _DTYPES = {np.dtype(kind) for kind in ("f4", "f8", "i4", "i8", "u1", "u4", "u8", "?")}
 _MESSAGE, _ARRAYS, _TERMS, _REFUSED, _NAME = "message", "arrays", "terms", "refused", "name"
@@ -77,9 +77,9 @@ def _tree(value: Any, arrays: list[_PackedArray]) -> Any:
 
 def unpack(packed: Packed) -> Request | Reply:
     """Return the message, or raise `Unreadable` with the first error found in it."""
-    if packed.kind not in KINDS:
+    if packed.kind not in _KINDS:
         raise Unreadable(f"unknown message {_shown(packed.kind)}")
-    kind = KINDS[packed.kind]
+    kind = _KINDS[packed.kind]
     try:
         tree = json.loads(packed.tree)
     except (ValueError, RecursionError) as error:
@@ -239,10 +239,10 @@ def _saved(array: _PackedArray) -> bytes:
 def _packed(records: RecordDict, max_bytes: int) -> Packed:
     about = records.config_records.get(_MESSAGE)
     if about is None or not isinstance(about.get("kind"), str) or not isinstance(about.get("tree"), str):
-        raise Unreadable("no message in it")
+        raise Unreadable("the record has no fedcopl message")
     stored = about.get(_ARRAYS, [])
     if not isinstance(stored, list) or not all(isinstance(one, bytes) for one in stored):
-        raise Unreadable("its arrays are not bytes")
+        raise Unreadable("the arrays of the message are not bytes")
     saved = cast(list[bytes], stored)
     size = len(str(about["tree"])) + sum(map(len, saved))
     if size > max_bytes:

@@ -182,7 +182,7 @@ def folder_notes(folder: Path) -> PackageNotes | None:
 
 
 @dataclass(frozen=True)
-class Expiry:
+class _Expiry:
     """The last day of a key or certificate, and how to renew it."""
 
     what: str
@@ -208,24 +208,24 @@ def today_utc() -> date:
     return datetime.now(UTC).date()
 
 
-def expiries(folder: Path) -> Iterator[Expiry]:
+def expiries(folder: Path) -> Iterator[_Expiry]:
     """Yield the expiry of every key and certificate in the folder of a server or a site."""
     notes = folder_notes(folder)
     is_site = notes.kind == "site" if notes else not (folder / "server.pem").exists()
     ask = "ask the operator for a new package"
     renewal = ask if is_site else "fedcopl provision STUDY --renew authority, and new packages to all sites"
     if (folder / "ca.pem").exists():
-        yield Expiry("authority", certificate_end(folder / "ca.pem").date(), renewal)
+        yield _Expiry("authority", certificate_end(folder / "ca.pem").date(), renewal)
     if (folder / "server.pem").exists():
         renewed = "fedcopl provision STUDY --renew server" if notes else "restart the server: that renews it"
-        yield Expiry("server's certificate", certificate_end(folder / "server.pem").date(), renewed)
+        yield _Expiry("server's certificate", certificate_end(folder / "server.pem").date(), renewed)
     if notes and notes.key_ends:
-        yield Expiry("key of this site", notes.key_ends, ask)
-    for name, day in key_ends(folder / "sites").items():
-        yield Expiry(f"key of {name}", day, f"fedcopl provision STUDY --renew {name}", name)
+        yield _Expiry("key of this site", notes.key_ends, ask)
+    for name, day in _key_ends(folder / "sites").items():
+        yield _Expiry(f"key of {name}", day, f"fedcopl provision STUDY --renew {name}", name)
 
 
-def key_ends(sites: Path) -> dict[str, date]:
+def _key_ends(sites: Path) -> dict[str, date]:
     """Return name -> last day of every site's key that has one."""
     file = sites / "ends.json"
     if not file.exists():
@@ -240,5 +240,5 @@ def key_ends(sites: Path) -> dict[str, date]:
 
 def admitted_keys(sites: Path, today: date) -> dict[str, SiteKey]:
     """Return the sites that may join on this day: every key of the folder that has not expired."""
-    ends = key_ends(sites)
+    ends = _key_ends(sites)
     return {name: key for name, key in read_site_keys(sites).items() if ends.get(name, today) >= today}

@@ -254,7 +254,8 @@ class Service:
         accepted = ["--accept", str(home / "site" / "settings.toml")]  # without a terminal
         return [*program, "join", "--folder", str(home / "site"), "--images", str(images), *accepted, *self.arguments]
 
-    def unit(self) -> str:
+    def systemd_unit(self) -> str:
+        """Return the content of the systemd unit file."""
         command = self.command([sys.executable, "-m", "fedcopl"], self.home, self.images)
         return _UNIT.format(
             role=self.role,
@@ -268,6 +269,7 @@ class Service:
         )
 
     def containerfile(self, version: str) -> str:
+        """Return a Containerfile that installs this version of fedcopl."""
         container_home = Path("/home/fedcopl")
         arguments = self.command([], container_home, Path("/images") if self.images else None)
         return _CONTAINERFILE.format(

@@ -128,14 +128,14 @@ class _RevokedKey(Section):
     why: Literal["revoked", "renewed"]
 
 
-class Register(Section):
+class _Register(Section):
     """All keys of a study; immutable."""
 
     keys: dict[str, _IssuedKey] = Field(default={}, validate_default=False)
     revoked: tuple[_RevokedKey, ...] = ()
 
     @classmethod
-    def read(cls, folder: Path) -> "Register":
+    def read(cls, folder: Path) -> "_Register":
         file = folder / _REGISTER
         if not file.exists():
             return cls()
@@ -147,20 +147,20 @@ class Register(Section):
     def write(self, folder: Path) -> None:
         write_private(folder / _REGISTER, (self.model_dump_json(indent=1) + "\n").encode())
 
-    def issue(self, site: str, digest: str, today: date, days: int) -> "Register":
+    def issue(self, site: str, digest: str, today: date, days: int) -> "_Register":
         """Issue a key for a site: its first, or the next after a revoked one."""
         number = 1 + sum(old.site == site for old in self.revoked)
         issued = _IssuedKey(number=number, digest=digest, ends=today + timedelta(days=days))
         return self.model_copy(update={"keys": {**self.keys, site: issued}})
 
-    def revoke(self, site: str, today: date, why: Literal["revoked", "renewed"]) -> "Register":
+    def revoke(self, site: str, today: date, why: Literal["revoked", "renewed"]) -> "_Register":
         """Revoke the site's key; the site has none until the next is issued."""
         if site not in self.keys:
             known = ", ".join(sorted(self.keys)) or "none yet"
             raise FederationError(f"{site}: has no key to revoke; sites with one: {known}")
         gone, left = self.keys[site], {name: key for name, key in self.keys.items() if name != site}
         revoked = _RevokedKey(site=site, digest=gone.digest, day=today, why=why)
-        return Register(keys=left, revoked=(*self.revoked, revoked))
+        return _Register(keys=left, revoked=(*self.revoked, revoked))
 
     def is_locked_out(self, site: str) -> bool:
         """Return whether the site's key was revoked and no other issued."""
@@ -200,7 +200,7 @@ class StudyFolder:
         """Make all packages. Issued keys stay valid; new sites get a key, revoked sites do not."""
         make_private_folder(self.path)
         issue_certificates(self._authority, set(self.study.plan.address))
-        register, fresh = Register.read(self.path), {}
+        register, fresh = _Register.read(self.path), {}
         for site in self.study.plan.sites:
             if site not in register.keys and not register.is_locked_out(site):
                 register, fresh[site] = self._issue(register, site)
@@ -218,7 +218,7 @@ class StudyFolder:
 
     def revoke(self, site: str) -> list[_PackageFile]:
         """Revoke a site's key. It takes effect when the server installs its new package."""
-        Register.read(self.path).revoke(site, self.today, "revoked").write(self.path)
+        _Register.read(self.path).revoke(site, self.today, "revoked").write(self.path)
         self.package(site).unlink(missing_ok=True)
         return self.provision()
 
@@ -229,7 +229,7 @@ class StudyFolder:
         elif name == _SERVER:
             folder_certificates(self._authority).certificate.unlink(missing_ok=True)
         elif name in self.study.plan.sites:
-            register = Register.read(self.path)
+            register = _Register.read(self.path)
             if name in register.keys:
                 register = register.revoke(name, self.today, "renewed")
             register, key = self._issue(register, name)
@@ -241,7 +241,7 @@ class StudyFolder:
 
     def admit(self, file: Path) -> list[_PackageFile]:
         """Admit the public key that a site made itself."""
-        key, register = read_site_key(file), Register.read(self.path)
+        key, register = read_site_key(file), _Register.read(self.path)
         name, digest = key.name, key.digest
         if self.study.plan.sites.get(name) != "own":
             raise FederationError(f"{file}: is the key of {name!r}, which is not a site of this study with its own key")
@@ -257,8 +257,8 @@ class StudyFolder:
         register.issue(name, digest, self.today, self.study.plan.key_days).write(self.path)
         return self.provision()
 
-    def _issue(self, register: Register, site: str) -> tuple[Register, bytes]:
-        """Issue a new key if the operator makes it; otherwise the site may send its own."""
+    def _issue(self, register: _Register, site: str) -> tuple[_Register, bytes]:
+        """Register a new key for a site, and make it if the plan says "packed"; an "own" key is admitted later."""
         key, digest = b"", ""
         if self.study.plan.sites[site] == "packed":
             key = new_site_key()
@@ -280,7 +280,7 @@ class StudyFolder:
         about = {"key": plan.sites[site], "key_number": issued.number, "key_ends": issued.ends}
         return self._write({"kind": "site", "name": site, **about}, files)
 
-    def _server_package(self, register: Register) -> _PackageFile:
+    def _server_package(self, register: _Register) -> _PackageFile:
         certificates = folder_certificates(self._authority)
         issued_keys = {
             site: issued for site, issued in register.keys.items() if issued.digest and site in self.study.plan.sites

@@ -53,7 +53,7 @@ _MOST_NAMED = 5  # misspelt names that are listed
 _IF_MEANT = "nothing, if that is meant"
 
 
-class Finding(NamedTuple):
+class _Finding(NamedTuple):
     """Result of one check."""
 
     level: Literal["ok", "note", "problem"]  # a problem stops a run
@@ -68,18 +68,18 @@ def diagnose(
     server: str | None = None,
     certificate: Path | None = None,
     progress: Progress = lambda done, total: None,
-) -> Iterator[Finding]:
+) -> Iterator[_Finding]:
     """Check this machine, the settings, the folder of a site or server, and a server."""
     yield from _check_machine(Path.cwd())
     if path is not None and (path / _CERTIFICATE).is_file():
-        yield from check_expiry(path)
+        yield from _check_expiry(path)
     file = settings_file(path)
     if file is None:
         yield from _check_device(RunConfig().model)
     else:
         yield from _check_study(file, progress)
     if server is not None:
-        yield from check_server(server, certificate)
+        yield from _check_server(server, certificate)
 
 
 def settings_file(path: Path | None) -> Path | None:
@@ -103,22 +103,22 @@ def apply_fixes(path: Path | None = None) -> Iterator[str]:
     file = settings_file(path)
     data = Data() if file is None else load(file).data
     root = Path(data.path).expanduser()
-    for home in _homes(root) if data.source == "folder" and root.is_dir() else []:
-        for folder, split in _misspelt(home):
-            if not (home / split).exists():
-                folder.rename(home / split)
+    for site in _site_folders(root) if data.source == "folder" and root.is_dir() else []:
+        for folder, split in _misspelt(site):
+            if not (site / split).exists():
+                folder.rename(site / split)
                 yield f"{folder} is now called {split}"
 
 
-def _check_study(file: Path, progress: Progress) -> Iterator[Finding]:
+def _check_study(file: Path, progress: Progress) -> Iterator[_Finding]:
     try:
         config = load(file)
     except ConfigError as error:
-        yield Finding(
+        yield _Finding(
             "problem", "settings", str(error), "fix the setting named above; docs/settings.md lists all settings"
         )
         return
-    yield Finding("ok", "settings", str(file))
+    yield _Finding("ok", "settings", str(file))
     yield from _check_device(config.model)
     clip = yield from _check_model(config)
     dataset = yield from _check_data(config, file, progress)
@@ -126,32 +126,32 @@ def _check_study(file: Path, progress: Progress) -> Iterator[Finding]:
         yield from _check_time(config, clip, dataset)
 
 
-def _check_model(config: RunConfig) -> Generator[Finding, None, Clip | None]:
+def _check_model(config: RunConfig) -> Generator[_Finding, None, Clip | None]:
     """Check and return the CLIP model; nothing is downloaded, a run does that."""
     name = config.model.backbone
     activation = None if config.model.activation == "auto" else config.model.activation
     try:
         if name in RELEASES and find_cached(name, verify=True) is None:
             advice = "a run downloads it; without a network see docs/models.md for where to put its files"
-            yield Finding("note", "model", f"{name} is not on this machine yet", advice)
+            yield _Finding("note", "model", f"{name} is not on this machine yet", advice)
             return None
         clip = load_clip(name, activation=activation)
     except FedCoPLError as error:
-        yield Finding(
+        yield _Finding(
             "problem", "model", str(error), "set model.backbone to a known name, or to a model's folder or file"
         )
         return None
-    yield Finding(
+    yield _Finding(
         "ok", "model", f"{name}, images of {clip.image_size} x {clip.image_size}, fingerprint {fingerprint(clip)}"
     )
     if name in BUILT_IN and config.data.source != "digits":
-        yield Finding(
+        yield _Finding(
             "note", "model", f"{name} knows printed characters only", "for photographs set model.backbone=ViT-B/32"
         )
     return clip
 
 
-def _check_data(config: RunConfig, file: Path, progress: Progress) -> Generator[Finding, None, Dataset | None]:
+def _check_data(config: RunConfig, file: Path, progress: Progress) -> Generator[_Finding, None, Dataset | None]:
     """Decode every image once and return the usable data set; `file` is the settings file."""
     yield from _check_folders(config.data)
     try:
@@ -159,52 +159,54 @@ def _check_data(config: RunConfig, file: Path, progress: Progress) -> Generator[
         check_partition(dataset, config.data)
         surveyed = survey(dataset, progress)
     except FedCoPLError as error:
-        path, home = config.data.path, file.parent
-        is_below_settings = path and not Path(path).exists() and (home / path).exists()
+        path, settings_folder = config.data.path, file.parent
+        is_below_settings = path and not Path(path).exists() and (settings_folder / path).exists()
         advice = "fix the file or folder named above; docs/data.md shows the layouts"
         if is_below_settings:
-            advice = f"paths are relative to the current folder, so first: cd {home}"
-        yield Finding("problem", "data", str(error), advice)
+            advice = f"paths are relative to the current folder, so first: cd {settings_folder}"
+        yield _Finding("problem", "data", str(error), advice)
         return None
     usable = surveyed.dataset
     images = f"{len(usable.train):,} training and {counted(len(usable.test), 'test image')}"
-    yield Finding("ok", "data", f"{counted(len(usable.classes), 'class')}, {images}")
+    yield _Finding("ok", "data", f"{counted(len(usable.classes), 'class')}, {images}")
     yield from _list_sites(usable)
     yield from _list_skipped(usable.skipped, file)
-    yield from (Finding("note", "data", remark, _IF_MEANT) for remark in surveyed.notes)
+    yield from (_Finding("note", "data", remark, _IF_MEANT) for remark in surveyed.notes)
     yield from _check_counts(usable)
     return usable
 
 
-def _homes(root: Path) -> list[Path]:
-    """Return the folder of each site, or the only folder."""
+def _site_folders(root: Path) -> list[Path]:
+    """Return the folder of each site under clients/; the data set's own folder if there is no clients/."""
     clients = root / CLIENTS
     return sorted(folders_in(clients)) if is_folder(clients) else [root]
 
 
-def _misspelt(home: Path) -> list[tuple[Path, str]]:
+def _misspelt(site: Path) -> list[tuple[Path, str]]:
     """Return folders that were probably meant as train/ or test/, and which split."""
-    folders = [(folder, misspelt_split(folder.name)) for folder in sorted(folders_in(home))]
+    folders = [(folder, misspelt_split(folder.name)) for folder in sorted(folders_in(site))]
     return [(folder, split) for folder, split in folders if split is not None]
 
 
-def _check_folders(data: Data) -> Iterator[Finding]:
+def _check_folders(data: Data) -> Iterator[_Finding]:
     """Check the names of folders, without decoding images."""
     root = Path(data.path).expanduser()
     if data.source != "folder" or not root.is_dir():
         return
-    homes = _homes(root)
-    for home in homes:
-        for folder, split in _misspelt(home):
+    site_folders = _site_folders(root)
+    for site in site_folders:
+        for folder, split in _misspelt(site):
             advice = f"rename it to {split}, or run: fedcopl doctor --fix"
-            if (home / split).exists():
+            if (site / split).exists():
                 advice = f"move its images into {split}/"
             name = printable(folder.relative_to(root).as_posix())
-            yield Finding("note", "folders", f"{name}/ was probably meant as {split}/, and is not read as such", advice)
-    for home in homes if is_folder(root / CLIENTS) else ():
-        if not any(images_below(home, home, [])):
-            advice = f"put its images into {home / SPLITS[0]}, or remove it"
-            yield Finding("note", "site", f"{printable(home.name)!r} holds no image", advice)
+            yield _Finding(
+                "note", "folders", f"{name}/ was probably meant as {split}/, and is not read as such", advice
+            )
+    for site in site_folders if is_folder(root / CLIENTS) else ():
+        if not any(images_below(site, site, [])):
+            advice = f"put its images into {site / SPLITS[0]}, or remove it"
+            yield _Finding("note", "site", f"{printable(site.name)!r} holds no image", advice)
     try:
         listed = find_classes(data.classes_file, root)
     except FedCoPLError:
@@ -212,7 +214,7 @@ def _check_folders(data: Data) -> Iterator[Finding]:
     if listed is None:
         return
     classes = [clean(name) for name in listed.names]
-    class_folders = _class_folders(homes, set(classes))
+    class_folders = _class_folders(site_folders, set(classes))
     for name in sorted(class_folders - set(classes))[:_MOST_NAMED]:
         close_matches = difflib.get_close_matches(name, classes, n=1)
         advice = (
@@ -220,26 +222,28 @@ def _check_folders(data: Data) -> Iterator[Finding]:
             if close_matches
             else f"add it to {listed.origin}, or move its images elsewhere"
         )
-        yield Finding("problem", "classes", f"there is a folder {name!r}, and no such class in {listed.origin}", advice)
+        yield _Finding(
+            "problem", "classes", f"there is a folder {name!r}, and no such class in {listed.origin}", advice
+        )
     without = [name for name in classes if name not in class_folders]
     if without and set(classes) & class_folders:
         more = f" and {len(without) - _MOST_NAMED} more" if len(without) > _MOST_NAMED else ""
         few = ", ".join(without[:_MOST_NAMED]) + more
-        yield Finding("note", "classes", f"no folder for {few}", "nothing, if no image shows them")
+        yield _Finding("note", "classes", f"no folder for {few}", "nothing, if no image shows them")
 
 
-def _class_folders(homes: Sequence[Path], classes: set[str]) -> set[str]:
+def _class_folders(site_folders: Sequence[Path], classes: set[str]) -> set[str]:
     """Return the names of class folders in train/ and test/, or in the sites' folders, except strays."""
     class_folders: set[str] = set()
-    for home in homes:
-        for parent in [home / split for split in SPLITS if is_folder(home / split)] or [home]:
+    for site in site_folders:
+        for parent in [site / split for split in SPLITS if is_folder(site / split)] or [site]:
             names = {clean(folder.name) for folder in folders_in(parent)}
             if names & classes or not any(images_below(parent, parent, [], deep=False)):
                 class_folders |= names
     return class_folders
 
 
-def _list_sites(dataset: Dataset) -> Iterator[Finding]:
+def _list_sites(dataset: Dataset) -> Iterator[_Finding]:
     """Report the number of images of each site."""
     if dataset.train.clients is None:
         return
@@ -249,13 +253,13 @@ def _list_sites(dataset: Dataset) -> Iterator[Finding]:
     for name, images, tested in zip(dataset.clients, train, test, strict=True):
         detail = f"{printable(name)!r}: {images:,} training and {counted(tested, 'test image')}"
         yield (
-            Finding("ok", "site", detail)
+            _Finding("ok", "site", detail)
             if images
-            else Finding("problem", "site", detail, "give it training images, or remove its folder")
+            else _Finding("problem", "site", detail, "give it training images, or remove its folder")
         )
 
 
-def _list_skipped(skipped: Sequence[Skipped], settings: Path) -> Iterator[Finding]:
+def _list_skipped(skipped: Sequence[Skipped], settings: Path) -> Iterator[_Finding]:
     """Report the skipped files, one finding per missing package and one for all others."""
     by_package: dict[str, list[Skipped]] = defaultdict(list)
     for name, reason in skipped:
@@ -266,10 +270,10 @@ def _list_skipped(skipped: Sequence[Skipped], settings: Path) -> Iterator[Findin
         count = counted(many, "file is skipped,", "files are skipped, for example")
         advice = package or ("fix or remove them" if many > 1 else "fix or remove it")
         listed = f"; fedcopl data check {shlex.quote(str(settings))} --all lists them" if many > 1 else ""
-        yield Finding("note", "data", f"{count} {name!r}: {reason}", advice + listed)
+        yield _Finding("note", "data", f"{count} {name!r}: {reason}", advice + listed)
 
 
-def _check_counts(dataset: Dataset) -> Iterator[Finding]:
+def _check_counts(dataset: Dataset) -> Iterator[_Finding]:
     """Report sites with fewer images than classes, a single class, and images that several sites hold."""
     owners, stored = dataset.train.clients, dataset.train.images
     images_of = {"all sites together": len(dataset.train)}
@@ -279,9 +283,9 @@ def _check_counts(dataset: Dataset) -> Iterator[Finding]:
     for site, count in images_of.items():
         if count < len(dataset.classes):
             detail = f"{site}: {counted(count, 'image')} for {counted(len(dataset.classes), 'class')}"
-            yield Finding("note", "data", detail, "add images, or leave out classes that cannot occur")
+            yield _Finding("note", "data", detail, "add images, or leave out classes that cannot occur")
     if len(dataset.classes) < 2:
-        yield Finding("problem", "data", "there is only one class", "name at least two in classes.txt")
+        yield _Finding("problem", "data", "there is only one class", "name at least two in classes.txt")
     if owners is None:
         return
     holders: dict[str, set[int]] = defaultdict(set)
@@ -290,15 +294,15 @@ def _check_counts(dataset: Dataset) -> Iterator[Finding]:
             holders[content].add(owner)
     shared = sum(len(sites) > 1 for sites in holders.values())
     if shared:
-        yield Finding("note", "data", f"{counted(shared, 'image is', 'images are')} at more than one site", _IF_MEANT)
+        yield _Finding("note", "data", f"{counted(shared, 'image is', 'images are')} at more than one site", _IF_MEANT)
 
 
-def _check_time(config: RunConfig, clip: Clip, dataset: Dataset) -> Iterator[Finding]:
+def _check_time(config: RunConfig, clip: Clip, dataset: Dataset) -> Iterator[_Finding]:
     """Estimate wall time and memory of the run, and name shorter runs where it takes long."""
     run, free = estimate_time(config, clip, dataset), free_memory()
     if free is not None and run.memory > free:
         detail = f"{run}; only {free / _GIGABYTE:.1f} GB are free"
-        yield Finding("note", "cost", detail, "lower train.batch, or use a smaller model")
+        yield _Finding("note", "cost", detail, "lower train.batch, or use a smaller model")
     elif run.seconds > _LONG_RUN:
         untrained = settled(config.model_copy(update={"method": "priors", "labeler": "copl", "options": {}}))
         once = config.model_copy(update={"rounds": 2, "train": config.train.model_copy(update={"epochs": 1})})
@@ -306,37 +310,37 @@ def _check_time(config: RunConfig, clip: Clip, dataset: Dataset) -> Iterator[Fin
             f"{typed} (about {in_time(estimate_time(shorter, clip, dataset).seconds)})"
             for typed, shorter in (("method=priors", untrained), ("rounds=2 epochs=1", once))
         ]
-        yield Finding("note", "cost", str(run), f"for a first try add {' or '.join(offers)}: priors need no training")
+        yield _Finding("note", "cost", str(run), f"for a first try add {' or '.join(offers)}: priors need no training")
     else:
-        yield Finding("ok", "cost", str(run))
+        yield _Finding("ok", "cost", str(run))
 
 
-def _check_machine(results: Path) -> Iterator[Finding]:
+def _check_machine(results: Path) -> Iterator[_Finding]:
     """Check Python, packages, memory, the disk of the results, and the cache folder."""
-    yield Finding("ok", "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    yield _Finding("ok", "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     required = [line for line in requires("fedcopl") or [] if "extra ==" not in line]
     missing = [name for line in required if not _is_installed(name := re.split(r"[<>=!~;\[ (]", line)[0])]
     if missing:
-        yield Finding("problem", "packages", f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
+        yield _Finding("problem", "packages", f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
     else:
-        yield Finding(
+        yield _Finding(
             "ok", "packages", f"fedcopl {version('fedcopl')}, torch {version('torch')}, numpy {version('numpy')}"
         )
     for extra, (module, purpose) in _EXTRAS.items():
         if find_spec(module) is None:
-            yield Finding(
+            yield _Finding(
                 "note", f"extra {extra}", f"not installed; needed for: {purpose}", f"pip install 'fedcopl[{extra}]'"
             )
         else:
-            yield Finding("ok", f"extra {extra}", purpose)
+            yield _Finding("ok", f"extra {extra}", purpose)
     free = free_memory()
     if free is None:
-        yield Finding("ok", "memory", "this system does not report free memory")
+        yield _Finding("ok", "memory", "this system does not report free memory")
     elif free < _LOW_MEMORY:
         advice = "close other programs, or lower model.memory and train.batch"
-        yield Finding("note", "memory", f"{free / _GIGABYTE:.1f} GB free", advice)
+        yield _Finding("note", "memory", f"{free / _GIGABYTE:.1f} GB free", advice)
     else:
-        yield Finding("ok", "memory", f"{free / _GIGABYTE:.1f} GB free")
+        yield _Finding("ok", "memory", f"{free / _GIGABYTE:.1f} GB free")
     yield _check_disk("disk", results, "free some space, or work in another folder")
     advice = "free some space (fedcopl cache clear), or name another folder in FEDCOPL_CACHE"
     yield _check_disk("cache folder", default_folder(), advice)
@@ -349,50 +353,50 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _check_disk(subject: str, path: Path, advice: str) -> Finding:
+def _check_disk(subject: str, path: Path, advice: str) -> _Finding:
     """Check that a folder can be written; one that does not exist yet by its nearest parent."""
     existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     free = shutil.disk_usage(existing).free
     if not os.access(existing, os.W_OK):
-        return Finding("problem", subject, f"{path} cannot be written", "choose a folder that you may write to")
+        return _Finding("problem", subject, f"{path} cannot be written", "choose a folder that you may write to")
     detail = f"{path}: {free / _GIGABYTE:.1f} GB free"
-    return Finding("problem", subject, detail, advice) if free < _LOW_DISK else Finding("ok", subject, detail)
+    return _Finding("problem", subject, detail, advice) if free < _LOW_DISK else _Finding("ok", subject, detail)
 
 
-def _check_device(model: Model) -> Iterator[Finding]:
+def _check_device(model: Model) -> Iterator[_Finding]:
     """Check device, precision and threads of the settings."""
     try:
         chosen = choose_arithmetic(model.device, model.precision)
     except FedCoPLError as error:
-        yield Finding("problem", "device", str(error), "change the setting named above")
+        yield _Finding("problem", "device", str(error), "change the setting named above")
         return
-    yield Finding("ok", "device", f"{chosen.device.type}, {chosen.precision}")
+    yield _Finding("ok", "device", f"{chosen.device.type}, {chosen.precision}")
     if model.threads > workers():
         detail = f"model.threads is {model.threads}, but there are {workers()} cores"
-        yield Finding("note", "threads", detail, "lower model.threads")
+        yield _Finding("note", "threads", detail, "lower model.threads")
     else:
-        yield Finding("ok", "threads", f"{threads_for(model) or 'as torch chooses'} of {workers()} cores")
+        yield _Finding("ok", "threads", f"{threads_for(model) or 'as torch chooses'} of {workers()} cores")
 
 
-def check_expiry(folder: Path) -> Iterator[Finding]:
+def _check_expiry(folder: Path) -> Iterator[_Finding]:
     """Report when the keys and certificates in the folder of a site or server expire, and how to renew them."""
     from ..deployment.packages import expiries
 
     try:
         endings = list(expiries(folder))
     except FedCoPLError as error:
-        yield Finding("problem", "keys and certificates", str(error), "fix or replace the file named above")
+        yield _Finding("problem", "keys and certificates", str(error), "fix or replace the file named above")
         return
     for ending in endings:
         if ending.days_left < 0:
-            yield Finding("problem", ending.what, str(ending), ending.renewal)
+            yield _Finding("problem", ending.what, str(ending), ending.renewal)
         elif ending.is_near:
-            yield Finding("note", ending.what, str(ending), ending.renewal)
+            yield _Finding("note", ending.what, str(ending), ending.renewal)
         else:
-            yield Finding("ok", ending.what, str(ending))
+            yield _Finding("ok", ending.what, str(ending))
 
 
-def check_server(address: str, certificate: Path | None) -> Iterator[Finding]:
+def _check_server(address: str, certificate: Path | None) -> Iterator[_Finding]:
     """Connect to a server, `host:port` or `[::1]:port`, and check its certificate."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -402,25 +406,25 @@ def check_server(address: str, certificate: Path | None) -> Iterator[Finding]:
         connection = connect(host, int(port), _TIMEOUT)
     except OSError as error:
         advice = "check the address, that the server runs, and that no firewall is in between"
-        yield Finding("problem", "server", f"{address} cannot be reached: {error.strerror or error}", advice)
+        yield _Finding("problem", "server", f"{address} cannot be reached: {error.strerror or error}", advice)
         return
     with connection:
         proxy = proxy_to(host)
-        yield Finding(
+        yield _Finding(
             "ok", "server", f"{address} answers" + (f", through the proxy {strip_credentials(proxy)}" if proxy else "")
         )
         yield _check_tls(connection, host, certificate)
 
 
-def _check_tls(connection: socket.socket, host: str, certificate: Path | None) -> Finding:
+def _check_tls(connection: socket.socket, host: str, certificate: Path | None) -> _Finding:
     try:
         context = ssl.create_default_context(cafile=certificate)
         with context.wrap_socket(connection, server_hostname=host) as secured:
-            return Finding("ok", "encryption", f"{secured.version()}, and the certificate is the one expected")
+            return _Finding("ok", "encryption", f"{secured.version()}, and the certificate is the one expected")
     except ssl.SSLCertVerificationError as error:
         advice = "ask the operator of the server for its certificate ca.pem, and name it with --ca"
-        return Finding("problem", "encryption", f"the certificate is not trusted: {error.verify_message}", advice)
+        return _Finding("problem", "encryption", f"the certificate is not trusted: {error.verify_message}", advice)
     except (ssl.SSLError, OSError) as error:
         reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
         advice = "start the server with TLS, or check that the port is its own"
-        return Finding("problem", "encryption", f"no TLS: {reason}", advice)
+        return _Finding("problem", "encryption", f"no TLS: {reason}", advice)

@@ -51,7 +51,6 @@ from ..privacy.masked_layout import (
     Words,
     adapted_sums,
     batches_of,
-    sum_holdouts,
     totals_of,
     training_sum,
 )
@@ -115,7 +114,7 @@ class PlainAggregator:
         reporting = tuple(one for one in checks.values() if one.images)
         holdouts = reporting if self.config.sharing.bounded and len(reporting) >= FEWEST else ()
         return TrainingSum(
-            tuple(trained), sum(weights), batches, loss, mean, sum_holdouts(checks.values()), updates, holdouts
+            tuple(trained), sum(weights), batches, loss, mean, _sum_holdouts(checks.values()), updates, holdouts
         )
 
 
@@ -163,7 +162,7 @@ def _drop_impossible_responses(server: RoundExchange, step: int, sums: dict[str,
 
 def _clip_evidence(server: RoundExchange, step: int, sums: dict[str, Values]) -> None:
     """Bound each client's evidence per image by that of the others."""
-    images = {client: max(server.reported[client].images or 0, 1) for client in sums}
+    images = {client: max(server.reported_counts[client].images or 0, 1) for client in sums}
     for statistic, part, _ in _parts(server, step):
         if statistic.kind not in ("evidence", "agreement"):
             continue
@@ -189,7 +188,7 @@ def _drop_swapped_classes(server: RoundExchange, step: int, sums: dict[str, Valu
 
 def _prior_weights(server: RoundExchange, clients: Iterable[str]) -> dict[str, float]:
     """Return the weight in the totals of the priors of each client that has many times as many images as the others."""
-    images = {client: server.reported[client].images or 0 for client in clients}
+    images = {client: server.reported_counts[client].images or 0 for client in clients}
     allowed = dict(zip(images, bounded_weights(list(images.values())), strict=True))
     clipped = [client for client in images if allowed[client] < images[client]]
     for client in clipped:
@@ -218,14 +217,6 @@ def _clip_updates(server: RoundExchange, trained: Mapping[str, Trained], sent: S
 _NAME = 16  # bytes of a session's name
 _RequestFactory = Callable[[tuple[str, ...]], Adapt | Estimate | Train]
 """Makes the request for masked replies, given the clients in the sum."""
-
-
-@dataclass(frozen=True)
-class _Sum:
-    """A sum without masks, and the clients in it."""
-
-    total: Words
-    clients: tuple[str, ...]
 
 
 class _LostMembers(Exception):
@@ -260,28 +251,28 @@ class SecureAggregator:
         """Return the clients in the sum, and T; if no counts are shared, there is nothing to hide."""
         if not choose_labeler(self.config).cooperative:
             return PlainAggregator(self.config).counts(server, clients, request)
-        summed = self._sum(server, clients, lambda peers: replace(request, peers=peers), self.has_members)
-        server.account("counts", summed.clients)
-        return summed.clients, totals_of(summed.total)
+        members, total = self._sum(server, clients, lambda peers: replace(request, peers=peers), self.has_members)
+        server.account("counts", members)
+        return members, totals_of(total)
 
     def adaptation(
         self, server: RoundExchange, clients: Iterable[str], request: Adapt
     ) -> tuple[tuple[str, ...], Values]:
         """Return the clients in the sum of a step of the priors, and that sum."""
-        summed = self._sum(server, clients, lambda peers: replace(request, peers=peers), request.step > 0)
-        server.account("sums", summed.clients)
-        total, estimation = adapted_sums(summed.total), server.estimation
+        members, words = self._sum(server, clients, lambda peers: replace(request, peers=peers), request.step > 0)
+        server.account("sums", members)
+        total, estimation = adapted_sums(words), server.estimation
         if estimation is not None and not self.config.privacy.noise_multiplier:
             step, settings = estimation.steps[request.step], estimation.settings
             reason = invalid_sums(step, total, settings.classes, settings.width, estimation.images)
             if reason:
                 raise _unidentified(request.round, "Adapt", reason)
-        return summed.clients, total
+        return members, total
 
     def _sum(
         self, server: RoundExchange, clients: Iterable[str], make_request: _RequestFactory, has_members: bool
-    ) -> _Sum:
-        """Return the sum over exactly these clients; the first sum of a kind is repeated without the lost ones."""
+    ) -> tuple[tuple[str, ...], Words]:
+        """Return the clients and the sum over exactly these; a kind's first sum is repeated without the lost ones."""
         members = tuple(clients)
         while True:
             try:
@@ -289,7 +280,7 @@ class SecureAggregator:
             except _LostMembers as lost:
                 if has_members:
                     raise NoClientReplied(
-                        f"round {server.report.round + 1}: {lost}; continue with --resume when it is back"
+                        f"round {server.report.round + 1}: {lost}; continue with --resume when all are connected again"
                     ) from lost
                 members = lost.remaining
             except _InconsistentShares as error:
@@ -305,7 +296,7 @@ class SecureAggregator:
         chosen = tuple(clients)
         round, shared = server.report.round, request(chosen[0]).shared
         try:
-            summed = _Session(server, self.config).sum(
+            members, total = _Session(server, self.config).sum(
                 chosen, lambda peers: Train(round, shared, peers=peers), has_members=True
             )
         except _LostMembers as lost:
@@ -315,9 +306,9 @@ class SecureAggregator:
         except _InconsistentShares:
             return TrainingSum((), 0, 0, math.nan, None)
         if shared:
-            server.account("prompts", summed.clients)
+            server.account("prompts", members)
         try:
-            return training_sum(summed.total, shared, summed.clients)
+            return training_sum(total, shared, members)
         except InvalidMaskedUpdate as error:
             raise _unidentified(round, "Train", str(error)) from error
 
@@ -336,7 +327,9 @@ class _Session:
         self.round, self.name = server.report.round, os.urandom(_NAME)
         self.vouchers: Mapping[str, bytes] = {}
 
-    def sum(self, clients: tuple[str, ...], make_request: _RequestFactory, has_members: bool) -> _Sum:
+    def sum(
+        self, clients: tuple[str, ...], make_request: _RequestFactory, has_members: bool
+    ) -> tuple[tuple[str, ...], Words]:
         """Run the four stages of SecAgg: set up keys, share keys, collect masked vectors, unmask.
 
         Raises:
@@ -351,7 +344,7 @@ class _Session:
         masked = self._collect_masked_vectors(request, enough)
         if len(masked) < len(sealed):
             raise _LostMembers(tuple(sealed), masked)
-        return _Sum(self._unmask(keys, sealed, masked, digest(request)), tuple(masked))
+        return tuple(masked), self._unmask(keys, sealed, masked, digest(request))
 
     def _setup_keys(self, clients: Iterable[str]) -> dict[str, bytes]:
         replies = self.server.request(clients, lambda _: SetupKeys(self.round, self.name), PublicKeys)
@@ -391,7 +384,7 @@ class _Session:
         masked: Mapping[str, Words],
         request_digest: str,
     ) -> Words:
-        from ..privacy.unmasking import CannotUnmask, MaskedSum  # brings cryptography, which is an extra
+        from ..privacy.masking import CannotUnmask, MaskedSum  # brings cryptography, which is an extra
 
         enough = needed(len(keys), self.privacy.threshold)
 
@@ -417,3 +410,8 @@ class _Session:
                 f"round {self.round + 1}, step {step}: {counted(len(clients), 'client')} answered, "
                 f"but a secure aggregation takes {enough} (privacy.min_sites, privacy.threshold)"
             )
+
+
+def _sum_holdouts(checks: Iterable[tuple[float, ...]]) -> HoldoutSums:
+    """Add up the hold-out sums of clients."""
+    return HoldoutSums(*np.sum([HoldoutSums(*one) for one in checks] or [HoldoutSums()], axis=0).tolist())

@@ -109,8 +109,8 @@ class Client:
         state = self._check.receive_average(request.shared, state)
         if request.round > 0:
             log_probs = self._log_probs(self._prompts(request.shared, state))
-        elif state.begun:  # the classifier that the previous run left here
-            log_probs = self._log_probs(state.begun)
+        elif state.previous_model:  # the model of the run that this one continues
+            log_probs = self._log_probs(state.previous_model)
         elif state.prior.scores is not None:  # zero-shot CLIP has just labelled the images, for the priors
             log_probs = state.prior.scores.log_probs
         else:  # zero-shot CLIP: the initial prompts are untrained
@@ -145,7 +145,7 @@ class Client:
             labels=labels,
             holdout=replace(state.holdout, log_probs=None),
         )
-        state = replace(state, first=state.first or self._check.holdout(state))
+        state = replace(state, first_holdout=state.first_holdout or self._check.holdout(state))
         if self.config.is_private:
             return Selected(None, None, None), state
         # Some rules select an image for more than one class.

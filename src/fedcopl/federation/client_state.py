@@ -30,14 +30,14 @@ class ClientState:
     """A client's arrays and memory between two requests. Never sent."""
 
     own: Prompts = field(default_factory=dict)  # arrays that are not shared; shared ones too, after a rollback
-    begun: Prompts = field(default_factory=dict)  # its whole model at the end of the run this one continues, if any
+    previous_model: Prompts = field(default_factory=dict)  # at the end of the run that this one continues, if any
     log_probs: NDArray[np.float64] | None = None  # of the last estimate, until the selection is made from it
     counts: NDArray[np.int64] | None = None  # u_k of the last estimate
     quota: NDArray[np.int64] | None = None  # images of each class that the last selection was allowed
     selection: Selection | None = None
     confidence: NDArray[np.float64] | None = None  # log-probability of each selected image's label
     labels: NDArray[np.int32] | None = None  # the most probable class of every image at the last selection
-    first: Selection | None = None  # the holdout with its labels at the first refresh
+    first_holdout: Selection | None = None  # the holdout of the first refresh, with its labels
     holdout: HoldoutState = field(default_factory=HoldoutState)
     prior: PriorState = NO_PRIOR
     secrets: Secrets = field(default_factory=Secrets)  # keys and noise, for privacy
@@ -45,21 +45,21 @@ class ClientState:
 
 def whole_model(start: Prompts, shared: Shared, state: ClientState) -> Prompts:
     """Combine the first arrays, the server's average and the client's own arrays into its model."""
-    return {**start, **state.begun, **shared, **state.own}
+    return {**start, **state.previous_model, **shared, **state.own}
 
 
 def state_tensors(state: ClientState) -> Tensors:
     """Return a client's state as named arrays; `state_from` reads them back."""
     tensors: Tensors = {f"own/{name}": value for name, value in state.own.items()}
-    tensors |= {f"begun/{name}": value for name, value in state.begun.items()}
+    tensors |= {f"previous_model/{name}": value for name, value in state.previous_model.items()}
     arrays = {name: getattr(state, name) for name in _ARRAYS}
     tensors |= {name: value for name, value in arrays.items() if value is not None}
     if state.selection is not None:
         tensors |= {"index": state.selection.index, "label": state.selection.label}
         if state.selection.candidates is not None:
             tensors["candidates"] = state.selection.candidates
-    if state.first is not None:
-        tensors |= {"first/index": state.first.index, "first/label": state.first.label}
+    if state.first_holdout is not None:
+        tensors |= {"first_holdout/index": state.first_holdout.index, "first_holdout/label": state.first_holdout.label}
     return tensors | _prior_tensors(state.prior) | _holdout_tensors(state.holdout) | secret_tensors(state.secrets)
 
 
@@ -75,7 +75,7 @@ def _prior_tensors(prior: PriorState) -> Tensors:
     arrays |= {f"totals/{number}": total for number, total in enumerate(prior.totals)}
     if prior.scores is not None:
         arrays["log_probs"] = prior.scores.log_probs
-        arrays |= {f"entered/{number}": value for number, value in prior.scores.entered.items()}
+        arrays |= {f"contributions/{number}": value for number, value in prior.scores.contributions.items()}
         arrays |= {f"distances/{number}": value for number, value in prior.scores.distances.items()}
     if prior.model is not None:
         arrays |= {f"model/{name}": value for name, value in prior.model.to_arrays().items()}
@@ -85,11 +85,12 @@ def _prior_tensors(prior: PriorState) -> Tensors:
 def _prior_from(stored: Tensors) -> PriorState:
     """Return the state that `_prior_tensors` was given."""
     model, totals = below(stored, "model/"), below(stored, "totals/")
-    entered, distances = (
-        {int(number): value for number, value in below(stored, part).items()} for part in ("entered/", "distances/")
+    contributions, distances = (
+        {int(number): value for number, value in below(stored, part).items()}
+        for part in ("contributions/", "distances/")
     )
     return PriorState(
-        ClientScores(stored["log_probs"], entered, distances) if "log_probs" in stored else None,
+        ClientScores(stored["log_probs"], contributions, distances) if "log_probs" in stored else None,
         tuple(totals[str(number)] for number in range(len(totals))),
         stored.get("sent"),
         float(stored.get("weight", [1.0])[0]),
@@ -142,12 +143,12 @@ def state_from(tensors: Tensors) -> ClientState:
     has_chosen = "index" in tensors
     selection = Selection(tensors["index"], tensors["label"], tensors.get("candidates")) if has_chosen else None
     arrays: dict[str, Any] = {name: tensors.get(name) for name in _ARRAYS}
-    first = Selection(tensors["first/index"], tensors["first/label"]) if "first/index" in tensors else None
+    first = below(tensors, "first_holdout/")
     return ClientState(
         own=below(tensors, "own/"),
-        begun=below(tensors, "begun/"),
+        previous_model=below(tensors, "previous_model/"),
         selection=selection,
-        first=first,
+        first_holdout=Selection(first["index"], first["label"]) if first else None,
         holdout=_holdout_from(tensors),
         prior=_prior_from(below(tensors, "prior/")),
         secrets=secrets_from(tensors),

@@ -63,8 +63,8 @@ class HoldoutCheck:
         if holdout is None:
             return state
         own = {name: value for name, value in state.own.items() if name not in shared}
-        begin = {**self.learner.initial(), **state.begun}
-        before, after = state.holdout.accepted or begin, {**begin, **own, **shared}
+        initial = {**self.learner.initial(), **state.previous_model}
+        before, after = state.holdout.accepted or initial, {**initial, **own, **shared}
         reference = state.holdout.log_probs
         if reference is None:
             reference = self._log_probs(before, holdout.index, state)
@@ -90,14 +90,14 @@ class HoldoutCheck:
 
     def check_final(self, shared: Shared, state: ClientState) -> ClientState:
         """Return to the first arrays if the final model contradicts most of the first holdout's labels."""
-        if state.first is None:
+        if state.first_holdout is None:
             return state
         model = whole_model(self.learner.initial(), shared, state)
-        final_evidence = evidence(self._log_probs(model, state.first.index, state), state.first.label)
+        final_evidence = evidence(self._log_probs(model, state.first_holdout.index, state), state.first_holdout.label)
         if final_evidence.agreed >= MIN_AGREEMENT * final_evidence.images:
             return state
-        begin = {**self.learner.initial(), **state.begun}
-        return replace(state, own=begin, holdout=replace(state.holdout, was_reset=True))
+        initial = {**self.learner.initial(), **state.previous_model}
+        return replace(state, own=initial, holdout=replace(state.holdout, was_reset=True))
 
     def _compare(
         self, compare: _Compare, before: _LogProbs, model: Prompts, holdout: Selection, state: ClientState

@@ -55,7 +55,7 @@ class Learner(Protocol):
             prompts: The client's model before training.
             selection: The images to train on, with their pseudo labels.
             round: Counted from 0, for the learning-rate schedule and the order of the images.
-            lr_factor: Factor on the learning rate.
+            lr_factor: Multiplies the learning rate; below 1 after a rollback.
             adjustment: What the priors add to the logits, one row for each selected image.
 
         Returns:

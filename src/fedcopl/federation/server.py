@@ -45,11 +45,11 @@ class ServerState:
     width: int = 0  # d, numbers of an image feature: for the priors
     prior_model: PosteriorModel | None = None  # the outcome of the estimation of the priors
     prior_totals: tuple[FloatArray, ...] = ()  # of each step of it, for clients that join later
-    good: Shared | None = None  # the last average that the clients' hold-out checks did not find harmful
-    reported: Mapping[str, ReportedCounts] = field(default_factory=dict)  # by client, to compare replies with
-    seen: tuple[str, ...] = ()  # all clients that were ever connected
+    last_good: Shared | None = None  # the last average that the clients' hold-out checks did not find harmful
+    reported_counts: Mapping[str, ReportedCounts] = field(default_factory=dict)  # by client, to compare replies with
+    ever_connected: tuple[str, ...] = ()  # all clients that were ever connected
     class_prior: FloatArray | None = None  # (C,) over all clients, where the study knows it
-    stale: int = 0  # rounds in a row whose average did not gain on the clients' held-out images
+    stale_rounds: int = 0  # rounds in a row whose average did not gain on the clients' held-out images
 
 
 class _Aggregator(Protocol):
@@ -83,7 +83,6 @@ def refuse_privacy(config: RunConfig, neighbours: int, everyone_first: bool) -> 
     """Check before a run that the settings of `privacy` are possible.
 
     Args:
-        config: The settings.
         neighbours: The number of other clients' prompts that the method sends to each client.
         everyone_first: Whether the method has all clients train in the first round.
 
@@ -111,15 +110,13 @@ def refuse_privacy(config: RunConfig, neighbours: int, everyone_first: bool) -> 
 
 def is_finished(config: RunConfig, state: ServerState) -> bool:
     """Return whether all rounds are done, or training stopped because it no longer gains."""
-    return state.round >= config.rounds or _has_converged(config, state.stale)
+    return state.round >= config.rounds or _has_converged(config, state.stale_rounds)
 
 
 def run_round(config: RunConfig, transport: Transport, state: ServerState) -> tuple[ServerState, RoundReport]:
     """Run one round of the paper's algorithm: refresh if it is due, train, aggregate, evaluate.
 
     Args:
-        config: The settings.
-        transport: Sends requests to the clients.
         state: The server's state before the round; it is not changed.
 
     Returns:
@@ -128,22 +125,22 @@ def run_round(config: RunConfig, transport: Transport, state: ServerState) -> tu
     Raises:
         NoClientReplied: Too few clients sent a usable reply.
     """
-    report, reported = RoundReport(state.round), dict(state.reported)
-    exchange = RoundExchange(transport, report, state.classes, config, reported, state.seen)
+    report, reported_counts = RoundReport(state.round), dict(state.reported_counts)
+    exchange = RoundExchange(transport, report, state.classes, config, reported_counts, state.ever_connected)
     aggregator = _choose_aggregator(config, state)
     model, totals, members = state.prior_model, state.prior_totals, state.members
     if state.round % config.labels.refresh_every == 0:
         if config.adapts:
             model, totals = _estimate_priors(config, exchange, aggregator, state)
         members = _refresh(config, exchange, aggregator, state)
-    shared, good = _train(config, exchange, aggregator, state, members)
-    stale = _stale_rounds(state.stale, report.checks)
-    report.converged = _has_converged(config, stale)
+    shared, last_good = _train(config, exchange, aggregator, state, members)
+    stale_rounds = _stale_rounds(state.stale_rounds, report.checks)
+    report.converged = _has_converged(config, stale_rounds)
     if report.converged or is_evaluated(config, state.round):
         # Clients check their final model when they evaluate the last round, and convergence makes this the last.
         number = config.rounds - 1 if report.converged else state.round
         report.scores = _evaluate(exchange, number, shared)
-    report.missed_refresh = tuple(client for client in exchange.seen if client not in members)
+    report.missed_refresh = tuple(client for client in exchange.ever_connected if client not in members)
     return replace(
         state,
         round=state.round + 1,
@@ -152,10 +149,10 @@ def run_round(config: RunConfig, transport: Transport, state: ServerState) -> tu
         uploads={**state.uploads, **report.updates} if state.neighbours else {},
         prior_model=model,
         prior_totals=totals,
-        good=good,
-        reported=reported,
-        seen=exchange.seen,
-        stale=stale,
+        last_good=last_good,
+        reported_counts=reported_counts,
+        ever_connected=exchange.ever_connected,
+        stale_rounds=stale_rounds,
     ), report
 
 
@@ -236,7 +233,7 @@ def _refresh(
     if is_secure and missing:
         raise NoClientReplied(
             f"round {state.round + 1}, step Select: {missing} did not reply, and all secure aggregations of a run must "
-            "have the same members; continue with --resume when it is back"
+            "have the same members; continue with --resume when all are connected again"
         )
     report.labelling = _labelling(selected.values())
     return tuple(selected)
@@ -276,9 +273,9 @@ def _train(
     report.participants, report.examples, report.batches = trained.clients, trained.examples, trained.batches
     report.loss, report.updates = trained.loss, dict(trained.updates)
     report.kept_old_prompt = trained.mean is None
-    report.checks, report.server_rolled_back = trained.checks, _has_harmed(trained) and state.good is not None
-    if report.server_rolled_back and state.good is not None:
-        return state.good, None  # there is no way further back: sites that had more than this keep it
+    report.checks, report.server_rolled_back = trained.checks, _has_harmed(trained) and state.last_good is not None
+    if report.server_rolled_back and state.last_good is not None:
+        return state.last_good, None  # there is no way further back: sites that had more than this keep it
     return (state.shared if trained.mean is None else trained.mean), state.shared
 
 
@@ -301,9 +298,9 @@ def _stale_rounds(before: int, checks: HoldoutSums) -> int:
     return before + 1 if checks.loss_before - checks.loss_after < _MIN_GAIN * checks.images else 0
 
 
-def _has_converged(config: RunConfig, stale: int) -> bool:
+def _has_converged(config: RunConfig, stale_rounds: int) -> bool:
     """Return whether training stops: only with priors, whose calibrated holdout shows whether training gains."""
-    return config.adapts and 0 < config.train.patience <= stale
+    return config.adapts and 0 < config.train.patience <= stale_rounds
 
 
 def _participants(config: RunConfig, members: tuple[str, ...], round: int) -> tuple[str, ...]:

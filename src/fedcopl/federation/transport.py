@@ -178,8 +178,8 @@ class RoundExchange:
     report: RoundReport
     classes: int
     config: RunConfig = field(default_factory=RunConfig)
-    reported: dict[str, ReportedCounts] = field(default_factory=dict)  # by client, of all rounds so far
-    seen: tuple[str, ...] = ()  # all clients that were ever connected
+    reported_counts: dict[str, ReportedCounts] = field(default_factory=dict)  # by client, of all rounds so far
+    ever_connected: tuple[str, ...] = ()  # all clients that were ever connected
     refused: set[str] = field(default_factory=set)  # clients left out of the rest of this round's labelling
     estimation: Estimation | None = None  # of the priors, as far as it has come
     prior_weights: dict[str, float] = field(default_factory=dict)  # of clients whose sums for the priors are clipped
@@ -198,9 +198,7 @@ class RoundExchange:
         """Send a request to each of some clients, and return the valid replies.
 
         Args:
-            clients: The clients to send it to.
             request_for: Makes the request for a client.
-            kind: The type of the replies.
             required: Whether the round depends on the replies.
 
         Raises:
@@ -216,7 +214,7 @@ class RoundExchange:
         valid: dict[str, _ReplyKind] = {}
         invalid = dict.fromkeys(requests.keys() - replies.keys(), _NO_REPLY)
         for client, reply in replies.items():
-            request, reported = requests[client], self.reported.get(client, NOTHING_REPORTED)
+            request, reported = requests[client], self.reported_counts.get(client, NOTHING_REPORTED)
             reason = validate_reply(request, reply, self.classes, self.config, reported, self.estimation)
             if reason:
                 invalid[client] = reason
@@ -226,10 +224,10 @@ class RoundExchange:
             elif isinstance(reply, kind):
                 valid[client] = reply
                 self.report.bytes_up += payload_bytes(reply)
-                self.reported[client] = reported.updated(request, reply, self.estimation)
+                self.reported_counts[client] = reported.updated(request, reply, self.estimation)
         needed = max(1, min(self.transport.least, len(requests)))
         if required and len(valid) < needed:
-            raise NoClientReplied(too_few(requests, len(valid), needed, invalid))
+            raise NoClientReplied(too_few_message(requests, len(valid), needed, invalid))
         return valid
 
     def drop(self, client: str, step: str, reason: str) -> None:
@@ -244,7 +242,7 @@ class RoundExchange:
     def everyone(self) -> tuple[str, ...]:
         """Return the clients that are connected now, and remember them."""
         connected = self.transport.clients()
-        self.seen = tuple(dict.fromkeys((*self.seen, *connected)))
+        self.ever_connected = tuple(dict.fromkeys((*self.ever_connected, *connected)))
         return connected
 
     def labelling_with(self, clients: Iterable[str]) -> tuple[str, ...]:
@@ -258,11 +256,10 @@ class RoundExchange:
             self.report.releases.append(Release(of, noise, tuple(clients)))
 
 
-def too_few(requests: Mapping[str, Request], usable: int, needed: int, invalid: Mapping[str, str]) -> str:
+def too_few_message(requests: Mapping[str, Request], usable: int, needed: int, invalid: Mapping[str, str]) -> str:
     """Return the error message of a step with too few usable replies.
 
     Args:
-        requests: The request to each client.
         usable: The number of valid replies.
         needed: The number of replies that the round needs.
         invalid: Client -> why its reply cannot be used; invalid replies are named before missing ones.

@@ -91,8 +91,6 @@ def validate_reply(
     """Return why a reply must not be used, or None.
 
     Args:
-        request: The request to the client.
-        reply: What it replied.
         classes: C.
         config: The settings of the run; with noise, counts may be below 0 and nothing can be compared.
         reported: What the client reported before.

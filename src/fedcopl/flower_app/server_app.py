@@ -17,20 +17,20 @@ from ..simulation.on_flower import simulate_over
 from . import read_run_settings
 
 app = ServerApp()
-log = logging.getLogger("flwr")
+_log = logging.getLogger("flwr")
 
 
 class _LogReporter(SilentReporter):
     """Writes to Flower's log, which `flwr log` shows."""
 
     def preparing(self, what: str) -> None:
-        log.info("%s", what)
+        _log.info("%s", what)
 
     def noticed(self, what: str) -> None:
-        log.info("note: %s", what)
+        _log.info("note: %s", what)
 
     def round_done(self, record: RoundRecord) -> None:
-        log.info("round %d: %d sites, loss %s", record.number, record.participants, record.loss)
+        _log.info("round %d: %d sites, loss %s", record.number, record.participants, record.loss)
 
 
 @app.main()

@@ -80,10 +80,6 @@ def confident_images(log_probs: FloatArray, level: float) -> IntArray:
 
     Where a client has few classes, images predicted as another class are wrong, and a rule that takes the most
     confident images of *each* class takes them all. Most of them have low confidence, and this removes them.
-
-    Args:
-        log_probs: log p, (n, C).
-        level: The quantile level, between 0 and 1.
     """
     highest = log_probs.max(axis=1, initial=-np.inf)
     return np.flatnonzero(highest >= exact_quantile(highest, level)) if len(highest) else np.zeros(0, np.int64)
@@ -112,7 +108,7 @@ class PerClassLabeler(Labeler):
         if labels.capacity != "grow":
             return np.full_like(counts, labels.per_class)
         refreshes = -(-self.config.rounds // labels.refresh_every)
-        return np.full_like(counts, grown_capacity(request.refresh, images, len(counts), refreshes))
+        return np.full_like(counts, _grown_capacity(request.refresh, images, len(counts), refreshes))
 
     def expected_images(self, images: float, classes: int) -> float:
         """Return K for every class, or all images."""
@@ -124,7 +120,7 @@ class PerClassLabeler(Labeler):
         return confident_images(log_probs, labels.confidence_quantile) if labels.among == "sure" else None
 
 
-def grown_capacity(refresh_index: int, images: int, classes: int, refreshes: int = 4) -> int:
+def _grown_capacity(refresh_index: int, images: int, classes: int, refreshes: int = 4) -> int:
     """Return GRIP's growing K at refresh q: an even share of the first q + 1 parts of the images, at least 1.
 
     K_q = max(1, floor((q + 1) floor(n / refreshes) / C)), about n / C at the last refresh.

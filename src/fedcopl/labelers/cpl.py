@@ -40,14 +40,14 @@ class CPL(PerClassLabeler):
         """Return the matched images with their candidate sets, as 0/1 or as soft targets."""
         labels, capacity = self.config.labels, int(quota[0])
         among = self.eligible_images(log_probs)
-        alpha, beta = cpl_levels(self.config)
+        alpha, beta = _cpl_levels(self.config)
         sets = select_candidates(
             log_probs, alpha, beta, capacity, keep_likeliest=labels.cpl_keep_likeliest, among=among
         )
-        return with_soft_targets(log_probs, sets) if labels.cpl_targets == "soft" else sets
+        return _with_soft_targets(log_probs, sets) if labels.cpl_targets == "soft" else sets
 
 
-def cpl_levels(config: RunConfig) -> tuple[float, float]:
+def _cpl_levels(config: RunConfig) -> tuple[float, float]:
     """Return alpha and beta: as set, else the published ones of this data set, else the usual ones."""
     alpha, beta = CPL_LEVELS.get(config.data.source, CPL_USUAL)
     labels = config.labels
@@ -84,11 +84,13 @@ def select_candidates(
 
 
 def candidate_sets(log_probs: FloatArray, alpha: float, beta: float, *, keep_likeliest: bool = False) -> BoolArray:
-    """Return the candidate classes of each image, (n, C): those allowed by both the image's and the class's ranking.
+    """Return the candidate classes of each image, (n, C): those that pass both quantile filters.
 
-    log_probs is (n, C), the float64 log-softmax. A row may be empty unless `keep_likeliest` is set: a class with more
-    than 1 - beta of a client's images rejects most of its own. Both filters compare probabilities with a quantile that
-    often equals one of them, so probabilities are computed once in float64, and `exact_quantile` does not round.
+    The first filter keeps an image's most probable classes up to a cumulative probability set by alpha. The second
+    keeps, for each class, the images at or above the beta quantile of their probabilities for it, so it rejects images
+    of every class that has more than a share of 1 - beta of them. An image may therefore have no candidate, unless
+    `keep_likeliest` is set. log_probs is (n, C), the float64 log-softmax. A quantile often equals one of the
+    probabilities that are compared with it: they are computed once in float64, and `exact_quantile` keeps such values.
     """
     if len(log_probs) == 0:
         return np.zeros(log_probs.shape, np.bool_)  # no image, no quantile
@@ -99,7 +101,7 @@ def candidate_sets(log_probs: FloatArray, alpha: float, beta: float, *, keep_lik
     return sets
 
 
-def with_soft_targets(log_probs: FloatArray, selection: Selection) -> Selection:
+def _with_soft_targets(log_probs: FloatArray, selection: Selection) -> Selection:
     """Return the selection with soft targets: the probabilities of the candidates, normalised, and 0 elsewhere."""
     if selection.candidates is None:
         return selection

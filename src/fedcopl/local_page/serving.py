@@ -23,7 +23,7 @@ from ..errors import ConfigError
 from ..report.run_page import template_environment
 from .access import Keys
 
-HOST = "127.0.0.1"
+_HOST = "127.0.0.1"
 
 
 def serve(make: Callable[[Keys], ASGIApp], *, port: int, open_it: bool, token: str | None = None) -> None:
@@ -50,7 +50,7 @@ def _listen(port: int) -> socket.socket:
     try:
         if os.name == "posix":  # on Windows it would let two programs share a port
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((HOST, port))
+        listening.bind((_HOST, port))
         listening.listen(128)
     except (OSError, OverflowError) as error:
         listening.close()

@@ -13,9 +13,8 @@ from ..algorithm import IntArray
 from ..algorithm.select import Selection
 from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
-from ..clip.neutral_init import stretched_words
 from ..config import NoOptions, RunConfig, Section, read_options
-from .prompts import Shape, first_prompts, text_shape, visual_shape
+from .prompts import Shape, first_prompts, repeat_words, text_shape, visual_shape
 
 NamedTensors = Mapping[str, Tensor]
 """The arrays of a client's model by name, on the device."""
@@ -207,10 +206,10 @@ class TwoTextPrompts(Method):
         return ("global text",)
 
     def start(self, clip: Clip, classes: int) -> dict[str, Array]:
-        """Return different initial values for the two prompts: equal ones would stay equal."""
+        """Return different initial values for the global and the local text prompt: equal ones would stay equal."""
         first = super().start(clip, classes)
         if self.config.train.init == "neutral":
-            first["local text"] = stretched_words(clip, self.config.model.template, first["local text"].shape)
+            first["local text"] = repeat_words(clip, self.config.model.template, first["local text"].shape)
         return first
 
 

@@ -58,7 +58,7 @@ class BCA(SiteFit):
         embeddings, priors = texts.copy(), np.eye(len(texts))
         text_counts, prior_counts = (np.full(len(texts), n) for n in (options.text_count, options.prior_count))
         for feature in features:
-            posterior = posteriors(feature[None], embeddings, priors, scale)[0]
+            posterior = _posteriors(feature[None], embeddings, priors, scale)[0]
             k = posterior.argmax()
             if posterior[k] > options.likelihood_threshold:
                 moved = text_counts[k] * embeddings[k] + feature
@@ -67,10 +67,12 @@ class BCA(SiteFit):
             if posterior[k] > options.prior_threshold:
                 priors[k] = (prior_counts[k] * priors[k] + posterior) / (prior_counts[k] + 1)
                 prior_counts[k] += 1
-        return lambda images, image_log_probs: np.log(np.maximum(posteriors(images, embeddings, priors, scale), _LEAST))
+        return lambda images, image_log_probs: np.log(
+            np.maximum(_posteriors(images, embeddings, priors, scale), _LEAST)
+        )
 
 
-def posteriors(features: FloatArray, embeddings: FloatArray, priors: FloatArray, scale: float) -> FloatArray:
+def _posteriors(features: FloatArray, embeddings: FloatArray, priors: FloatArray, scale: float) -> FloatArray:
     """Return P(Y | x), (m, C), of features, (m, d), from embeddings mu, (C, d), and P(Y | mu), (C, C)."""
     shares: FloatArray = softmax(scale * features @ embeddings.T) @ priors
     return shares

@@ -71,10 +71,10 @@ class FedCLIP(HandWrittenTexts):
         if self.options.loss == "ce" or batch.candidates is not None:
             return super().loss(batch, criterion)
         texts = batch.classes[torch.from_numpy(batch.label).to(batch.classes.device)]
-        return contrast(batch.encoder.logits(batch.images, texts))
+        return _contrast(batch.encoder.logits(batch.images, texts))
 
 
-def contrast(logits: Tensor) -> Tensor:
+def _contrast(logits: Tensor) -> Tensor:
     """Return CLIP's contrastive loss on (B, B) logits; other pairs of the same class are negatives."""
     right = torch.arange(len(logits), device=logits.device)
     return (F.cross_entropy(logits, right) + F.cross_entropy(logits.T, right)) / 2

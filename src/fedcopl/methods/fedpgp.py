@@ -62,10 +62,10 @@ class FedPGP(FrozenImages):
         if mu == 0:
             return mean
         zero_shot, shared = (batch.encoder.class_features(text) for text in (None, batch.params["global text"]))
-        return mean + mu * contrast(zero_shot, shared, batch.classes, self.options.temperature)
+        return mean + mu * _contrast(zero_shot, shared, batch.classes, self.options.temperature)
 
 
-def contrast(zero_shot: Tensor, shared: Tensor, personal: Tensor, temperature: float) -> Tensor:
+def _contrast(zero_shot: Tensor, shared: Tensor, personal: Tensor, temperature: float) -> Tensor:
     """Return the contrastive loss of features, (C, d) each: `shared` near `zero_shot` rather than near `personal`."""
     positive, negative = F.cosine_similarity(zero_shot, shared), F.cosine_similarity(shared, personal)
     return -(torch.stack([positive, negative]) / temperature).log_softmax(0)[0].mean()

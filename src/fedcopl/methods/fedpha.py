@@ -78,25 +78,25 @@ class FedPHA(TwoTextPrompts, FrozenImages):
 
     def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return T_l, (C, d)."""
-        return encoder.class_features(used(params["local text"]))
+        return encoder.class_features(_used(params["local text"]))
 
     def loss(self, batch: Batch, criterion: Criterion) -> Tensor:
         """Return the losses of both prompts on the pseudo labels, plus pull and push."""
         encoder, images, classes = batch.encoder, batch.images, batch.classes
-        local, shared = used(batch.params["local text"]), batch.params["global text"]
-        projected = encoder.class_features(minor_part(local, shared, self.options.ratio))
+        local, shared = _used(batch.params["local text"]), batch.params["global text"]
+        projected = encoder.class_features(_minor_part(local, shared, self.options.ratio))
         global_classes = encoder.class_features(shared)
         both = criterion(encoder.logits(images, global_classes)) + criterion(encoder.logits(images, classes))
-        return both + F.mse_loss(classes, projected) + push(classes, global_classes, self.options.margin)
+        return both + F.mse_loss(classes, projected) + _push(classes, global_classes, self.options.margin)
 
 
-def used(prompt: Tensor) -> Tensor:
+def _used(prompt: Tensor) -> Tensor:
     """Return the rows of a prompt that are not zero: those within the client's length."""
     rows: Tensor = prompt[(prompt != 0).any(-1)]
     return rows
 
 
-def minor_part(local: Tensor, shared: Tensor, ratio: float) -> Tensor:
+def _minor_part(local: Tensor, shared: Tensor, ratio: float) -> Tensor:
     """Return P' = P_l V_2 V_2^T, (m_k, w), for the minor share `ratio` of the right singular vectors of P_g."""
     rows = torch.linalg.svd(shared.detach().double(), full_matrices=False).Vh  # (r, w), by falling singular value
     # The first ones are dropped; rounding first, because 5 (1 - 0.8) is a little less than 1.
@@ -105,7 +105,7 @@ def minor_part(local: Tensor, shared: Tensor, ratio: float) -> Tensor:
     return projected
 
 
-def push(local: Tensor, shared: Tensor, margin: float) -> Tensor:
+def _push(local: Tensor, shared: Tensor, margin: float) -> Tensor:
     """Return the mean over classes of max(0, alpha - |T_l - T_g|) for features, (C, d) each."""
     distances: Tensor = torch.linalg.vector_norm(local - shared, dim=-1)
     return F.relu(margin - distances).mean()

@@ -21,7 +21,7 @@ from ..rng import stream
 from .base import Batch, Criterion, FrozenImages, HandWrittenTexts, NamedTensors
 from .prompts import Shape
 
-SYNTHETIC = "made-up features"
+_SYNTHETIC = "made-up features"
 
 
 class _FSTOptions(Section):
@@ -63,22 +63,22 @@ class FST(HandWrittenTexts, FrozenImages):
         texts = encoder.class_features(None)
         noise = stream(self.config.seed, "made-up features").standard_normal((self.options.samples, *texts.shape))
         scaled = torch.from_numpy(noise / np.sqrt(texts.shape[1])).to(texts)
-        return {**constants, SYNTHETIC: F.normalize(texts + self.options.spread * scaled, dim=-1)}
+        return {**constants, _SYNTHETIC: F.normalize(texts + self.options.spread * scaled, dim=-1)}
 
     def loss(self, batch: Batch, criterion: Criterion) -> Tensor:
         """Return the mean loss over the batch and the synthetic features that balance it."""
         mean = super().loss(batch, criterion)
-        if SYNTHETIC not in batch.params:
+        if _SYNTHETIC not in batch.params:
             return mean
         classes, params = batch.classes, batch.params
-        missing = missing_images(batch.label, len(classes)).to(mean)
-        synthetic = self.logits(batch.encoder, params[SYNTHETIC].flatten(0, 1), classes, params)
+        missing = _missing_images(batch.label, len(classes)).to(mean)
+        synthetic = self.logits(batch.encoder, params[_SYNTHETIC].flatten(0, 1), classes, params)
         targets = torch.arange(len(classes), device=mean.device).repeat(self.options.samples)
         each = F.cross_entropy(synthetic, targets, reduction="none").view(self.options.samples, -1).mean(0)
         return (len(batch.label) * mean + missing @ each) / (len(batch.label) + missing.sum())
 
 
-def missing_images(labels: np.ndarray, classes: int) -> Tensor:
+def _missing_images(labels: np.ndarray, classes: int) -> Tensor:
     """Return for each class how many images it has less than the most frequent class."""
     counts = np.bincount(labels, minlength=classes)
     return torch.from_numpy(counts.max(initial=0) - counts)

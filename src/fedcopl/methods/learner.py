@@ -23,9 +23,7 @@ class ClipLearner:
 
     Args:
         model: The method on its frozen CLIP.
-        images: The client's images.
         start: The initial arrays of the run, before those of this client.
-        config: The settings.
         number: The number of this client, which selects its random streams.
     """
 
@@ -81,18 +79,7 @@ class ClipLearner:
         lr_factor: float = 1.0,
         adjustment: LogitAdjustment | None = None,
     ) -> tuple[Prompts, float]:
-        """Train on pseudo labels for the epochs of one round (step 4 of the algorithm).
-
-        Args:
-            prompts: All arrays of the client's model.
-            selection: The images to train on, with their pseudo labels.
-            round: The number of the round, from 0.
-            lr_factor: Multiplies the learning rate; below 1 after a rollback.
-            adjustment: Logit adjustment by the priors, a row for each selected image.
-
-        Returns:
-            The arrays after training, and the mean loss of the last epoch.
-        """
+        """Train on pseudo labels for the epochs of one round (step 4 of the algorithm)."""
         shuffle = stream(self.config.seed, "shuffle", self.number, round)
         side, start = self.side, self.start
         job = TrainJob(side.frozen, side.plain_part, prompts, start, selection, round, shuffle, lr_factor, adjustment)

@@ -29,12 +29,12 @@ class LabelLoss(ABC):
 def label_loss(selection: Selection, kind: str, device: torch.device) -> LabelLoss:
     """Build the loss for a selection: cross-entropy for hard labels, else the candidate-set loss named `kind`."""
     if selection.candidates is None:
-        return CrossEntropy(torch.from_numpy(selection.label).to(device))
+        return _CrossEntropy(torch.from_numpy(selection.label).to(device))
     targets = torch.from_numpy(selection.candidates).float().to(device)
     return _CANDIDATE_LOSSES[kind](targets)
 
 
-class CrossEntropy(LabelLoss):
+class _CrossEntropy(LabelLoss):
     """-log p of the label."""
 
     def __init__(self, labels: Tensor):

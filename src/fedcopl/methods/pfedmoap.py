@@ -30,8 +30,8 @@ from .prompts import Shape, first_prompts, text_shape
 
 _POOLED = 128  # coordinates of a feature that the gate receives
 _SHARPNESS = 10.0  # of the attention over the experts, instead of 1 / sqrt(width)
-GATE = ("query", "key", "value", "output")
-EXPERTS = "experts' text"  # as the client names what the server sends
+_GATE = ("query", "key", "value", "output")
+_EXPERTS = "experts' text"  # as the client names what the server sends
 _EXPERTS_CLASSES = "experts' classes"  # made of them while the client trains
 
 
@@ -55,14 +55,16 @@ class PFedMoAP(FrozenImages):
     """
 
     title = "pFedMoAP"
-    of_classes = ("text", EXPERTS, _EXPERTS_CLASSES)
+    of_classes = ("text", _EXPERTS, _EXPERTS_CLASSES)
     Options = _PFedMoAPOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
-        size = len(range(0, clip.feature_size, stride(clip.feature_size)))
+        size = len(range(0, clip.feature_size, _stride(clip.feature_size)))
         if size % self.options.heads:
             raise ConfigError(f"options.heads: must divide the {size} dimensions of the gate's input")
-        gate = {gate_name(part): (size, size) for part in GATE} | {f"{gate_name(part)} bias": (size,) for part in GATE}
+        gate = {_gate_name(part): (size, size) for part in _GATE} | {
+            f"{_gate_name(part)} bias": (size,) for part in _GATE
+        }
         return {"text": text_shape(clip, self.config.model)} | gate
 
     def shared(self) -> tuple[str, ...]:
@@ -94,26 +96,26 @@ class PFedMoAP(FrozenImages):
 
     def before_training(self, encoder: Encoder, constants: NamedTensors) -> NamedTensors:
         """Compute the experts' class features, which do not change during training."""
-        if EXPERTS not in constants:
+        if _EXPERTS not in constants:
             return constants
-        return {**constants, _EXPERTS_CLASSES: _of_experts(encoder, constants[EXPERTS])}
+        return {**constants, _EXPERTS_CLASSES: _of_experts(encoder, constants[_EXPERTS])}
 
     def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return the class features T_L of the client, then those of each expert, (E, C, d)."""
         local = encoder.class_features(params["text"])[None]
-        if EXPERTS not in params:
+        if _EXPERTS not in params:
             return local
         known = params.get(_EXPERTS_CLASSES)
-        return torch.cat([local, _of_experts(encoder, params[EXPERTS]) if known is None else known])
+        return torch.cat([local, _of_experts(encoder, params[_EXPERTS]) if known is None else known])
 
     def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
         """Return z_c = s <Pool f, T_MoE(c)> + lambda s <f, T_L(c)>; without experts, z_c = s <f, T_L(c)>."""
         local = encoder.logits(images, classes[0])
         if len(classes) == 1:
             return local
-        step = stride(images.shape[-1])
-        gate = {part: (params[gate_name(part)], params[f"{gate_name(part)} bias"]) for part in GATE}
-        mixed = mixture(images[:, ::step], classes[..., ::step], gate, self.options.heads)
+        step = _stride(images.shape[-1])
+        gate = {part: (params[_gate_name(part)], params[f"{_gate_name(part)} bias"]) for part in _GATE}
+        mixed = _mixture(images[:, ::step], classes[..., ::step], gate, self.options.heads)
         own_weight: float = self.options.own_weight
         return encoder.clip.logit_scale * mixed + own_weight * local
 
@@ -122,16 +124,16 @@ def _of_experts(encoder: Encoder, prompts: Tensor) -> Tensor:
     return torch.stack([encoder.class_features(prompt) for prompt in prompts])
 
 
-def gate_name(part: str) -> str:
+def _gate_name(part: str) -> str:
     return f"gate {part}"
 
 
-def stride(width: int) -> int:
+def _stride(width: int) -> int:
     """Return the step between the coordinates of a feature that the gate receives (the authors' "pooling")."""
     return max(width // _POOLED, 1)
 
 
-def mixture(images: Tensor, classes: Tensor, gate: Mapping[str, tuple[Tensor, Tensor]], heads: int) -> Tensor:
+def _mixture(images: Tensor, classes: Tensor, gate: Mapping[str, tuple[Tensor, Tensor]], heads: int) -> Tensor:
     """Return <f, T_MoE(c)>, (B, C), where T_MoE is an attention of the image over the E experts' class features.
 
     Args:

@@ -1,11 +1,12 @@
 """pFedPrompt (Guo et al., WWW 2023): a shared text prompt, and attention over each client's own images.
 
 There is no published code. This is a reconstruction: Tip-Adapter's kernel over the client's own pseudo-labelled images,
-or, taking its "spatial visual features" literally, CALIP's attention between patches and classes.
+or, taking its "spatial visual features" literally, CALIP's attention between patches and classes. Neither is trained,
+and nothing of them is sent. Image features are of length 1 (L2-normalised).
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -13,12 +14,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from ..algorithm.image_memory import Memory, build_memory, memory_logits, spatial_logits
-from ..algorithm.select import Selection
+from ..algorithm import FloatArray, IntArray
+from ..algorithm.select import Selection, rank_in_group
 from ..clip.encoder import Array, Encoder
 from ..config import RunConfig, Section
 from .base import Batch, Criterion, FrozenImages, Method, NamedTensors, in_double
 
+_Kernel = Literal["exp", "softmax"]
 _KEYS, _VALUES, _IMAGES = "memory keys", "memory values", "memory images"
 
 
@@ -31,7 +33,7 @@ class _PFedPromptOptions(Section):
     """alpha: weight of the memory; 0 is PromptFL"""
     sharpness: float = Field(5.5, gt=0)
     """beta of the kernel exp(-beta (1 - cosine)); for `softmax` the inverse temperature"""
-    kernel: Literal["exp", "softmax"] = "exp"
+    kernel: _Kernel = "exp"
     """of the similarity to stored images"""
     memory_per_class: int = Field(16, ge=1)
     """images stored of each class, the most confident"""
@@ -54,7 +56,7 @@ class _MemoryPFedPrompt(FrozenImages):
         return ("text",)
 
     def remember(self, frozen: Callable[[], Tensor], selection: Selection, classes: int) -> dict[str, Array]:
-        memory = build_memory(in_double(frozen()), selection, classes, self.options.memory_per_class)
+        memory = _build_memory(in_double(frozen()), selection, classes, self.options.memory_per_class)
         # Image numbers are exact in float32 up to 16 million; all arrays of a client have one type.
         return {name: part.astype(np.float32) for name, part in zip((_KEYS, _VALUES, _IMAGES), memory, strict=True)}
 
@@ -74,11 +76,11 @@ class _MemoryPFedPrompt(FrozenImages):
         weight: float = self.options.memory_weight
         if weight == 0 or _KEYS not in params:
             return logits
-        memory = Memory(
+        memory = _Memory(
             in_double(params[_KEYS]), in_double(params[_VALUES]), in_double(params[_IMAGES]).astype(np.int64)
         )
         sharpness, kernel = self.options.sharpness, self.options.kernel
-        added = memory_logits(in_double(images), memory, sharpness=sharpness, kernel=kernel, images=own)
+        added = _memory_logits(in_double(images), memory, sharpness=sharpness, kernel=kernel, images=own)
         return logits + weight * torch.from_numpy(added).to(logits)
 
 
@@ -103,7 +105,7 @@ class _SpatialPFedPrompt(FrozenImages):
 
     def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
         logits, both = self.logits(encoder, images, classes, params), in_double(images)
-        added = spatial_logits(
+        added = _spatial_logits(
             both[:, 0],
             both[:, 1:],
             in_double(classes),
@@ -117,3 +119,80 @@ class _SpatialPFedPrompt(FrozenImages):
 def pfedprompt(config: RunConfig) -> Method:
     """A shared text prompt, and a memory of each client's own images (pFedPrompt, reconstructed)."""
     return _SpatialPFedPrompt(config) if config.options.get("attention") == "spatial" else _MemoryPFedPrompt(config)
+
+
+class _Memory(NamedTuple):
+    """The remembered images: m keys."""
+
+    keys: FloatArray  # (m, d) image features
+    values: FloatArray  # (m, C) 1 for the pseudo label of each, or 1/k for each of its k candidates
+    images: IntArray  # (m,) which of the client's images each key is
+
+
+def _build_memory(features: FloatArray, selection: Selection, classes: int, per_class: int = 16) -> _Memory:
+    """Build a memory of the `per_class` most confident images of each class, which a selection lists first.
+
+    features is (n, d), of all the client's images.
+    """
+    index, label, candidates = selection
+    by_class = np.argsort(label, kind="stable")
+    kept = by_class[rank_in_group(label[by_class]) < per_class]
+    values = np.eye(classes)[label[kept]] if candidates is None else candidates[kept].astype(np.float64)
+    return _Memory(features[index[kept]], values / values.sum(axis=1, keepdims=True), index[kept])
+
+
+def _memory_logits(
+    features: FloatArray,
+    memory: _Memory,
+    *,
+    sharpness: float = 5.5,
+    kernel: _Kernel = "exp",
+    images: IntArray | None = None,
+) -> FloatArray:
+    """Return what the memory adds to the logits of each image, before the weight alpha: phi(A) L, (n, C).
+
+    features is (n, d), A (n, m) the cosines of image and key, L the values.
+    kernel "exp" is phi(A) = exp(-sharpness (1 - A)), "softmax" is softmax(sharpness A) over the keys, so sharpness is
+    beta in the one and 1 / temperature in the other. An empty memory adds nothing.
+    images (n,) are the indices of these images if they are the client's own: their own keys are then left out,
+    as an image would otherwise confirm its own pseudo-label.
+    """
+    closeness = sharpness * (features @ memory.keys.T - 1)
+    if images is not None:
+        closeness = np.where(images[:, None] == memory.images, -np.inf, closeness)
+    kernels: dict[str, Callable[[FloatArray], FloatArray]] = {"exp": np.exp, "softmax": _softmax}
+    logits: FloatArray = kernels[kernel](closeness) @ memory.values
+    return logits
+
+
+def _spatial_logits(
+    features: FloatArray,
+    patches: FloatArray,
+    text: FloatArray,
+    *,
+    scale: float,
+    text_weight: float,
+    image_weight: float,
+) -> FloatArray:
+    """Return what parameter-free attention between patches and classes adds to the logits s f W^T, (n, C).
+
+    features is f (n, d), patches F (n, M, d), text W (C, d), scale s. With A = 2 F W^T, each class becomes the patches
+    that resemble it, W' = softmax over patches (A)^T F, and each image the classes of its patches,
+    f' = mean + max over patches of softmax over classes (A) W. The gain is b2 s f W'^T + b3 s f' W^T, where b2 is
+    text_weight and b3 image_weight.
+    """
+    likeness = 2 * patches @ text.T
+    by_patch = np.einsum("nid,nd->ni", patches, features)
+    by_text = np.einsum("nci,ni->nc", _softmax(likeness.swapaxes(1, 2)), by_patch)  # f W'^T, W' itself is large
+    spoken = _softmax(likeness) @ text
+    by_image = (spoken.mean(axis=1) + spoken.max(axis=1)) @ text.T
+    logits: FloatArray = scale * (text_weight * by_text + image_weight * by_image)
+    return logits
+
+
+def _softmax(scores: FloatArray) -> FloatArray:
+    """Return the softmax along the last axis; zeros where every score is -inf."""
+    highest = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    weights = np.exp(scores - np.where(np.isfinite(highest), highest, 0.0))
+    shares: FloatArray = weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1.0)  # the highest weighs 1
+    return shares

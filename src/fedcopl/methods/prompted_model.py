@@ -16,7 +16,7 @@ from ..federation.learner import Prompts as Prompts
 from .base import Method, NamedTensors
 from .prompts import kind_of
 
-CLASS_SIDES = 128 * 2**20  # bytes of cached class features: those of all clients of a small model, 64 of a large one
+_CLASS_SIDES = 128 * 2**20  # bytes of cached class features: those of all clients of a small model, 64 of a large one
 _COMPARED_IMAGES = 64  # a share is then known to a few per cent
 Key = tuple[tuple[str, bytes, tuple[int, ...]], ...]
 
@@ -74,7 +74,7 @@ class PromptedModel:
             declared = {name: prompts[name] for name, _, _ in key}
             self._kept[key] = self.classes_of(self.params(declared))
             self._bytes += _size(key, self._kept[key])
-            while self._bytes > CLASS_SIDES and len(self._kept) > 1:
+            while self._bytes > _CLASS_SIDES and len(self._kept) > 1:
                 self._bytes -= _size(*self._kept.popitem(last=False))
         self._kept.move_to_end(key)
         return self._kept[key]
@@ -102,8 +102,8 @@ class ImageSide:
 
     def __init__(self, model: PromptedModel, images: ClientImages):
         self._model, self._images = model, images
-        self._last: tuple[Key, list[Tensor]] | None = None  # the image features by the last arrays
-        self._plain: list[Tensor] | None = None  # those of zero-shot CLIP
+        self._last: tuple[Key, list[Tensor]] | None = None  # image features with the arrays last used
+        self._plain: list[Tensor] | None = None  # image features of zero-shot CLIP
 
     def __len__(self) -> int:
         return len(self._images)
@@ -130,14 +130,14 @@ class ImageSide:
         return len(index), cosine, same.double().mean().item()
 
     def frozen(self, index: NDArray[np.int64]) -> Tensor:
-        """Return the frozen part of some images, on the device."""
+        """Return the output of the frozen layers for some images, on the device."""
         if self._kept is not None:
             return self._kept[torch.from_numpy(index)]
         return self._frozen(self._images.tokens(index))
 
     @cached_property
     def _kept(self) -> Tensor | None:
-        """The frozen part of all images; None if the method does not keep it, or there is not enough memory."""
+        """Output of the frozen layers for all images; None if the method does not cache it or memory is short."""
         if not self._model.method.keeps_images or not len(self):
             return None
         parts: list[Tensor] = []
@@ -156,7 +156,7 @@ class ImageSide:
         return torch.cat([method.frozen(encoder, chunk) for chunk in encoder.chunks(tokens)])
 
     def all_frozen(self) -> Tensor:
-        """Return the frozen part of all images."""
+        """Return the output of the frozen layers for all images."""
         return torch.cat(list(self._frozen_batches())) if self._kept is None else self._kept
 
     def _frozen_batches(self) -> Iterator[Tensor]:

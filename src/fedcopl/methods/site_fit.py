@@ -15,8 +15,8 @@ from .base import NamedTensors, as_numpy, in_double
 from .fedcopl import ZeroShot
 from .prompted_model import Key, key_of
 
-FEATURES = "site's features"  # f of the site's images, (n, d), which stay at the site
-SITES = 32  # fitted models in memory: those of all clients of a usual simulation
+_FEATURES = "site's features"  # f of the site's images, (n, d), which stay at the site
+_SITES = 32  # fitted models in memory: those of all clients of a usual simulation
 
 Scores = Callable[[FloatArray, FloatArray], FloatArray]
 """Maps features f, (m, d), and zero-shot log-probabilities, (m, C), of any images to unnormalised log p, (m, C)."""
@@ -47,14 +47,14 @@ class SiteFit(ZeroShot, ABC):
         """
 
     def remember(self, frozen: Callable[[], Tensor], selection: Selection, classes: int) -> dict[str, Array]:
-        return {FEATURES: as_numpy(frozen())}
+        return {_FEATURES: as_numpy(frozen())}
 
     def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
         """Return the scores of the site's model, or zero-shot CLIP's logits before there is one."""
         logits = self.logits(encoder, images, classes, params)
-        if FEATURES not in params:
+        if _FEATURES not in params:
             return logits
-        scores = self._model(encoder, params[FEATURES], classes)(in_double(images), in_double(logits.log_softmax(-1)))
+        scores = self._model(encoder, params[_FEATURES], classes)(in_double(images), in_double(logits.log_softmax(-1)))
         return torch.from_numpy(scores).to(logits)
 
     def _model(self, encoder: Encoder, features: Tensor, classes: Tensor) -> Scores:
@@ -63,6 +63,6 @@ class SiteFit(ZeroShot, ABC):
             image_features, texts, scale = in_double(features), in_double(classes), float(encoder.clip.logit_scale)
             log_probs = torch.from_numpy(scale * image_features @ texts.T).log_softmax(-1).numpy()
             self._fitted[key] = self.fit(image_features, log_probs, texts, scale)
-            if len(self._fitted) > SITES:
+            if len(self._fitted) > _SITES:
                 self._fitted.popitem(last=False)
         return self._fitted[key]

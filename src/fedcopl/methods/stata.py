@@ -36,7 +36,7 @@ from .transclip import TransCLIPOptions
 _LEAST_VARIANCE = 1e-8  # of a coordinate in which all images agree
 
 
-class Gaussians(NamedTuple):
+class _Gaussians(NamedTuple):
     """A Gaussian with a diagonal covariance for each class."""
 
     means: FloatArray  # mu (C, d)
@@ -70,7 +70,7 @@ class StatA(SiteFit):
         options = self.options
         text, kappa, count = options.text_weight, options.mixture_weight, options.neighbours
         z = np.exp(log_probs)
-        anchor = text_anchor(features, z, texts)
+        anchor = _text_anchor(features, z, texts)
         model = anchor
         neighbour_index, affinity = nearest(features, features, count, skip_itself=True)
         for turn in range(options.turns + 1):  # the last one only assigns, so that z is of the final Gaussians
@@ -78,7 +78,7 @@ class StatA(SiteFit):
             for _ in range(options.passes):
                 z = softmax(logits + neighbour_terms(neighbour_index, affinity, z))
             if turn < options.turns:
-                model = anchored(features, z, anchor, options.anchor, soft_counts=options.soft_counts)
+                model = _anchored(features, z, anchor, options.anchor, soft_counts=options.soft_counts)
 
         def scores(images: FloatArray, image_log_probs: FloatArray) -> FloatArray:
             around, weights = nearest(images, features, count)
@@ -89,13 +89,15 @@ class StatA(SiteFit):
         return scores
 
 
-def text_anchor(features: FloatArray, probabilities: FloatArray, texts: FloatArray) -> Gaussians:
+def _text_anchor(features: FloatArray, probabilities: FloatArray, texts: FloatArray) -> _Gaussians:
     """Return mu' and Sigma': the text features, and the variance of the images around them, for all classes alike."""
     shared = np.einsum("ic,icd->d", probabilities, (features[:, None] - texts) ** 2) / len(features)
-    return Gaussians(texts, np.tile(np.maximum(shared, _LEAST_VARIANCE), (len(texts), 1)))
+    return _Gaussians(texts, np.tile(np.maximum(shared, _LEAST_VARIANCE), (len(texts), 1)))
 
 
-def anchored(features: FloatArray, z: FloatArray, anchor: Gaussians, alpha: float, *, soft_counts: bool) -> Gaussians:
+def _anchored(
+    features: FloatArray, z: FloatArray, anchor: _Gaussians, alpha: float, *, soft_counts: bool
+) -> _Gaussians:
     """Return mu and Sigma for assignments z, (n, C); a class without any images is the anchor."""
     mass = z.sum(axis=0)
     counts = mass if soft_counts else np.bincount(z.argmax(axis=1), minlength=z.shape[1])
@@ -105,4 +107,4 @@ def anchored(features: FloatArray, z: FloatArray, anchor: Gaussians, alpha: floa
     means = beta * first + (1 - beta) * anchor.means
     around = second - 2 * means * first + means**2  # E (f - mu)^2
     variances = beta * around + (1 - beta) * (anchor.variances + (anchor.means - means) ** 2)
-    return Gaussians(means, np.maximum(variances, _LEAST_VARIANCE))
+    return _Gaussians(means, np.maximum(variances, _LEAST_VARIANCE))

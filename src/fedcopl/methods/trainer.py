@@ -24,7 +24,7 @@ from .prompts import kind_of
 class TrainJob:
     """One client's training in one round: the arrays it starts from, its images and their pseudo labels."""
 
-    frozen: Callable[[Rows], Tensor]  # the frozen part of some of its images
+    frozen: Callable[[Rows], Tensor]  # output of the frozen layers for some of its images
     plain: Callable[[Rows], Tensor]  # zero-shot CLIP's features of some of its images
     prompts: Prompts
     start: Prompts  # the first arrays of the run, for weight decay towards them

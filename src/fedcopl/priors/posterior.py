@@ -33,7 +33,7 @@ class Prototypes:
     totals: FloatArray  # (C, d) S_c + kappa mean, whitened
     whiten: FloatArray  # (d, d) Sigma^-1/2
     number: int = -1  # which class sums it was made of, during estimation
-    text_axes: FloatArray | None = None  # (d, r) orthonormal: what text sees of the whitened features
+    text_axes: FloatArray | None = None  # (d, r) orthonormal: span of the text embeddings, whitened
 
     def distances(self, features: FloatArray, own: FloatArray | None = None) -> FloatArray:
         """Return -2 log predictive density of each class up to a constant, (n, C).
@@ -42,8 +42,8 @@ class Prototypes:
 
         Args:
             features: (n, d), of unit length.
-            own: (n, C) the posteriors with which these images entered the sums; each image is then left out of the
-                means that it helped to make. None: they were not in them.
+            own: (n, C) the weights of these images in the class sums; each image's own contribution is subtracted from
+                the class means (leave-one-out). None: the images are not in the sums.
         """
         return self._squared(features @ self.whiten, self.totals, own)
 
@@ -149,7 +149,7 @@ def make_prototypes(
         mean: (d,) of all features.
         square: (d, d) sum of f f^T.
         number: Of these class sums, which the prototypes remember.
-        text: (C, d) class embeddings, to tell the text view from the residual view; None: not needed.
+        text: (C, d) class embeddings, whose span separates the text view from the residual view; None: no views.
     """
     counts, totals = np.maximum(sums[:, 0], 1e-9), sums[:, 1:]
     within = (square - (totals / counts[:, None]).T @ totals) / images

@@ -20,7 +20,7 @@ class Statistic(NamedTuple):
     """One sum over images that the estimation requests; J is the number of models.
 
     moments      n, sum p (C), sum f (d), the upper triangle of sum f f^T
-    logits       (C,): log p of a class against the mean over classes, of images in so far as they are of others
+    logits       (C,): log p minus its mean over classes, weighted by 1 - p of the class
     predicted    (J, C): images assigned to each class under the common class prior
     class_sums   (J, C, 1 + d): N_c and S_c of the posteriors under the client's class prior
     view_sums    (J, 2, C): sums of the posteriors of the text view and of the residual view
@@ -49,14 +49,14 @@ class Statistic(NamedTuple):
 
 @dataclass(frozen=True)
 class ClientScores:
-    """A client's images as the frozen CLIP sees them, and its part in the prototypes so far.
+    """Scores of a client's images, and their contributions to the prototypes so far.
 
-    Each image is left out of the class means that it helped to make, so a client remembers with which posteriors its
-    images entered them.
+    Class means are leave-one-out: each image's own contribution is subtracted, so a client keeps the posteriors with
+    which its images were summed.
     """
 
     log_probs: FloatArray  # (n, C) by CLIP's text
-    entered: dict[int, FloatArray] = field(default_factory=dict)  # number of the prototypes -> (n, C) posteriors
+    contributions: dict[int, FloatArray] = field(default_factory=dict)  # number of the prototypes -> (n, C) posteriors
     distances: dict[int, FloatArray] = field(default_factory=dict)  # number -> (2, n, C): text part, and all
 
     def compute(
@@ -114,7 +114,7 @@ class ClientScores:
         return 0.0 if model.feature_scale else classes / max(images, 1)
 
     def own_distances(self, prototypes: Prototypes | None) -> FloatArray | float:
-        """Return the distances of the own images, each left out of the means that it helped to make, (n, C)."""
+        """Return the distances of the client's own images to leave-one-out class means, (n, C)."""
         return 0.0 if prototypes is None else self.distances[prototypes.number][1]
 
     def strength(self, model: PosteriorModel, threshold: float) -> float:
@@ -130,7 +130,7 @@ class ClientScores:
         """Return the scores with the distances to new prototypes."""
         if prototypes is None or prototypes.number in self.distances:
             return self
-        posteriors, image_features = self.entered.get(prototypes.number), features()
+        posteriors, image_features = self.contributions.get(prototypes.number), features()
         text_and_image = np.stack(
             [prototypes.text_distances(image_features, posteriors), prototypes.distances(image_features, posteriors)]
         )
@@ -150,15 +150,15 @@ class ClientScores:
         self, statistic: Statistic, features: Callable[[], FloatArray], min_images: int, weight: float
     ) -> tuple[FloatArray, "ClientScores"]:
         scores, f = self._with_distances(statistic.models, features), features()
-        entered, sums = {}, []
+        contributions, sums = {}, []
         for number, model in enumerate(statistic.models, start=statistic.first):
             q = withhold_small(scores.log_posteriors(model, scores.class_prior(model)), min_images)
-            entered[number] = weight * q
+            contributions[number] = weight * q
             sums.append(np.concatenate([q.sum(axis=0)[:, None], q.T @ f], axis=1))
-        return np.stack(sums), replace(scores, entered=entered, distances={})
+        return np.stack(sums), replace(scores, contributions=contributions, distances={})
 
     def _views(self, model: PosteriorModel) -> tuple[FloatArray, FloatArray]:
-        """Posteriors by text and what text sees of the features, and by the rest of the features, each (n, C)."""
+        """Return posteriors by text with the features in its span, and by the residual features, each (n, C)."""
         assert model.prototypes is not None
         text, whole = self.distances[model.prototypes.number]
         log_prior = np.log(model.class_prior)

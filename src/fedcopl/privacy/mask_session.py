@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from hashlib import sha256
 
-PRIME = 2**256 + 297  # the first prime above all secrets of 32 bytes
+_PRIME = 2**256 + 297  # the first prime above all secrets of 32 bytes
 SECRET, SHARE = 32, 33  # bytes
 Random = Callable[[int], bytes]
 
 
 def split(secret: bytes, shares: int, needed: int, random: Random) -> list[bytes]:
     """Split a secret (Shamir): values at 1, 2, ... of a random polynomial of degree needed - 1 with f(0) = secret."""
-    higher = [int.from_bytes(random(SECRET + 16)) % PRIME for _ in range(needed - 1)]  # 128 bits more: no bias
+    higher = [int.from_bytes(random(SECRET + 16)) % _PRIME for _ in range(needed - 1)]  # 128 bits more: no bias
     coefficients = [int.from_bytes(secret), *higher]
     return [_value(coefficients, point).to_bytes(SHARE) for point in range(1, shares + 1)]
 
@@ -22,7 +22,7 @@ def split(secret: bytes, shares: int, needed: int, random: Random) -> list[bytes
 def _value(coefficients: list[int], point: int) -> int:
     value = 0
     for coefficient in reversed(coefficients):
-        value = (value * point + coefficient) % PRIME
+        value = (value * point + coefficient) % _PRIME
     return value
 
 
@@ -33,9 +33,9 @@ def combine(shares: Mapping[int, bytes], at: int = 0) -> int:
         above = below = 1
         for other in shares:
             if other != point:
-                above, below = above * (at - other) % PRIME, below * (point - other) % PRIME
-        total += int.from_bytes(share) * above * pow(below, -1, PRIME)
-    return total % PRIME
+                above, below = above * (at - other) % _PRIME, below * (point - other) % _PRIME
+        total += int.from_bytes(share) * above * pow(below, -1, _PRIME)
+    return total % _PRIME
 
 
 KEY = 32  # bytes of a private key, of a public one, and of everything derived

@@ -11,7 +11,7 @@ float32; so wherever every client has an image to train on, by at most 2^-33.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -41,7 +41,7 @@ class HoldoutSums(NamedTuple):
 
 
 NO_HOLDOUT_SUMS = HoldoutSums()
-HEAD = _COUNTED + len(HoldoutSums._fields)  # words before the prompts
+_HEAD = _COUNTED + len(HoldoutSums._fields)  # words before the prompts
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def adapted_sums(total: Words) -> Values:
 
 
 def training_size(shared: Shared) -> int:
-    return HEAD + sum(prompt.size for prompt in shared.values())
+    return _HEAD + sum(prompt.size for prompt in shared.values())
 
 
 def training_words(training: Training, batch: int, clients: int) -> Words:
@@ -113,17 +113,12 @@ def training_sum(total: Words, sent: Shared, clients: tuple[str, ...]) -> Traini
     examples, with_loss, loss, batches = values[:_COUNTED]
     if min(examples, with_loss, batches) < 0 or examples != round(examples):
         raise InvalidMaskedUpdate("the sum of the image counts is not a non-negative integer")
-    mean = values[HEAD:] / max(examples, 1)
+    mean = values[_HEAD:] / max(examples, 1)
     if np.abs(mean).max(initial=0.0) > LARGEST_PROMPT:
         raise InvalidMaskedUpdate(f"the average of the prompts is beyond {LARGEST_PROMPT:g}")
     mean_loss = float(loss / with_loss) if with_loss else math.nan
-    average, checks = shaped(mean, sent) if examples else None, HoldoutSums(*map(float, values[_COUNTED:HEAD]))
+    average, checks = shaped(mean, sent) if examples else None, HoldoutSums(*map(float, values[_COUNTED:_HEAD]))
     return TrainingSum(clients, int(with_loss), int(batches), mean_loss, average, checks)
-
-
-def sum_holdouts(checks: Iterable[tuple[float, ...]]) -> HoldoutSums:
-    """Add up the hold-out sums of clients."""
-    return HoldoutSums(*np.sum([HoldoutSums(*one) for one in checks] or [NO_HOLDOUT_SUMS], axis=0).tolist())
 
 
 def batches_of(examples: int, batch: int) -> int:

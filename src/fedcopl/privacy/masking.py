@@ -1,14 +1,16 @@
-"""A client's part in the four stages of SecAgg: set up keys, share keys, mask a vector, unmask the sum.
+"""The four stages of SecAgg: set up keys, share keys, mask a vector, unmask the sum.
 
-The server is assumed to be honest but curious. A client still refuses requests that would reveal the vector of another
-client: see the checks of each stage.
+The self masks are left in a sum: the server reconstructs their keys from the clients' shares, and subtracts them. It is
+assumed to be honest but curious. A client still refuses requests that would reveal the vector of another client: see
+the checks of each stage.
 """
 
 import json
 import os
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import chain, combinations, islice
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -23,15 +25,19 @@ from numpy.typing import NDArray
 
 from ..errors import CannotReply
 from ..plurals import counted
-from .mask_session import KEY, KEYS, NONCE, SHARE, Random, Session, split
+from .mask_session import KEY, KEYS, NONCE, SECRET, SHARE, Random, Session, combine, split, transcript
 from .masked_layout import Words
 
+_TRIES = 1000  # of sets of shares, where some are wrong
+_Shares = Mapping[str, Mapping[str, bytes]]
+"""The replies of the members: a share of each member's key."""
 
-def public_of(private: bytes) -> bytes:
+
+def _public_of(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-def agreed(private: bytes, public: bytes, *label: str) -> bytes:
+def _agreed(private: bytes, public: bytes, *label: str) -> bytes:
     """Derive the shared key of a pair of clients (X25519 key agreement), a different one for each label."""
     both = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
     return derived(both, *label)
@@ -40,7 +46,7 @@ def agreed(private: bytes, public: bytes, *label: str) -> bytes:
 def are_public(keys: bytes) -> bool:
     """Return whether key agreement works with all these public keys: points of low order are invalid."""
     try:
-        return all(agreed(bytes(KEY), keys[start : start + KEY]) for start in range(0, len(keys), KEY))
+        return all(_agreed(bytes(KEY), keys[start : start + KEY]) for start in range(0, len(keys), KEY))
     except ValueError:
         return False
 
@@ -49,12 +55,12 @@ def derived(secret: bytes, *label: str) -> bytes:
     return HKDF(SHA256(), KEY, salt=None, info=json.dumps(label).encode()).derive(secret)
 
 
-def seal(key: bytes, text: bytes, random: Random) -> bytes:
+def _seal(key: bytes, text: bytes, random: Random) -> bytes:
     nonce = random(NONCE)
     return nonce + AESGCM(key).encrypt(nonce, text, None)
 
 
-def unseal(key: bytes, sealed: bytes) -> bytes | None:
+def _unseal(key: bytes, sealed: bytes) -> bytes | None:
     """Decrypt a text; None if it was not encrypted with this key."""
     try:
         return AESGCM(key).decrypt(sealed[:NONCE], sealed[NONCE:], None)
@@ -78,10 +84,10 @@ def setup_keys(name: bytes, random: Random = os.urandom) -> Session:
 
 
 def public_keys(session: Session) -> bytes:
-    return b"".join(map(public_of, thirds(session.private)))
+    return b"".join(map(_public_of, _thirds(session.private)))
 
 
-def thirds(keys: bytes) -> tuple[bytes, bytes, bytes]:
+def _thirds(keys: bytes) -> tuple[bytes, bytes, bytes]:
     """Split three keys: for encrypted shares, for pairwise masks, for the self mask."""
     return keys[:KEY], keys[KEY : 2 * KEY], keys[2 * KEY :]
 
@@ -91,7 +97,7 @@ def spending(session: Session) -> bytes:
     return sha256(public_keys(session)).digest()
 
 
-def own_name(session: Session, roster: Mapping[str, bytes]) -> str:
+def _own_name(session: Session, roster: Mapping[str, bytes]) -> str:
     """Return the name of this client on the server, found by its public keys."""
     own_keys = public_keys(session)
     names = [client for client, keys in roster.items() if keys == own_keys]
@@ -107,12 +113,12 @@ def share_keys(
     if session.roster:
         raise CannotReply("ShareKeys request for keys that were already shared")
     updated = replace(session, roster=dict(roster))
-    this_client = own_name(session, roster)
-    sealing, _, secret = thirds(session.private)
+    this_client = _own_name(session, roster)
+    sealing, _, secret = _thirds(session.private)
     shares = split(secret, len(roster), needed, random)
     sealed = {
-        other: seal(
-            agreed(sealing, thirds(roster[other])[0], "share", updated.transcript, this_client, other),
+        other: _seal(
+            _agreed(sealing, _thirds(roster[other])[0], "share", updated.transcript, this_client, other),
             share,
             random,
         )
@@ -127,26 +133,26 @@ def mask(
     """Add the self mask and all pairwise masks; each mask depends on `request_digest`."""
     if not session.roster or session.peers:
         raise CannotReply("request for a masked reply without new keys")
-    this_client = own_name(session, session.roster)
+    this_client = _own_name(session, session.roster)
     if not {this_client} <= set(peers) <= set(session.roster) or not needed <= len(set(peers)) == len(peers):
         raise CannotReply(
             f"request for a masked reply among {counted(len(peers), 'client')}; {needed} different ones are needed"
         )
     label = (session.transcript, request_digest)
-    masked = numbers + own_mask(thirds(session.private)[2], len(numbers), label)
+    masked = numbers + _own_mask(_thirds(session.private)[2], len(numbers), label)
     for other in peers:
         if other != this_client:
             masked += _pair_mask(session.private, session.roster[other], this_client < other, len(numbers), label)
     return masked, replace(session, peers=tuple(peers), kind=kind)
 
 
-def own_mask(private: bytes, count: int, label: tuple[str, str]) -> Words:
+def _own_mask(private: bytes, count: int, label: tuple[str, str]) -> Words:
     return WordStream(derived(private, "own mask", *label))(count)
 
 
 def _pair_mask(private: bytes, public: bytes, adds: bool, count: int, label: tuple[str, str]) -> Words:
     """Return the pairwise mask that the owner of the private keys adds for the owner of the public keys."""
-    words = WordStream(agreed(thirds(private)[1], thirds(public)[1], "pair mask", *label))(count)
+    words = WordStream(_agreed(_thirds(private)[1], _thirds(public)[1], "pair mask", *label))(count)
     return words if adds else -words
 
 
@@ -157,11 +163,84 @@ def unmask(session: Session, sealed: Mapping[str, bytes]) -> dict[str, bytes]:
     """
     if not session.peers or set(sealed) != set(session.peers):
         raise CannotReply("Unmask request for other clients than those of the masked reply")
-    receiver, sealing = own_name(session, session.roster), thirds(session.private)[0]
+    receiver, sealing = _own_name(session, session.roster), _thirds(session.private)[0]
     shares = {}
     for sender in session.peers:
-        key = agreed(sealing, thirds(session.roster[sender])[0], "share", session.transcript, sender, receiver)
-        share = unseal(key, sealed[sender])
+        key = _agreed(sealing, _thirds(session.roster[sender])[0], "share", session.transcript, sender, receiver)
+        share = _unseal(key, sealed[sender])
         if share is not None and len(share) == SHARE:
             shares[sender] = share
     return shares
+
+
+class CannotUnmask(Exception):
+    """The received shares do not reconstruct the secret of at least one client."""
+
+    def __init__(self, shares: Mapping[str, int]):
+        client, helped = next(iter(shares.items()))
+        super().__init__(
+            f"the masks of {client} cannot be removed: the shares of {counted(helped, 'client')} are inconsistent"
+        )
+        self.reasons = {
+            client: f"its masks cannot be removed: the shares of {counted(helped, 'client')} are inconsistent"
+            for client, helped in shares.items()
+        }
+
+
+@dataclass(frozen=True)
+class MaskedSum:
+    """A sum of masked replies, of all members: without one of them the pairwise masks do not cancel."""
+
+    name: bytes  # of the session
+    roster: Mapping[str, bytes]  # the public keys of all participants
+    masked: Mapping[str, Words]  # the members' replies
+    request_digest: str
+    needed: int  # number of shares that reconstruct a secret
+    wrong_shares: set[str] = field(default_factory=set)  # clients that sent a wrong share
+
+    def unmasked(self, shares: _Shares) -> Words:
+        """Return the sum of the members' vectors, modulo 2^64."""
+        secrets = self._secrets(shares)
+        label = (transcript(self.name, self.roster), self.request_digest)
+        count = len(next(iter(self.masked.values())))
+        total: Words = np.sum(list(self.masked.values()), axis=0, dtype=np.uint64)
+        for client in self.masked:
+            total -= _own_mask(secrets[client], count, label)
+        return total
+
+    def _secrets(self, shares: _Shares) -> dict[str, bytes]:
+        """Return the key of each member's self mask; CannotUnmask names the members without one."""
+        secrets = {client: self._secret(client, shares) for client in self.masked}
+        known_secrets = {client: secret for client, secret in secrets.items() if secret is not None}
+        if len(known_secrets) < len(secrets):
+            helped = {client: sum(client in given for given in shares.values()) for client in secrets}
+            raise CannotUnmask({client: helped[client] for client in secrets if client not in known_secrets})
+        return known_secrets
+
+    def _secret(self, client: str, shares: _Shares) -> bytes | None:
+        """Return the private key of a member's self mask, from shares that reproduce the public key; None: none do."""
+        point_of = {name: number for number, name in enumerate(sorted(self.roster), 1)}
+        received = {point_of[other]: given[client] for other, given in shares.items() if client in given}
+        for attempt, some in enumerate(_sets(list(received), self.needed)):
+            chosen = {number: received[number] for number in some}
+            secret = combine(chosen)
+            if _is_private(secret, _thirds(self.roster[client])[2]):
+                if attempt:
+                    self.wrong_shares.update(other for other in shares if _is_wrong(chosen, received, point_of[other]))
+                return secret.to_bytes(SECRET)
+        return None
+
+
+def _sets(points: list[int], size: int) -> Iterator[tuple[int, ...]]:
+    """Yield sets of `size` points, consecutive ones first, so that a single wrong share is soon left out."""
+    around = [*points, *points[: size - 1]] if len(points) > size else points
+    windows = (tuple(around[start : start + size]) for start in range(len(around) - size + 1))
+    return chain(windows, islice(combinations(points, size), _TRIES))
+
+
+def _is_private(number: int, public: bytes) -> bool:
+    return number < 2 ** (8 * SECRET) and _public_of(number.to_bytes(SECRET)) == public
+
+
+def _is_wrong(chosen: Mapping[int, bytes], received: Mapping[int, bytes], point: int) -> bool:
+    return point in received and combine(chosen, at=point) != int.from_bytes(received[point])

@@ -18,31 +18,31 @@ from ..algorithm import BoolArray, FloatArray, IntArray
 
 _WordSource = Callable[[int], NDArray[np.uint64]]
 """Returns `count` uniform integers below 2^64."""
-LARGEST = 2.0**45  # standard deviation, in steps of the grid
-SLACK = 2.0**-40  # relative tolerance of a norm for rounding errors
+_LARGEST = 2.0**45  # standard deviation, in steps of the grid
+_SLACK = 2.0**-40  # relative tolerance of a norm for rounding errors
 
 
-def clip(values: FloatArray, norm: float) -> FloatArray:
+def _clip(values: FloatArray, norm: float) -> FloatArray:
     """Clip a vector to the L2 norm `norm`, keeping its direction."""
-    length = float(np.linalg.norm(values)) * (1 + SLACK)
+    length = float(np.linalg.norm(values)) * (1 + _SLACK)
     return values if length <= norm else values * (norm / length)
 
 
-def on_grid(values: FloatArray, bits: int) -> IntArray:
+def _on_grid(values: FloatArray, bits: int) -> IntArray:
     """Round towards 0 to steps of 2^-bits, so that the norm does not grow."""
     return np.trunc(np.ldexp(values, bits)).astype(np.int64)
 
 
 def noised(values: FloatArray, norm: float, sigma: float, bits: int, words: _WordSource) -> FloatArray:
     """Clip, round to the grid and add noise of standard deviation sigma; sums of the results are exact in float64."""
-    steps = on_grid(clip(values, norm), bits) + discrete_gaussian(np.ldexp(sigma, bits), values.size, words)
+    steps = _on_grid(_clip(values, norm), bits) + _discrete_gaussian(np.ldexp(sigma, bits), values.size, words)
     return np.ldexp(steps.astype(np.float64), -bits)
 
 
-def discrete_gaussian(sigma: float, count: int, words: _WordSource) -> IntArray:
+def _discrete_gaussian(sigma: float, count: int, words: _WordSource) -> IntArray:
     """Sample independent integers x with probability proportional to exp(-x^2 / (2 sigma^2))."""
-    if not 0 < sigma <= LARGEST:
-        raise ValueError(f"a standard deviation of {sigma:g} steps is not between 0 and {LARGEST:g}")
+    if not 0 < sigma <= _LARGEST:
+        raise ValueError(f"a standard deviation of {sigma:g} steps is not between 0 and {_LARGEST:g}")
     samples: list[IntArray] = []
     missing = count
     while missing > 0:

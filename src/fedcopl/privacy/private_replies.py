@@ -109,7 +109,7 @@ class PrivateReplies:
 
     def _refuse_more(self, request: _SummedRequest, secrets: Secrets) -> None:
         """Raise CannotReply where one more reply would reveal more than the accountant of the run counts."""
-        config, kind, number = self.config, kind_of(request), request.round + 1
+        config, kind, number = self.config, _kind_of(request), request.round + 1
         if request.round >= config.rounds:
             raise CannotReply(f"{kind} request in round {number}, but the run has {counted(config.rounds, 'round')}")
         if isinstance(request, Estimate) and request.round % config.labels.refresh_every:
@@ -189,7 +189,7 @@ class PrivateReplies:
         if not self.config.privacy.noise_multiplier:
             return secrets
         sent = NoisyQueries(request.round, digest(request), values)
-        return replace(secrets, noisy_replies={**secrets.noisy_replies, kind_of(request): sent})
+        return replace(secrets, noisy_replies={**secrets.noisy_replies, _kind_of(request): sent})
 
     def _training_noised(self, training: Training, request: Train, secrets: Secrets) -> Training:
         """Add noise to the clipped update. All clients weigh the same: a weight would reveal the number of images."""
@@ -215,11 +215,14 @@ class PrivateReplies:
             raise CannotReply(
                 "the noise is too small to be split over the clients: set a larger privacy.noise_multiplier or clip"
             )
-        label = (secrets.history, self._sum_of(secrets))
-        return noised(values, clip, sigma, bits, WordStream(derived(self.secret, "noise", *label)))
+        stream = WordStream(derived(self.secret, "noise", secrets.history, self._aggregation_name(secrets)))
+        return noised(values, clip, sigma, bits, stream)
 
-    def _sum_of(self, secrets: Secrets) -> str:
-        """Label of the noise stream; equal noise in two sums would reveal in their difference who dropped out."""
+    def _aggregation_name(self, secrets: Secrets) -> str:
+        """Return the name of the secure aggregation in progress, so that each one draws other noise.
+
+        With equal noise, the difference of two sums would reveal which client dropped out.
+        """
         return "" if self.repeatable or secrets.session is None else secrets.session.name.hex()
 
     def _masked(
@@ -283,12 +286,12 @@ class PrivateReplies:
         return secrets.session
 
 
-def kind_of(request: _SummedRequest) -> str:
+def _kind_of(request: _SummedRequest) -> str:
     """Return the kind of a request, of which there is one reply a round with noise: each step of the priors is one."""
     return f"Adapt {request.step}" if isinstance(request, Adapt) else type(request).__name__
 
 
 def _repeated_reply(request: _SummedRequest, secrets: Secrets) -> bytes | None:
     """Return the reply with noise that was sent to an equal request, or None."""
-    before = secrets.noisy_replies.get(kind_of(request))
+    before = secrets.noisy_replies.get(_kind_of(request))
     return before.values if before and before.request_digest == digest(request) else None

@@ -131,7 +131,7 @@ def line_chart(
     drawn += [edge for line in lines for _, low, high in _edges(line) for edge in (low, high)]
     possible = [min(max(value, unit.bounds[0]), unit.bounds[1]) for value in drawn]
     values = [*possible, *unit.include, *drawn_levels.values()]
-    steps = ticks(*_axis_range([unit.transform(value) for value in values], unit))
+    steps = _ticks(*_axis_range([unit.transform(value) for value in values], unit))
     up = _AxisScale(steps[0], steps[-1], _HEIGHT - _BOTTOM, _TOP, unit.transform)
     even = replace(up, transform=float)
     texts = unit.format_ticks(steps)
@@ -142,7 +142,7 @@ def line_chart(
     limit = min(10, int((right - left) / (last + _GAP)))
     return LineChart(
         title=title,
-        across=[_Tick(across(value), count(round(value))) for value in whole_ticks(rounds[0], rounds[-1], limit)],
+        across=[_Tick(across(value), count(round(value))) for value in _whole_ticks(rounds[0], rounds[-1], limit)],
         up=[_Tick(even(value), text) for value, text in zip(steps, texts, strict=True)],
         lines=[_drawn(line, rounds, across, up, unit) for line in lines],
         levels=[_Tick(up(level), f"{name}, {unit.write(level)}") for name, level in drawn_levels.items()],
@@ -207,7 +207,7 @@ def _strips(
     return strips
 
 
-def ticks(low: float, high: float, most: int = 6) -> list[float]:
+def _ticks(low: float, high: float, most: int = 6) -> list[float]:
     """Return at most `most` + 1 round tick values that cover `low` to `high`."""
     step = _step((high - low) / most)
     while math.ceil(high / step - 1e-9) - math.floor(low / step + 1e-9) > most:
@@ -222,7 +222,7 @@ def _step(at_least: float) -> float:
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= at_least * (1 - 1e-9))
 
 
-def whole_ticks(low: int, high: int, most: int = 10) -> list[float]:
+def _whole_ticks(low: int, high: int, most: int = 10) -> list[float]:
     """Return round whole numbers between the two."""
     step = max(1.0, _step((high - low) / most)) if high > low else 1.0
     return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
@@ -276,7 +276,7 @@ def bar_chart(
     upright = max(map(len, names)) * 8 > slot
     bottom = _HEIGHT - _BOTTOM
     numbers = [float(number) for one in series for number in one.values if number is not None]
-    steps = ticks(0, max([1.0, *numbers, *([] if level is None else [level[1]])]))
+    steps = _ticks(0, max([1.0, *numbers, *([] if level is None else [level[1]])]))
     up, texts = _AxisScale(steps[0], steps[-1], bottom, _TOP), unit.format_ticks(steps)
     left, wide, groups = _left(texts), slot * 0.78 / len(series), []
     for position, name in enumerate(names):

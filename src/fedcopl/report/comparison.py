@@ -14,7 +14,7 @@ from ..run.record import Outcome
 from . import numbers as words
 from .curves import ACCURACIES, BYTES, COUNT, PERCENT, SERIES, AccuracyKind, Spread, group_charts, hundred, spread
 from .label_free import mean_confidence
-from .narrative import label_story
+from .narrative import label_texts
 from .run_page import LiveStatus, by_section, template, written
 
 _LONG_TITLE = 100
@@ -108,14 +108,14 @@ class _RunGroup:
 
     @property
     def supervised(self) -> bool:
-        return label_story(self.runs[0].outcome).supervised
+        return label_texts(self.runs[0].outcome).supervised
 
     @cached_property
     def numbers(self) -> dict[str, Spread | None]:
         return {measure.name: spread([measure.of(run) for run in self.runs]) for measure in _MEASURES}
 
 
-def differing(runs: Sequence[ComparedRun]) -> list[str]:
+def _differing(runs: Sequence[ComparedRun]) -> list[str]:
     """Return the settings that are not the same in all runs, without names and seeds, in the order of the file."""
     settings = [by_full_name(run.outcome.settings) for run in runs]
     names = dict.fromkeys(name for one in settings for name in one if name not in _EXCLUDED)
@@ -135,7 +135,7 @@ def _drop_duplicates(runs: Sequence[ComparedRun]) -> tuple[list[ComparedRun], li
     return kept, repeats
 
 
-def grouped(runs: Sequence[ComparedRun]) -> list[_RunGroup]:
+def _grouped(runs: Sequence[ComparedRun]) -> list[_RunGroup]:
     """Group runs by experiment, in order of first occurrence."""
     keys = [_key(run) for run in runs]
     order = sorted(range(len(runs)), key=lambda n: (keys.index(keys[n]), n))
@@ -155,7 +155,7 @@ def _labels(groups: Sequence[Sequence[ComparedRun]]) -> list[str]:
     first = [runs[0] for runs in groups]
     methods, names = ([getattr(run.outcome, key) for run in first] for key in ("method", "name"))
     settings = [
-        _by_settings(run, differing([other for other in first if other.outcome.method == run.outcome.method]))
+        _by_settings(run, _differing([other for other in first if other.outcome.method == run.outcome.method]))
         for run in first
     ]
     by_settings, by_name = (
@@ -270,8 +270,8 @@ def _recall_table(groups: Sequence[_RunGroup]) -> tuple[list[str], list[tuple[st
 def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = None) -> str:
     """Render the page that compares these runs."""
     runs, repeats = _drop_duplicates(runs)
-    groups = grouped(runs)
-    recall, differ = _recall_table(groups), differing(runs)
+    groups = _grouped(runs)
+    recall, differ = _recall_table(groups), _differing(runs)
     measures = [measure for measure in _MEASURES if any(group.numbers[measure.name] for group in groups)]
     cells = list(zip(*(_column(groups, measure) for measure in measures), strict=True))
     best = sorted(groups, key=lambda group: -(group.numbers["macro"] or Spread(0)).mean)[:_OVERLAID]
@@ -339,7 +339,7 @@ def _versions(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
 
 def _common(runs: Sequence[ComparedRun]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return the settings that are the same in all runs, by section."""
-    excluded = {*differing(runs), *_EXCLUDED}
+    excluded = {*_differing(runs), *_EXCLUDED}
     kept: dict[str, Any] = {}
     for name, value in by_full_name(runs[0].outcome.settings).items():
         section, _, leaf = name.partition(".")

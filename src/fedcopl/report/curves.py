@@ -243,23 +243,3 @@ def _group_chart(
         lines.append(Series(label, look, means, deviations))
     unit = unit or _drift_unit(number.mean for numbers in by_group for number in numbers.values())
     return line_chart(title, rounds, lines, unit, levels=levels)
-
-
-_STEPS = {
-    "adapt": "estimating priors",
-    "estimate": "labelling",
-    "select": "selecting",
-    "train": "training",
-    "evaluate": "evaluating",
-}
-
-
-def time_by_step(outcome: Outcome) -> list[tuple[str, float, float]]:
-    """Return name, seconds and share of each kind of request; the rest is loading, averaging, measuring and writing."""
-    sums = {name: sum(record.seconds_of.get(key, 0.0) for record in outcome.rounds) for key, name in _STEPS.items()}
-    measured = {name: seconds for name, seconds in sums.items() if seconds}
-    if not measured or not outcome.seconds:
-        return []
-    whole = max(outcome.seconds, sum(measured.values()))
-    measured["all else"] = whole - sum(measured.values())
-    return [(name, seconds, seconds / whole) for name, seconds in measured.items()]

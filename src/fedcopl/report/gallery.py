@@ -19,7 +19,7 @@ from ..run.record import adapter
 _PER_CLASS = 8  # images shown of a class
 _DOUBTED = 12  # least confident images of all
 _IN_ALL = 480  # with many classes fewer are shown of each, but never fewer than 2
-SIDE = 96  # pixels of a thumbnail's longer side
+_SIDE = 96  # pixels of a thumbnail's longer side
 _TINY = 32  # up to this side an image is kept pixel by pixel and enlarged by the page
 
 
@@ -65,14 +65,14 @@ def read_examples(folder: Path, classes: int) -> list[Example]:
     if not file.is_file():
         return []
     try:
-        return examples_from(read_limited(file), classes)
+        return _examples_from(read_limited(file), classes)
     except OSError as error:
         raise RunFolderError(f"{file}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise RunFolderError(f"{file}: is damaged: {error}; remove it to write the report without examples") from error
 
 
-def examples_from(content: bytes, classes: int) -> list[Example]:
+def _examples_from(content: bytes, classes: int) -> list[Example]:
     """Parse the content of examples.json; ValueError for what is damaged."""
     try:
         examples: list[Example] = adapter(list[Example]).validate_json(content, strict=True)
@@ -139,7 +139,7 @@ def _example(
 ) -> Example:
     index, label = int(held.index[position]), int(held.label[position])
     true = None if labels is None else int(labels[index])
-    uri, width, height = thumbnail(images[index])
+    uri, width, height = _thumbnail(images[index])
     return Example(
         image=uri,
         width=width,
@@ -154,12 +154,12 @@ def _example(
     )
 
 
-def thumbnail(image: Image.Image) -> tuple[str, int, int]:
-    """Return the image as a data URI, at most SIDE pixels wide and high; a tiny one is kept as it is."""
+def _thumbnail(image: Image.Image) -> tuple[str, int, int]:
+    """Return the image as a data URI, at most _SIDE pixels wide and high; a tiny one is kept as it is."""
     small = on_white(image)
     if max(small.size) <= _TINY:
         return _data_uri(small, "PNG"), *small.size
-    small.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    small.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
     return _data_uri(small, "JPEG"), *small.size
 
 

@@ -27,7 +27,7 @@ _MAX_CLASSES_SHOWN = 3  # largest classes of a client that are named
 _MIN_SHARE_SHOWN = 0.005  # share of a class that is named
 _LISTED = 10  # clients whose class shares are printed on the terminal
 _LETTERS = 30  # of a class name on the terminal
-_WORSE, _MOST, _BETTER = 6.0, 0.35, 0.5  # error of calibrated confidence, see `label_free_accuracy`
+_WORSE, _MOST, _BETTER = 6.0, 0.35, 0.5  # error of calibrated confidence, see `_label_free_accuracy`
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def read_reviews(folder: Path) -> list[ReviewedClient]:
     return reviews
 
 
-def label_free_accuracy(confidence: float) -> tuple[float, float, float]:
+def _label_free_accuracy(confidence: float) -> tuple[float, float, float]:
     """Return the accuracy expected from the mean confidence of calibrated posteriors, and a range around it.
 
     The range covers how far calibrated confidence was from the accuracy on frozen CLIP features of three public data
@@ -163,7 +163,7 @@ def label_free(
         images=sum(len(own.label) for own in labels.values()),
         unsure=sum(client.unsure or 0 for client in clients),
         agreement=sum(share * images for share, images in agreeing) / sum(n for _, n in agreeing) if agreeing else None,
-        accuracy=label_free_accuracy(calibrated) if calibrated is not None and not_reviewed else None,
+        accuracy=_label_free_accuracy(calibrated) if calibrated is not None and not_reviewed else None,
         refused=len(refused),
         reviews=reviews,
         rounds_rolled_back=sum(bool(one.trainings_rolled_back or one.server_rolled_back) for one in checks),

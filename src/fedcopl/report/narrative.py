@@ -9,10 +9,10 @@ from . import numbers as words
 
 
 @dataclass(frozen=True)
-class LabelStory:
+class LabelTexts:
     """Description of the labels: their origin, and the meaning of the three counts of a refresh."""
 
-    account: str  # how the images of each class were chosen
+    rule: str  # how the images of each class were chosen
     labelled: str  # what happens at a refresh
     estimated: str
     allocated: str
@@ -23,56 +23,56 @@ class LabelStory:
 
 _PREDICTED = "Images by the class that their client predicts."
 _CONFIDENT = "Confident images by the class that their client predicts."
-_ANEW = "At a refresh each client labels its images again: first with zero-shot CLIP, later with the trained model."
+_AGAIN = "At a refresh each client labels its images again: first with zero-shot CLIP, later with the trained model."
 _SAME_LIMIT = "Maximum per client and class, the same for all."
 
-_TRUTH = LabelStory(
-    account="The true labels of all images were used.",
+_TRUTH = LabelTexts(
+    rule="The true labels of all images were used.",
     labelled="The labels are the true ones.",
     estimated="Images by their true class.",
     allocated="Images that may be used: all.",
     selected="Images that were used.",
     supervised=True,
 )
-_FPL = LabelStory(
-    account="FPL: every client takes the same number of its most confident images of each class.",
-    labelled=_ANEW,
+_FPL = LabelTexts(
+    rule="FPL: every client takes the same number of its most confident images of each class.",
+    labelled=_AGAIN,
     estimated=_PREDICTED,
     allocated=_SAME_LIMIT,
 )
-_CPL = LabelStory(
-    account="CPL: every client takes the same number of images of each class.",
-    labelled=f"{_ANEW} An image is trained with all its candidate labels and counted under the class it was taken for.",
+_CPL = LabelTexts(
+    rule="CPL: every client takes the same number of images of each class.",
+    labelled=f"{_AGAIN} An image is trained with all its candidate labels and counted in the class it is matched to.",
     estimated=_PREDICTED,
     allocated=_SAME_LIMIT,
 )
 
 
-def label_story(outcome: Outcome) -> LabelStory:
+def label_texts(outcome: Outcome) -> LabelTexts:
     """Return the description of the run's labels, with a sentence about priors if the run has them."""
-    story = _story(outcome)
-    if story.supervised or not has_priors(outcome):
-        return story
-    return replace(story, labelled=f"{story.labelled} Both use the label-free priors.")
+    texts = _texts_of(outcome)
+    if texts.supervised or not has_priors(outcome):
+        return texts
+    return replace(texts, labelled=f"{texts.labelled} Both use the label-free priors.")
 
 
-def _story(outcome: Outcome) -> LabelStory:
+def _texts_of(outcome: Outcome) -> LabelTexts:
     if outcome.setting("options", "labels") == "truth":
         return _TRUTH
     labeler = outcome.setting("labeler")
     if labeler in ("fpl", "cpl"):
         return _FPL if labeler == "fpl" else _CPL
     if labeler not in (None, "copl"):
-        return LabelStory(
-            account=f"{_summary(labeler)}.", labelled=_ANEW, estimated=_PREDICTED, allocated="Maximum of the client."
+        return LabelTexts(
+            rule=f"{_summary(labeler)}.", labelled=_AGAIN, estimated=_PREDICTED, allocated="Maximum of the client."
         )
     filtered = any(outcome.setting("labels", key) is not False for key in ("confidence_filter", "entropy_filter"))
     balanced = outcome.setting("labels", "global_allocation") is not False
-    return LabelStory(
-        account="The server allocates an equal share of the estimated images to each class, rounded up at each client."
+    return LabelTexts(
+        rule="The server allocates an equal share of the estimated images to each class, rounded up at each client."
         if balanced
         else "Global allocation is switched off: every client uses its own counts.",
-        labelled=_ANEW,
+        labelled=_AGAIN,
         estimated=_CONFIDENT if filtered else _PREDICTED,
         allocated="Maximum that the server allows." if balanced else "The client's own counts.",
         cooperative=balanced,
@@ -89,23 +89,23 @@ def refused_priors(outcome: Outcome) -> set[str]:
     return {name for record in outcome.rounds for name, note in record.bounded.items() if "refused the priors" in note}
 
 
-def lead(outcome: Outcome) -> str:
+def run_summary(outcome: Outcome) -> str:
     """Describe the run in one sentence."""
     held = outcome.images_held
     images = "their own images" if held is None else words.several(held, "image", "images")
     classes = words.several(len(outcome.classes), "class", "classes")
     clients = words.several(len(outcome.clients), "client", "clients")
-    story = label_story(outcome)
+    texts = label_texts(outcome)
     if not outcome.trains:
         adjusted = ", adjusted by label-free priors" if has_priors(outcome) else ""
         return f"Zero-shot CLIP predictions{adjusted}, without training: {clients}, {images}, {classes}."
-    if outcome.pools and story.supervised:
+    if outcome.pools and texts.supervised:
         return f"Supervised training on all {images} in one place, {classes}: an upper bound for a federation."
     if outcome.pools:
         return f"Training without labels on all {images} in one place, {classes}: a reference, not a federation."
     if all(record.loss is None and record.kept_old_prompt for record in outcome.rounds):
         return f"{clients} labelled {images} of {classes} without labels; nothing was trained, see the warnings."
-    server = f"the server {'balances the classes and ' if story.cooperative else ''}{averages(outcome)}"
+    server = f"the server {'balances the classes and ' if texts.cooperative else ''}{_averages(outcome)}"
     return (
         f"{clients} trained a classifier of {classes} on {images} without labels: {_client_part(outcome)}, "
         f"{server}, and no image leaves its client."
@@ -115,7 +115,7 @@ def lead(outcome: Outcome) -> str:
 def _client_part(outcome: Outcome) -> str:
     if (labeler := outcome.setting("labeler")) not in (None, "copl"):
         return _summary(labeler)
-    alone = "" if label_story(outcome).cooperative else " and trains on the confident ones"
+    alone = "" if label_texts(outcome).cooperative else " and trains on the confident ones"
     return f"each client pseudo-labels its own images{alone}"
 
 
@@ -125,7 +125,7 @@ def _summary(labeler: object) -> str:
     return labeler_class.summary if labeler_class else f"each client selects images by the labeler {labeler}"
 
 
-def averages(outcome: Outcome) -> str:
+def _averages(outcome: Outcome) -> str:
     """Return what the server averages, as a predicate."""
     if outcome.averaged is None:
         return f"averages the arrays that {outcome.method or outcome.setting('method') or 'the method'} shares"

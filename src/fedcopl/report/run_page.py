@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..files import write_text
 from ..run.folder import REPORT, ROUNDS, read_so_far
+from ..run.progress_reporter import STEPS
 from ..run.pseudo_labels import LastLabels, read_last_labels
 from ..run.record import ClientRecord, Counts, Measured, Outcome, RoundRecord
 from . import curves
@@ -31,7 +32,7 @@ from .label_free import (
     largest_clients,
     read_reviews,
 )
-from .narrative import LabelStory, by_rounds, label_story, lead, refused_priors
+from .narrative import LabelTexts, by_rounds, label_texts, refused_priors, run_summary
 
 _SECTIONS = {
     "result": "Result",
@@ -71,10 +72,10 @@ def write_report(folder: Path, page: Path | None = None) -> Path:
 def render_folder(folder: Path, outcome: Outcome, live: LiveStatus | None = None) -> str:
     """Render the outcome with the examples, pseudo labels and reviews in its folder."""
     examples = read_examples(folder, len(outcome.classes))
-    return render(outcome, examples, read_last_labels(folder), read_reviews(folder), live)
+    return _render(outcome, examples, read_last_labels(folder), read_reviews(folder), live)
 
 
-def render(
+def _render(
     outcome: Outcome,
     examples: Sequence[Example],
     labels: Mapping[str, LastLabels] | None = None,
@@ -82,7 +83,7 @@ def render(
     live: LiveStatus | None = None,
 ) -> str:
     """Render the report; `labels` are the pseudo labels of the last refresh by client."""
-    story, numbers, recall = label_story(outcome), _label_counts(outcome), _recall_rows(outcome)
+    texts, numbers, recall = label_texts(outcome), _label_counts(outcome), _recall_rows(outcome)
     priors, clients = _class_priors(outcome), _reported_clients(outcome, numbers)
     classes = _class_rows(outcome, numbers) if numbers else []
     shown_if = {"Class priors": priors["priors"], "Classes": recall}
@@ -90,8 +91,8 @@ def render(
         outcome=outcome,
         live=live,
         title=f"{outcome.name} · FedCoPL report",
-        how=story,
-        lead=lead(outcome),
+        label_texts=texts,
+        summary=run_summary(outcome),
         unfinished=None if outcome.is_complete else outcome.planned_rounds,
         sections=[(anchor, heading) for anchor, heading in _SECTIONS.items() if shown_if.get(heading, True)],
         labelled=outcome.final.macro is not None,
@@ -114,10 +115,10 @@ def render(
         chosen=by_section(outcome.settings),
         tiles=list(_tiles(outcome)),
         classes=classes,
-        balance=_balance_chart(classes, story) if classes else None,
-        heat_tables=_heat_tables(outcome, numbers, story) if numbers else [],
+        balance=_balance_chart(classes, texts) if classes else None,
+        heat_tables=_heat_tables(outcome, numbers, texts) if numbers else [],
         **curves.run_charts(outcome),
-        steps=curves.time_by_step(outcome),
+        steps=_time_by_step(outcome),
     )
 
 
@@ -163,12 +164,12 @@ def _tiles(outcome: Outcome) -> Iterator[dict[str, Any]]:
         yield {"name": kind.name, "meaning": kind.meaning, "untrained": untrained, "gain": gain, **tile}
 
 
-def _balance_chart(classes: Sequence[_Row], story: LabelStory) -> BarChart:
+def _balance_chart(classes: Sequence[_Row], texts: LabelTexts) -> BarChart:
     """Images per class at the last refresh, with a line at the equal share where the server balances."""
     kinds = ("estimated", "allocated", "selected")
     series = [Series(kind, kind, [row[kind] for row in classes]) for kind in kinds]
     share = sum(row["estimated"] for row in classes) / len(classes)
-    level = ("equal share", share) if story.cooperative else None
+    level = ("equal share", share) if texts.cooperative else None
     names = [row["name"] for row in classes]
     return bar_chart("Images per class, all clients together", names, series, curves.COUNT, level=level)
 
@@ -241,13 +242,13 @@ class _HeatTable:
     missing: str = "no reply"  # text of a row without numbers
 
 
-def _heat_tables(outcome: Outcome, numbers: Mapping[str, _Table], story: LabelStory) -> list[_HeatTable]:
+def _heat_tables(outcome: Outcome, numbers: Mapping[str, _Table], texts: LabelTexts) -> list[_HeatTable]:
     """The counts with one common scale of shades, and the change where the server balanced the classes."""
-    used = "Labels of the data; they were used." if story.supervised else "Labels of the data; never used in training."
-    notes = {"true": used, "estimated": story.estimated, "allocated": story.allocated, "selected": story.selected}
+    used = "Labels of the data; they were used." if texts.supervised else "Labels of the data; never used in training."
+    notes = {"true": used, "estimated": texts.estimated, "allocated": texts.allocated, "selected": texts.selected}
     largest = max(int(counts.max(initial=0)) for counts, _ in numbers.values())
     tables = [_heat_table(outcome, kind.capitalize(), notes[kind], table, largest) for kind, table in numbers.items()]
-    if not story.cooperative:
+    if not texts.cooperative:
         return tables
     (estimated, replied), (allocated, received) = numbers["estimated"], numbers["allocated"]
     both = replied & received
@@ -400,3 +401,14 @@ def _recall_rows(outcome: Outcome) -> list[_Row]:
         {"name": name, "zero_shot": before, "last": after, "points": words.difference(after, before)}
         for name, before, after in (zip(outcome.classes, zero_shot, last, strict=True) if last else ())
     ]
+
+
+def _time_by_step(outcome: Outcome) -> list[tuple[str, float, float]]:
+    """Return name, seconds and share of each kind of request; the rest is loading, averaging, measuring and writing."""
+    sums = {name: sum(record.seconds_of.get(key, 0.0) for record in outcome.rounds) for key, name in STEPS.items()}
+    measured = {name: seconds for name, seconds in sums.items() if seconds}
+    if not measured or not outcome.seconds:
+        return []
+    whole = max(outcome.seconds, sum(measured.values()))
+    measured["all else"] = whole - sum(measured.values())
+    return [(name, seconds, seconds / whole) for name, seconds in measured.items()]

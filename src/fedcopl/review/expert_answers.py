@@ -153,7 +153,7 @@ class Answers:
                         database.execute(statement)
                     database.execute(f"PRAGMA user_version = {_VERSION}")
         if _version(database) != _VERSION:
-            raise RunFolderError(f"{self.path}: was written by another version of fedcopl, or is something else")
+            raise RunFolderError(f"{self.path}: is not a database of experts' answers of this version of fedcopl")
 
 
 def _version(database: sqlite3.Connection) -> int:

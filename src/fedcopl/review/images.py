@@ -32,7 +32,7 @@ NOT_TRAINED = -1
 
 
 @dataclass(frozen=True)
-class LabelHistory:
+class _LabelHistory:
     """The labels of n images at each of R refreshes, and at the last one the likeliest classes."""
 
     rounds: tuple[int, ...]  # (R) in which the refreshes happened
@@ -44,7 +44,7 @@ class LabelHistory:
     is_final: bool = False  # the last row is no refresh, but what the finished classifier says
 
     @classmethod
-    def of(cls, refreshes: Sequence[PseudoLabels], trained_as: NDArray[np.int64] | None = None) -> "LabelHistory":
+    def of(cls, refreshes: Sequence[PseudoLabels], trained_as: NDArray[np.int64] | None = None) -> "_LabelHistory":
         """Return the history of the labels of all refreshes."""
         last = refreshes[-1]
         return cls(
@@ -87,7 +87,7 @@ class Gallery:
     client: str
     classes: Sequence[str]
     names: Sequence[str]
-    predictions: LabelHistory
+    predictions: _LabelHistory
     images: StoredImages
 
     def image(self, number: int) -> Image.Image:
@@ -119,7 +119,7 @@ def open_gallery(folder: Path, client: str | None) -> Gallery:
     if not images.names or not refreshes:
         reason = "holds no image" if not images.names else "has no labels yet: a run writes them at its first refresh"
         raise RunFolderError(f"{folder}: the client {printable(name)} {reason}")
-    predictions = LabelHistory.of(refreshes, _trained_as(folder, name, len(images.names)))
+    predictions = _LabelHistory.of(refreshes, _trained_as(folder, name, len(images.names)))
     if max(int(labels.classes.max()) for labels in refreshes) >= len(classes):
         raise RunFolderError(f"{folder}: its labels do not fit its {counted(len(classes), 'class')}")
     shown = [image.encode("utf-8", "backslashreplace").decode() for image in images.names]  # answers need valid text
@@ -204,11 +204,13 @@ def _final_log_probs(gallery: Gallery, folder: Path, progress: Progress) -> NDAr
 
     predictor = load(folder, client=gallery.client).predictor
     transform = predictor.transform
-    cut = PixelCache().pixels(ImageSet(gallery.images, names=gallery.names), transform.cut, transform.key, progress)
-    if cut.bad:
-        index, reason = next(iter(cut.bad.items()))
+    pixels = PixelCache().pixels(
+        ImageSet(gallery.images, names=gallery.names), transform.resize_and_crop, transform.key, progress
+    )
+    if pixels.bad:
+        index, reason = next(iter(pixels.bad.items()))
         raise DataError(f"{gallery.names[index]}: {reason}")
-    return predictor.log_probabilities(cut.array)
+    return predictor.log_probabilities(pixels.array)
 
 
 SIDES = {"small": 144, "large": 720}  # pixels of the longer side
@@ -239,7 +241,7 @@ class ShownPictures:
                 return self._kept[key]
         try:
             with self._decoding:
-                picture = encoded(self._gallery.image(number), SIDES[size])
+                picture = _encoded(self._gallery.image(number), SIDES[size])
         except BadImage:
             picture = _ShownPicture(_png(_crossed_out()), "image/png")
         self._keep(key, picture)
@@ -255,7 +257,7 @@ class ShownPictures:
                 self._bytes -= len(self._kept.popitem(last=False)[1].content)
 
 
-def encoded(image: Image.Image, side: int) -> _ShownPicture:
+def _encoded(image: Image.Image, side: int) -> _ShownPicture:
     """Encode an image at most `side` pixels wide and high; a tiny one is enlarged without blurring its pixels."""
     plain = on_white(image)
     longest = max(plain.size)

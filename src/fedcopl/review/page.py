@@ -25,7 +25,7 @@ from .expert_answers import AnswerKind, ExpertAnswer, Given
 from .images import NOT_TRAINED, SIDES, ShownPictures
 from .sample_survey import ANSWERED, ORDERS, SAMPLE, Numbers, SampleSurvey, answers_csv
 
-PER_PAGE = 48
+_PER_PAGE = 48
 _WITHOUT_CLASS: Mapping[str, AnswerKind] = {"none": "none", "unclear": "unclear"}
 _OPTIONS = 8  # classes named when a search fits several
 _MOST_DIGITS = 9  # of a number in an address
@@ -96,8 +96,8 @@ class ReviewPage:
         numbers = self._numbers(position, current)
         to_do = sum(1 for _ in self.survey.sample(current)) if position.order == SAMPLE else 0
         index = min(to_do if position.at is None else position.at, max(len(numbers) - 1, 0))
-        start = index - index % PER_PAGE
-        shown = enumerate(numbers[start : start + PER_PAGE], start)
+        start = index - index % _PER_PAGE
+        shown = enumerate(numbers[start : start + _PER_PAGE], start)
         gallery = self.survey.gallery
         return page(
             "review.html.jinja",
@@ -110,7 +110,7 @@ class ReviewPage:
             position=replace(position, at=index),
             orders=ORDERS,
             total=len(numbers),
-            per_page=PER_PAGE,
+            per_page=_PER_PAGE,
             detail=_detail(self.survey, int(numbers[index]), index, current) if len(numbers) else None,
             cards=[_card(self.survey, int(number), card_at, current) for card_at, number in shown],
             outcome=self.survey.outcome(current),
@@ -184,13 +184,13 @@ def _parse_answer(fields: Mapping[str, str], classes: Sequence[str]) -> tuple[An
     word = fields.get("answer", "")
     if word in _WITHOUT_CLASS:
         return _WITHOUT_CLASS[word], None
-    label = find_class(fields.get("text", ""), classes) if word == "search" else _whole_number(word)
+    label = _find_class(fields.get("text", ""), classes) if word == "search" else _whole_number(word)
     if isinstance(label, str):
         return label
     return ("class", classes[label]) if label is not None and label < len(classes) else "There is no such class."
 
 
-def find_class(text: str, classes: Sequence[str]) -> int | str:
+def _find_class(text: str, classes: Sequence[str]) -> int | str:
     """Return the number of the class that matches the text, or an error message."""
     typed = clean(text).casefold()
     if not typed:

@@ -105,20 +105,20 @@ def known_class_prior(config: RunConfig, classes: Sequence[str]) -> FloatArray |
 def build_images(dataset: Dataset, transform: ImageTransform, progress: ProgressReporter) -> Prepared:
     """Decode and resize every image once; unreadable images are left out and listed."""
     progress.preparing("preparing the images")
-    return prepare(dataset, transform.cut, transform.key, PixelCache(), progress.prepared)
+    return prepare(dataset, transform.resize_and_crop, transform.key, PixelCache(), progress.prepared)
 
 
 def expert_labels(file: str, dataset: Dataset) -> Mapping[int, int]:
     """Return an expert's labels of some training images, index -> class; empty without a file.
 
     Raises:
-        DataError: The file labels none of these images.
+        DataError: The file labels none of the training images.
     """
     if not file:
         return {}
     labels = read_corrections(Path(file), dataset.train, dataset.classes)
     if not labels:
-        raise DataError(f"{file}: has a label for none of these images")
+        raise DataError(f"{file}: labels none of the training images")
     return labels
 
 

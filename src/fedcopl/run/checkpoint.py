@@ -20,7 +20,16 @@ from ..priors.posterior import PosteriorModel
 from .record import Outcome, read_outcome, to_plain
 
 _CHECKPOINT = "checkpoint.safetensors"
-_PLAIN_FIELDS = ("round", "classes", "members", "everyone_first", "neighbours", "width", "stale", "seen")
+_PLAIN_FIELDS = (
+    "round",
+    "classes",
+    "members",
+    "everyone_first",
+    "neighbours",
+    "width",
+    "stale_rounds",
+    "ever_connected",
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         tensors |= {f"prior_model/{name}": value for name, value in server.prior_model.to_arrays().items()}
     if server.class_prior is not None:
         tensors["class_prior"] = server.class_prior
-    tensors |= {f"good/{name}": value for name, value in (server.good or {}).items()}
+    tensors |= {f"last_good/{name}": value for name, value in (server.last_good or {}).items()}
     for number, state in enumerate(clients.values()):
         tensors |= {f"client/{number}/{name}": value for name, value in state_tensors(state).items()}
     for number, upload in enumerate(server.uploads.values()):
@@ -50,7 +59,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     about = {name: getattr(server, name) for name in _PLAIN_FIELDS} | {
         "again": duplicates,
         "uploads": tuple(server.uploads),
-        "reported": {client: asdict(counts) for client, counts in server.reported.items()},
+        "reported_counts": {client: asdict(counts) for client, counts in server.reported_counts.items()},
         "prior_steps": len(server.prior_totals),
         "clients": tuple(clients),
     }
@@ -100,8 +109,8 @@ def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
         uploads=_by_client(tensors, "upload/", about["uploads"]),
         prior_model=PosteriorModel.from_arrays(model) if model else None,
         prior_totals=tuple(tensors[f"prior_totals/{step}"] for step in range(about["prior_steps"])),
-        good=below(tensors, "good/") or None,
-        reported={client: ReportedCounts(**counts) for client, counts in about["reported"].items()},
+        last_good=below(tensors, "last_good/") or None,
+        reported_counts={client: ReportedCounts(**counts) for client, counts in about["reported_counts"].items()},
         class_prior=tensors.get("class_prior"),
     )
     clients = _by_client(tensors, "client/", about["clients"])

@@ -149,7 +149,9 @@ class RunFolder:
 
     def _own_files(self, client: str, state: ClientState, server: ServerState) -> Iterator[tuple[Path, bytes]]:
         """Yield the content of a client's prompts and of its class prior."""
-        own = {name: value for name, value in state.begun.items() if name not in server.shared} | dict(state.own)
+        own = {name: value for name, value in state.previous_model.items() if name not in server.shared} | dict(
+            state.own
+        )
         yield own_prompts_file(self.path, client), save(own)
         if state.prior.class_prior is not None:
             yield class_prior_path(self.path, client), save(_own_prior(state.prior, server.prior_model))
@@ -188,7 +190,7 @@ def file_name(client: str) -> str:
     return (safe or _NAMELESS) if len(safe) <= 100 else f"{safe[:80]}~{sha256(safe.encode()).hexdigest()[:16]}"
 
 
-class NothingYet(RunFolderError):
+class NoFinishedRound(RunFolderError):
     """A run has started and has no finished round."""
 
 
@@ -234,12 +236,12 @@ def read_so_far(folder: Path) -> Outcome:
     """Return the outcome of a run with the rounds that are finished.
 
     Raises:
-        NothingYet: No round is finished.
+        NoFinishedRound: No round is finished.
         RunFolderError: The outcome is damaged.
     """
     file = next((path for name in (RESULTS, PROGRESS) if (path := folder / name).is_file()), None)
     if file is None:
-        raise NothingYet(f"{folder}: no round of this run is finished, so there is nothing to report yet")
+        raise NoFinishedRound(f"{folder}: no round of this run is finished, so there is nothing to report yet")
     return _read_file(file)
 
 

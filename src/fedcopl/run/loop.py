@@ -52,9 +52,7 @@ def run_rounds(
     """Run all rounds that are left, and write a checkpoint after each.
 
     Args:
-        config: The settings of the run.
         folder: The run's folder, already opened.
-        transport: Sends requests to the clients.
         recorder: Records the rounds.
         progress: Notified of every round.
         began: When this process started the run, on the clock of `time.monotonic`.
@@ -87,8 +85,6 @@ def complete_outcome(outcome: Outcome, config: RunConfig, **known: Any) -> Outco
     """Return an outcome with the settings, the method's description and the versions of a run.
 
     Args:
-        outcome: The rounds so far.
-        config: The settings of the run.
         known: Further fields of `Outcome` that the caller knows: classes, template, backbone, clients, ...
     """
     method = choose_method(config)

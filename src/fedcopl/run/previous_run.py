@@ -98,7 +98,6 @@ def adapt_previous_run(
 
     Args:
         previous: The finished run.
-        config: The settings of the new run.
         clip: Its frozen CLIP.
         classes: Its classes: those of the previous run in any order, and new ones.
         start: Its initial arrays, used for new classes.
@@ -175,4 +174,6 @@ class _ClassRows:
 
 def initial_states(previous: PreviousRun, start: Prompts) -> dict[str, ClientState]:
     """Return the state of every client of the previous run, with its whole model."""
-    return {client: ClientState(begun={**start, **previous.shared, **own}) for client, own in previous.own.items()}
+    return {
+        client: ClientState(previous_model={**start, **previous.shared, **own}) for client, own in previous.own.items()
+    }

@@ -6,6 +6,14 @@ from ..config import RunConfig
 from ..messages import Request
 from .record import RoundRecord
 
+STEPS = {  # what clients do at each request
+    "adapt": "estimating priors",
+    "estimate": "labelling",
+    "select": "selecting",
+    "train": "training",
+    "evaluate": "evaluating",
+}
+
 
 class ProgressReporter(Protocol):
     """Receives the progress of a run."""

@@ -81,7 +81,6 @@ def write_labels(
     """Write the pseudo labels of a refresh.
 
     Args:
-        folder: The folder of the run.
         round: Counted from 0.
         log_probs: log p_c(x), (n, C), of each client's images.
         agreement: Share of each client's images to which text and prototypes give the same class, where it is known.

@@ -21,12 +21,12 @@ SCHEMA = 1
 
 _LARGEST = 10**15  # larger counts, bytes and seconds are invalid
 _NOTED_MOVEMENT = 0.2  # share of predictions changed by untrained prompts above which a run notes it
-Count = Annotated[int, Strict(), Field(ge=0, lt=_LARGEST)]
-Number = Annotated[float, Strict(), Field(gt=-_LARGEST, lt=_LARGEST)]
-Share = Annotated[float, Strict(), Field(ge=0, le=1)]
-Text = Annotated[str, Strict()]
-Flag = Annotated[bool, Strict()]
-Counts = tuple[Count, ...]
+_Count = Annotated[int, Strict(), Field(ge=0, lt=_LARGEST)]
+_Number = Annotated[float, Strict(), Field(gt=-_LARGEST, lt=_LARGEST)]
+_Share = Annotated[float, Strict(), Field(ge=0, le=1)]
+_Text = Annotated[str, Strict()]
+_Flag = Annotated[bool, Strict()]
+Counts = tuple[_Count, ...]
 """One count per class; empty for a client that did not reply."""
 
 
@@ -34,11 +34,11 @@ Counts = tuple[Count, ...]
 class Accuracies:
     """Three kinds of accuracy, as shares between 0 and 1; None where nothing was measured."""
 
-    macro: Share | None = None
+    macro: _Share | None = None
     """mean over the clients of the accuracy on their own test images: the paper's number"""
-    weighted: Share | None = None
+    weighted: _Share | None = None
     """mean over the clients, weighted by test images"""
-    everywhere: Annotated[Share | None, Field(alias="global")] = None
+    everywhere: Annotated[_Share | None, Field(alias="global")] = None
     """every client's model on all clients' test images, mean over the clients"""
 
 
@@ -46,9 +46,9 @@ class Accuracies:
 class Measured(Accuracies):
     """Accuracies of all clients at one moment: of zero-shot CLIP, or after a round."""
 
-    clients: tuple[Share | None, ...] = ()
+    clients: tuple[_Share | None, ...] = ()
     """each client's own accuracy; None for one that did not reply or has no labels"""
-    recall: tuple[Share | None, ...] | None = None
+    recall: tuple[_Share | None, ...] | None = None
     """recall of each class by the clients' own models on their own test images; simulation only"""
 
 
@@ -66,13 +66,13 @@ class Drift:
 class LabelCounts:
     """Counts of a refresh over all clients, known without any ground truth."""
 
-    images: Count
+    images: _Count
     """training images of all clients that replied"""
-    chosen: Count
+    chosen: _Count
     """images selected for training"""
-    compared: Count = 0
+    compared: _Count = 0
     """images of clients that had pseudo labels before"""
-    unchanged: Count = 0
+    unchanged: _Count = 0
     """compared images whose pseudo label did not change"""
 
 
@@ -80,19 +80,19 @@ class LabelCounts:
 class HoldoutRecord:
     """Sums of the clients' hold-out checks in a round; all 0 without a holdout."""
 
-    images: Number = 0.0
+    images: _Number = 0.0
     """held-out images on which the new average was compared with the clients' last model"""
-    loss_before: Number = 0.0
+    loss_before: _Number = 0.0
     """sum of the losses of the last model"""
-    loss_after: Number = 0.0
+    loss_after: _Number = 0.0
     """sum of the losses of the new average"""
-    averages_rolled_back: Number = 0.0
+    averages_rolled_back: _Number = 0.0
     """clients that keep their last model instead of the new average"""
-    trainings_rolled_back: Number = 0.0
+    trainings_rolled_back: _Number = 0.0
     """clients that rolled their own training back"""
-    low_confidence: Number = 0.0
+    low_confidence: _Number = 0.0
     """clients that did not train, because too few of their pseudo labels are likely to be right"""
-    server_rolled_back: Flag = False
+    server_rolled_back: _Flag = False
     """the server restored the average of the round before"""
 
 
@@ -100,11 +100,11 @@ class HoldoutRecord:
 class FirstPrompts:
     """How far the initial prompts change zero-shot CLIP on the clients' own images."""
 
-    images: Count = 0
+    images: _Count = 0
     """number of images compared"""
     cosine: Annotated[float, Strict()] | None = None
     """mean cosine of the features with and without prompts; None where a method has features of its own"""
-    unchanged: Share | None = None
+    unchanged: _Share | None = None
     """share of predictions that do not change"""
 
     def notes(self) -> Iterator[str]:
@@ -122,51 +122,51 @@ class RoundRecord(Measured):
     1
     """
 
-    round: Count
+    round: _Count
     """counted from 0"""
     untrained: Measured | None = None
     """zero-shot CLIP with the priors, before the first round; None without priors"""
-    refreshed: Flag = False
+    refreshed: _Flag = False
     """whether all clients refreshed their pseudo labels"""
-    participants: Count = 0
+    participants: _Count = 0
     """number of clients that trained"""
-    converged: Flag = False
+    converged: _Flag = False
     """training stopped after this round, because it no longer gained on the held-out images"""
-    sites: tuple[Text, ...] | None = None
+    sites: tuple[_Text, ...] | None = None
     """names of the participants"""
     totals: Counts | None = None
     """T_c, confident images of each class over all clients, at a refresh"""
     labelling: LabelCounts | None = None
     """counts of the refresh"""
-    examples: Count = 0
+    examples: _Count = 0
     """images trained on; 0 where clients do not report it"""
-    loss: Number | None = None
+    loss: _Number | None = None
     """mean loss of the last epoch over the participants, weighted by their images"""
-    bytes_up: Count = 0
+    bytes_up: _Count = 0
     """payload bytes from the clients to the server"""
-    bytes_down: Count = 0
+    bytes_down: _Count = 0
     """payload bytes from the server to the clients"""
-    kept_old_prompt: Flag = False
+    kept_old_prompt: _Flag = False
     """no update could be averaged, so the shared prompts are those of the round before"""
-    dropped: Mapping[Text, Text] = field(default_factory=dict)
+    dropped: Mapping[_Text, _Text] = field(default_factory=dict)
     """clients whose replies could not be used, with the step and every reason"""
-    bounded: Mapping[Text, Text] = field(default_factory=dict)
+    bounded: Mapping[_Text, _Text] = field(default_factory=dict)
     """clients whose weight or update was clipped by `sharing.bounded`, and how"""
-    missed_refresh: tuple[Text, ...] = ()
+    missed_refresh: tuple[_Text, ...] = ()
     """clients that selected no images at the last refresh, and do not train until the next"""
-    drift: Mapping[Text, Drift] | None = None
+    drift: Mapping[_Text, Drift] | None = None
     """client drift of each trained array; simulation only"""
     holdout: HoldoutRecord | None = None
     """hold-out checks and rollbacks; None at a site, which records only itself"""
     releases: tuple[Release, ...] = ()
     """differentially private releases of this round"""
-    pseudo_label_accuracy: Share | None = None
+    pseudo_label_accuracy: _Share | None = None
     """accuracy of this round's refresh; simulation only"""
-    seconds_of: Mapping[Text, Number] = field(default_factory=dict)
+    seconds_of: Mapping[_Text, _Number] = field(default_factory=dict)
     """wall time of each kind of request to the clients; simulation only"""
-    seconds_per_step: Number | None = None
+    seconds_per_step: _Number | None = None
     """wall time of training, divided by its steps on one batch; simulation only"""
-    seconds: Number = 0.0
+    seconds: _Number = 0.0
     """since the run began, interruptions not counted"""
 
     @property
@@ -209,9 +209,9 @@ class RoundRecord(Measured):
 class RefreshRecord:
     """One refresh of the pseudo labels, with rows of clients and columns of classes; simulation only."""
 
-    round: Count
+    round: _Count
     """counted from 0"""
-    images: Count = 0
+    images: _Count = 0
     """images selected by all clients together"""
     estimated: tuple[Counts, ...] = ()
     """u: confident images of each class at each client"""
@@ -219,15 +219,15 @@ class RefreshRecord:
     """quota of each class at each client"""
     selected: tuple[Counts, ...] = ()
     """images of each class that each client selected"""
-    class_prior: tuple[tuple[Share, ...], ...] = ()
+    class_prior: tuple[tuple[_Share, ...], ...] = ()
     """each client's class prior, estimated without labels; empty without priors"""
-    pseudo_label_accuracy: Share | None = None
+    pseudo_label_accuracy: _Share | None = None
     """share of the selected images whose pseudo label is true"""
-    distribution_similarity: Number | None = None
+    distribution_similarity: _Number | None = None
     """cosine of selected and true label counts, mean over the clients"""
-    coverage: Share | None = None
+    coverage: _Share | None = None
     """share of the candidate sets that contain the true label"""
-    mean_set_size: Number | None = None
+    mean_set_size: _Number | None = None
     """mean number of classes in a candidate set"""
 
     @property
@@ -240,15 +240,15 @@ class RefreshRecord:
 class ClientRecord:
     """One client with its accuracy before and after training."""
 
-    name: Text
+    name: _Text
     """of the client or site; any printable text"""
-    train: Count | None = None
+    train: _Count | None = None
     """number of unlabelled training images"""
-    test: Count | None = None
+    test: _Count | None = None
     """number of labelled test images"""
-    zero_shot: Share | None = None
+    zero_shot: _Share | None = None
     """accuracy of zero-shot CLIP on its own test images"""
-    final: Share | None = None
+    final: _Share | None = None
     """accuracy of its own model on its own test images after the last measured round"""
     true_counts: Counts | None = None
     """training images of each class; simulation only"""
@@ -266,37 +266,37 @@ class Outcome:
     0.7
     """
 
-    schema: Count = SCHEMA
+    schema: _Count = SCHEMA
     """version of this format"""
-    name: Text = ""
+    name: _Text = ""
     """of the run, from the settings"""
     seed: Annotated[int, Strict(), Field(ge=0)] = 0
     """of every random stream"""
-    classes: tuple[Text, ...] = ()
+    classes: tuple[_Text, ...] = ()
     """names, in the order of their numbers"""
-    template: Text = ""
+    template: _Text = ""
     """the zero-shot sentence around a class name"""
-    method: Text = ""
+    method: _Text = ""
     """title of the run: method, labeler, and priors or [as published](as-published.md)"""
-    trains: Flag = True
+    trains: _Flag = True
     """False: nothing is trained; predictions of zero-shot CLIP, with or without priors"""
-    pools: Flag = False
+    pools: _Flag = False
     """all images in one place: the centralised baseline of a federation"""
-    shared: tuple[Text, ...] | None = None
+    shared: tuple[_Text, ...] | None = None
     """names of the arrays that the server averages"""
-    averaged: tuple[Text, ...] | None = None
+    averaged: tuple[_Text, ...] | None = None
     """descriptions of the arrays that the server averages"""
-    backbone: Text = ""
+    backbone: _Text = ""
     """name and fingerprint of the frozen model"""
     clients: tuple[ClientRecord, ...] = ()
     """all clients, in the order of their numbers"""
-    sites: tuple[Text, ...] | None = None
+    sites: tuple[_Text, ...] | None = None
     """all sites that ever joined; deployment only"""
-    run_id: Text = ""
+    run_id: _Text = ""
     """unique name of the run at its sites; deployment only"""
     zero_shot: Measured = Measured()
     """zero-shot CLIP, before training"""
-    dropped_before: Mapping[Text, Text] = field(default_factory=dict)
+    dropped_before: Mapping[_Text, _Text] = field(default_factory=dict)
     """clients whose replies could not be used before the first round, and why"""
     first_prompts: FirstPrompts | None = None
     """effect of the initial prompts before training"""
@@ -304,17 +304,17 @@ class Outcome:
     """all finished rounds"""
     refreshes: tuple[RefreshRecord, ...] = ()
     """all refreshes of the pseudo labels; simulation only"""
-    images_left_out: Count = 0
+    images_left_out: _Count = 0
     """number of files that could not be read; `skipped.jsonl` lists them"""
     privacy: PrivacyStatement | None = None
     """privacy account; None where all settings of `privacy` are off"""
-    seconds: Number = 0.0
+    seconds: _Number = 0.0
     """wall time of the whole run, interruptions not counted"""
-    traffic: Mapping[Text, Count] | None = None
+    traffic: Mapping[_Text, _Count] | None = None
     """bytes counted by Flower; deployment only"""
-    settings: Mapping[Text, Any] = field(default_factory=dict)
+    settings: Mapping[_Text, Any] = field(default_factory=dict)
     """all settings, by section"""
-    versions: Mapping[Text, Text] = field(default_factory=dict)
+    versions: Mapping[_Text, _Text] = field(default_factory=dict)
     """versions of Python and of the packages that affect results"""
 
     @property

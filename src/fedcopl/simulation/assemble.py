@@ -154,8 +154,6 @@ def assemble(
     """Load images and model, and give every client its part.
 
     Args:
-        config: The settings.
-        progress: Notified of each step.
         dataset: The images; None: those of the settings.
         previous: A finished run whose clients start with their own prompts.
         clip: The frozen CLIP; None: that of the settings.

@@ -1,4 +1,4 @@
-"""Simulation on Flower's Ray engine: several processes, the same bits as in one.
+"""Simulation on Flower's Ray engine: several processes, with results bit-identical to those of one.
 
 Every simulated site keeps its state in a folder, as a deployed one does, because Ray gives a request to any free
 process. The server's side is that of `fedcopl run`, and so is the folder of the run.

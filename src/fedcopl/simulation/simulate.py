@@ -33,9 +33,7 @@ class LocalTransport:
     """Holds every client's state; a client trains the same whether it is served first or last.
 
     Args:
-        clients: All clients by name.
         states: Their states, where a run is resumed or continued.
-        progress: Notified of every reply.
         folder: The run's folder, where the pseudo labels of each refresh are written.
         pool: Workers whose context has the clients; None: this process serves them.
     """
@@ -131,13 +129,10 @@ def simulate(
     previous_run: Path | None = None,
     workers: WorkerCount = "auto",
 ) -> Outcome:
-    """Run all rounds that are left and write everything into the folder. The same seed gives the same bits.
+    """Run all rounds that are left and write everything into the folder. The same seed gives bit-identical results.
 
     Args:
-        config: The settings.
-        folder: The folder of the run.
         resume: Whether to resume the run in the folder.
-        progress: Receives progress reports.
         dataset: The images; None: those of the settings.
         clip: The frozen CLIP; None: that of the settings.
         engine: Builds another transport to the clients than this process or its workers.

@@ -1,6 +1,6 @@
 """Worker processes of a simulation, forked once everything is loaded: weights and pixels are in memory once.
 
-There is one per core unless set otherwise, and the results have the same bits as in one process.
+There is one per core unless set otherwise, and the results are bit-identical to those of one process.
 """
 
 import ctypes

@@ -96,12 +96,12 @@ def without_weights() -> Iterator[None]:
         yield
 
 
-def _check_square(tokens: int, name: str, weights: Weights, extra: int = 1) -> int:
-    """Return the side of the square of patches in `tokens` tokens, of which `extra` are no patches."""
+def _grid_side(tokens: int, name: str, weights: Weights, extra: int = 1) -> int:
+    """Return the side of the square patch grid of `tokens` tokens, of which `extra` are not patches (class token)."""
     side = math.isqrt(max(tokens - extra, 0))
     if side < 1 or side**2 != tokens - extra:
-        one_more = " and one more" if extra else ""
-        raise ModelError(f"{weights.file}: {name} has {tokens} rows: not a square of patches{one_more}")
+        expected = "a square number plus a class token" if extra else "a square number"
+        raise ModelError(f"{weights.file}: {name} has {tokens} rows, should be {expected}")
     return side
 
 
@@ -110,7 +110,7 @@ def build_vision(weights: Weights, names: TowerNames, traits: BlockTraits, image
     (*_, patch) = weights.shape(names.one("patches.weight"), 4)
     (tokens, _) = weights.table(names.one("positions"))
     has_class = "class_token" in names.outside
-    grid = _check_square(tokens, names.one("positions"), weights, extra=int(has_class))
+    grid = _grid_side(tokens, names.one("positions"), weights, extra=int(has_class))
     shape = _tower_shape(weights, names, traits)
     with without_weights():
         tower = VisionTower(
@@ -162,7 +162,7 @@ def build_resnet(weights: Weights, names: TowerNames) -> ResNetTower:
     (output, _) = weights.shape(names.one("attnpool.c_proj.weight"), 2)
     stages = [re.compile(re.escape(names.one(f"layer{stage}")) + r"\.(\d+)\.") for stage in range(1, 5)]
     depths = [len({match[1] for match in map(stage.match, weights.tensors) if match}) for stage in stages]
-    grid = _check_square(tokens, names.one("attnpool.positional_embedding"), weights)
+    grid = _grid_side(tokens, names.one("attnpool.positional_embedding"), weights)
     with without_weights():
         tower = ResNetTower(stem=stem, depths=depths, image=grid * SHRINK, output=output)
     return _load_weights(tower, weights, names)
@@ -214,7 +214,6 @@ def compare_sizes(file: Path, sections: Mapping[str, Mapping[str, Any]], sizes: 
     """Raise ModelError if a config states another size than the weights have.
 
     Args:
-        file: The config.
         sections: Its sections by name; the name is empty for the top level.
         sizes: The sizes of the weights by the config's names, as `section.name`.
     """

@@ -20,7 +20,7 @@ import httpx
 from flwr.app import Error, Message, RecordDict
 
 from ...errors import FederationError, Interrupted, NoClientReplied
-from ...federation.transport import Reasons, too_few
+from ...federation.transport import Reasons, too_few_message
 from ...files import reading, write_text
 from ...messages import Evaluate, KeyRequest, Reply, Request, digest, payload_bytes
 from ...plurals import counted
@@ -163,9 +163,9 @@ class KnownSites:
     file: Path | None = None
 
     @classmethod
-    def begin(cls, file: Path, name: str) -> "KnownSites":
-        """Count one more start of the run in this file; the first start gives it a unique id."""
-        known = cls({}, run=f"{name}-{secrets.token_hex(6)}", file=file)
+    def at_start(cls, file: Path, run_name: str) -> "KnownSites":
+        """Read the sites of the run from this file and count one more start; a new file gets a unique run id."""
+        known = cls({}, run=f"{run_name}-{secrets.token_hex(6)}", file=file)
         if file.exists():
             with reading(file):
                 kept = json.loads(file.read_text(encoding="utf-8"))
@@ -319,7 +319,7 @@ class GridTransport:
         if len(replies) < needed:
             reasons = self._drops.in_words()
             wrong = {site: reasons[site] for site in requests if site not in replies}
-            raise NoClientReplied(too_few(requests, len(replies), needed, wrong))
+            raise NoClientReplied(too_few_message(requests, len(replies), needed, wrong))
         return {site: replies[site] for site in requests if site in replies}
 
     def take_drops(self) -> Reasons:

@@ -58,7 +58,7 @@ class PreparedServer:
     def prepare(cls, plan: ServerPlan) -> "PreparedServer":
         """Load everything; errors that can be found before the run are raised here."""
         if plan.classes_file is None:
-            raise ConfigError("classes: name the file with the class names, one per line; all sites need the same file")
+            raise ConfigError("classes: is missing; give a file of class names, one per line, the same at all sites")
         earlier = None if plan.earlier is None else read_previous_run(plan.earlier)
         listed = read_classes(plan.classes_file)
         classes = tuple(listed.names)
@@ -97,7 +97,7 @@ def serve(
         checkpoint, server = folder.open(config, resume=plan.resume), prepared.first_state()
         folder.begin(config)
         folder.write_text("classes.txt", "\n".join(classes) + "\n")
-        known = KnownSites.begin(folder.path / "server.json", config.name)
+        known = KnownSites.at_start(folder.path / "server.json", config.name)
         model = backbone_name(config.model.backbone, prepared.clip)
         terms = terms_of(known.run, known.starts, config, classes, model)
         audit = AuditLog(folder.path)

@@ -30,7 +30,7 @@ from ...federation.server import MAX_ESTIMATIONS, is_evaluated
 from ...labelers import choose_labeler
 from ...messages import Adapt, Estimate, Evaluate, Request, Select, SetupKeys, Train, digest
 
-MAX_REPEATS = 2  # of one secure aggregation that could not be unmasked
+_MAX_REPEATS = 2  # of one secure aggregation that could not be unmasked
 
 
 class _RoundStage(IntEnum):
@@ -56,7 +56,7 @@ class HandledRequest(NamedTuple):
     last: bool = False  # no other request follows at this stage
 
 
-class RoundProgress(Protocol):
+class _RoundProgress(Protocol):
     """The progress of a round at a site; `SiteStep` implements it."""
 
     @property
@@ -89,7 +89,7 @@ def model_of(request: Request) -> str:
     return digest(Evaluate(0, request.shared)) if isinstance(request, Estimate | Train) else ""
 
 
-def out_of_order(request: Request, progress: RoundProgress, config: RunConfig, restarts: int) -> str | None:
+def out_of_order(request: Request, progress: _RoundProgress, config: RunConfig, restarts: int) -> str | None:
     """Return why a new request is not allowed at this point of the run; None: it is."""
     checks = (_not_in_round(request, config), _too_late(request, progress), _another_model(request, progress))
     reason = next(chain(*checks), None) or _too_often(request, progress, config, restarts)
@@ -119,7 +119,7 @@ def _not_in_round(request: Request, config: RunConfig) -> Iterator[str]:
             yield f"{words}, which is not evaluated"
 
 
-def _too_late(request: Request, progress: RoundProgress) -> Iterator[str]:
+def _too_late(request: Request, progress: _RoundProgress) -> Iterator[str]:
     """Yield why this request comes too late or a second time."""
     entry, before = order_entry(request), [one for one in progress.handled if one.stage != _RoundStage.keys]
     if entry.stage == _RoundStage.keys or not before:
@@ -135,21 +135,21 @@ def _too_late(request: Request, progress: RoundProgress) -> Iterator[str]:
             yield f"{words} again, with another content"
 
 
-def _another_model(request: Request, progress: RoundProgress) -> Iterator[str]:
+def _another_model(request: Request, progress: _RoundProgress) -> Iterator[str]:
     model = model_of(request)
     if model and progress.model and model != progress.model:
         kind = type(request).__name__
         yield f"{kind} in round {request.round + 1} with other prompts than the round began with"
 
 
-def _too_often(request: Request, progress: RoundProgress, config: RunConfig, restarts: int) -> str | None:
+def _too_often(request: Request, progress: _RoundProgress, config: RunConfig, restarts: int) -> str | None:
     """Return why an honest server that was stopped `restarts` times does not send this request again."""
     entry = order_entry(request)
     if entry.stage == _RoundStage.keys and not isinstance(request, SetupKeys):
         return None  # one of each per `SetupKeys`: the secure aggregation itself checks that
     like = sum((one.kind, one.stage, one.step) == (entry.kind, entry.stage, entry.step) for one in progress.computed)
-    once = max_aggregations(config, request.round) if isinstance(request, SetupKeys) else 1
-    repeats = MAX_REPEATS if isinstance(request, SetupKeys) or entry.peers else 0
+    once = _max_aggregations(config, request.round) if isinstance(request, SetupKeys) else 1
+    repeats = _MAX_REPEATS if isinstance(request, SetupKeys) or entry.peers else 0
     limit = (once + repeats) * (1 + restarts)
     if isinstance(request, Adapt) and not entry.peers:
         limit = max(MAX_ESTIMATIONS, 1 + restarts)  # in all: totals may differ, which those among peers may not
@@ -158,7 +158,7 @@ def _too_often(request: Request, progress: RoundProgress, config: RunConfig, res
     return f"{entry.kind} in round {request.round + 1} for the {like + 1}th time, each time with another content"
 
 
-def max_aggregations(config: RunConfig, round: int) -> int:
+def _max_aggregations(config: RunConfig, round: int) -> int:
     """Return the largest number of secure aggregations in a round."""
     has_refresh = round % config.labels.refresh_every == 0
     priors = prior_steps(config) if config.adapts and round == 0 else 0

@@ -31,10 +31,10 @@ from ...messages import ShareKeys
 from ..keys import private_key, read_site_keys
 from ..message_format import one_line
 
-PINNED_PEERS = "peers.json"
-MEMBERS = "members.json"  # of the first class feature sums that this site has sent
-LENGTH = 2  # bytes of the length of a public key
-SIGNED = b"fedcopl secure aggregation "
+_PINNED_PEERS = "peers.json"
+_MEMBERS = "members.json"  # of the first class feature sums that this site has sent
+_LENGTH = 2  # bytes of the length of a public key
+_SIGNED = b"fedcopl secure aggregation "
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,19 @@ class Identity:
 
     def vouch(self, session: bytes, keys: bytes) -> bytes:
         """Sign the keys that this site made for an aggregation."""
-        signature = self._private.sign(SIGNED + session + keys, ec.ECDSA(SHA256()))
-        return len(self.public).to_bytes(LENGTH) + self.public + signature
+        signature = self._private.sign(_SIGNED + session + keys, ec.ECDSA(SHA256()))
+        return len(self.public).to_bytes(_LENGTH) + self.public + signature
 
 
-def vouched_by(voucher: bytes, session: bytes, keys: bytes) -> bytes | None:
+def _vouched_by(voucher: bytes, session: bytes, keys: bytes) -> bytes | None:
     """Return the public key whose signature of these keys is valid; None if there is none."""
-    end = LENGTH + int.from_bytes(voucher[:LENGTH])
-    public, signature = voucher[LENGTH:end], voucher[end:]
+    end = _LENGTH + int.from_bytes(voucher[:_LENGTH])
+    public, signature = voucher[_LENGTH:end], voucher[end:]
     try:
         key = load_der_public_key(public)
         if not isinstance(key, ec.EllipticCurvePublicKey):
             return None
-        key.verify(signature, SIGNED + session + keys, ec.ECDSA(SHA256()))
+        key.verify(signature, _SIGNED + session + keys, ec.ECDSA(SHA256()))
     except (ValueError, TypeError, InvalidSignature):
         return None
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -84,7 +84,7 @@ class Peers:
     def objection(self, request: ShareKeys) -> str | None:
         """Return why the site takes no part in an aggregation with these keys; None: all are known."""
         signers = {
-            name: vouched_by(request.vouchers.get(name, b""), request.session, keys)
+            name: _vouched_by(request.vouchers.get(name, b""), request.session, keys)
             for name, keys in sorted(request.keys.items())
         }
         unsigned = [name for name, key in signers.items() if key is None]
@@ -97,18 +97,18 @@ class Peers:
 
     def other_members(self, members: Collection[str]) -> str | None:
         """Return why the site sends no class feature sums among these sites; None: they are those of earlier runs."""
-        before = self._read(MEMBERS)
+        before = self._read(_MEMBERS)
         if not before or set(before) == set(members):
             return None
         return (
             f"its class feature sums were among {', '.join(map(one_line, before))}, and other members would reveal one "
-            f"site's sums; the people of this site can allow it by removing {MEMBERS}"
+            f"site's sums; the people of this site can allow it by removing {_MEMBERS}"
         )
 
     def pin_members(self, members: Collection[str]) -> None:
         """Keep the members of class feature sums."""
-        if not (self.folder / MEMBERS).exists():
-            write_private(self.folder / MEMBERS, json.dumps(dict.fromkeys(sorted(members), ""), indent=1).encode())
+        if not (self.folder / _MEMBERS).exists():
+            write_private(self.folder / _MEMBERS, json.dumps(dict.fromkeys(sorted(members), ""), indent=1).encode())
 
     def _not_given(self, others: Mapping[str, bytes]) -> str | None:
         assert self.given is not None
@@ -126,7 +126,7 @@ class Peers:
         if known and new and self.counts_sites and not self.given:
             return f"{one_line(min(new))} was not in the first secure aggregation; name all sites with --peers"
         if new:
-            write_private(self.folder / PINNED_PEERS, json.dumps({**known, **new}, indent=1).encode())
+            write_private(self.folder / _PINNED_PEERS, json.dumps({**known, **new}, indent=1).encode())
             for name, key_text in ({} if self.given else new).items():
                 digest = sha256(bytes.fromhex(key_text)).hexdigest()[:16]
                 self.watch(f"trusting {one_line(name)} in secure aggregation from now on, key {digest}")
@@ -134,7 +134,7 @@ class Peers:
 
     def pinned(self) -> dict[str, str]:
         """Return name -> public key of the sites in earlier aggregations."""
-        return self._read(PINNED_PEERS)
+        return self._read(_PINNED_PEERS)
 
     def _read(self, name: str) -> dict[str, str]:
         file = self.folder / name

@@ -109,7 +109,7 @@ def reply_to(
         return reply
     except RunFolderError as error:
         _log.error("%s", error)
-        return Message(refusal_records(public_reason(error)), reply_to=message)
+        return Message(refusal_records(_public_reason(error)), reply_to=message)
 
 
 def _reply_records(
@@ -127,10 +127,10 @@ def _reply_records(
         reason = "; ".join([str(error), *getattr(error, "__notes__", ())])
         kind = message.metadata.message_type.removeprefix("query.")
         _log.error("%s: %s", kind, reason, exc_info=not isinstance(error, (FedCoPLError, *_HARMLESS)))
-        return refusal_records(public_reason(error))
+        return refusal_records(_public_reason(error))
 
 
-def public_reason(error: Exception) -> str:
+def _public_reason(error: Exception) -> str:
     """Return what the server may know of an error: its text could contain a file name or a number of an image."""
     if isinstance(error, _HARMLESS):
         return str(error)
@@ -170,14 +170,14 @@ def respond(request: SiteRequest) -> Reply:
         Refused: a policy objects.
     """
     for policy in _EVERY_REQUEST:
-        refuse(policy(request))
+        _refuse(policy(request))
     states = SiteState(request.folder / "state")
     if request.client.config.previous_run and not states.has_begun:
         states.seed(request.site.state_from_earlier(request.client))
 
     def compute(step: SiteStep, before: ClientState) -> tuple[Reply, ClientState]:
         for policy in _NEW_REQUEST:
-            refuse(policy(request, step))
+            _refuse(policy(request, step))
         reply, state = request.client.handle(request.request, before)
         for finish in _NEW_REPLY:
             reply = finish(request, before, reply)
@@ -188,7 +188,7 @@ def respond(request: SiteRequest) -> Reply:
     return reply
 
 
-def refuse(reason: str | None) -> None:
+def _refuse(reason: str | None) -> None:
     """Raise `Refused` if a policy gives a reason."""
     if reason:
         raise Refused(reason)

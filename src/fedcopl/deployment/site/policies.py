@@ -24,12 +24,12 @@ from ...run.folder import file_name
 from ..message_format import one_line
 from ..terms import flat_settings
 
-FEATURES = "features"  # value of `share` besides prompts: sums of image features, in all and by class, for the priors
+_FEATURES = "features"  # value of `share` besides prompts: sums of image features, in all and by class, for the priors
 DEFAULT_SHARE = ("visual",)  # what FedCoPL averages; class feature sums are opt-in
-FEATURE_SITES = 3  # in each secure aggregation of class feature sums, where `--min-sites` names no number
+_FEATURE_SITES = 3  # in each secure aggregation of class feature sums, where `--min-sites` names no number
 MIN_IMAGES = 5  # sums over fewer images may identify a person
 NEVER_SENT = "images, file names, labels, predictions, personal prompts, the private key, site.secret"
-FIELD_TEXTS = {  # (reply, field) -> its content
+_FIELD_TEXTS = {  # (reply, field) -> its content
     ("Adapted", "sums"): "sums of posteriors, logits and evidence over its images, for the priors",
     ("Adapted", "masked"): "such sums under masks, instead, if the run has secure aggregation; with `--share features` "
     "also sums of image features, in all and by class, and of their products",
@@ -54,14 +54,14 @@ FIELD_TEXTS = {  # (reply, field) -> its content
     ("KeyShares", "sealed"): "shares of the secrets behind its masks, encrypted for the other sites",
     ("Unmasked", "shares"): "shares that remove the masks of a sum, never those of one site's numbers",
 }
-ALSO_SENT = (
+_ALSO_SENT = (
     "with each reply a random id of its folder, so that no other process can reply in its name",
     "its name and its public key",
     "with a refusal its reason: the site's conditions, its version, the digests of its classes and of its model, or "
     "only the kind of error",
     "the time that each reply takes, which hints at the number of its images, also in secure aggregation",
 )
-PLAIN_FIELDS = {  # sent only by sites that also reply without masks
+_PLAIN_FIELDS = {  # sent only by sites that also reply without masks
     *(("Selected", name) for name in ("examples", "images", "unchanged")),
     *(("Trained", name) for name in ("shared", "examples", "loss", "checks")),
     *(("Evaluated", name) for name in ("correct", "examples")),
@@ -69,8 +69,8 @@ PLAIN_FIELDS = {  # sent only by sites that also reply without masks
     ("Adapted", "refused"),
     ("Estimated", "counts"),
 }
-PENDING = "pending"  # folder with the settings of runs that wait for approval
-NOT_COMPARED = ("name", "previous_run")  # name of a run, and the run whose prompts a site starts from
+_PENDING = "pending"  # folder with the settings of runs that wait for approval
+_NOT_COMPARED = ("name", "previous_run")  # name of a run, and the run whose prompts a site starts from
 ApprovalPrompt = Callable[[str, list[str]], bool | None]
 """Shows the name of a run and its description, and asks for approval; None: no terminal."""
 
@@ -154,12 +154,12 @@ class Consent:
 
     @property
     def prompts(self) -> tuple[str, ...]:
-        return tuple(name for name in self.share if name != FEATURES)
+        return tuple(name for name in self.share if name != _FEATURES)
 
     def __str__(self) -> str:
         features = " but no class feature sums"
-        if FEATURES in self.share:
-            sites = self.min_sites or FEATURE_SITES
+        if _FEATURES in self.share:
+            sites = self.min_sites or _FEATURE_SITES
             features = f" and class feature sums (secure aggregation of at least {counted(sites, 'site')})"
         if not self.secure_aggregation:
             aggregation = "without secure aggregation"
@@ -184,8 +184,8 @@ class Consent:
         if missing:
             yield f"the run averages the prompt {missing[0]!r:.60}, and this site shares only {', '.join(self.share)}"
         privacy = config.privacy
-        sites = self.min_sites or FEATURE_SITES
-        if FEATURES not in self.share and sends_features(config):
+        sites = self.min_sites or _FEATURE_SITES
+        if _FEATURES not in self.share and sends_features(config):
             yield "this site sends no class feature sums, and the run needs them: set priors.prototypes=false"
         elif sends_features(config) and not (privacy.secure_aggregation and privacy.min_sites >= sites):
             yield (
@@ -214,13 +214,15 @@ def sends_features(config: RunConfig) -> bool:
 def _shareable() -> tuple[str, ...]:
     """Values of `--share`: the prompts that any method averages, and `features`."""
     methods = (choose_method(RunConfig.from_mapping({"method": name}, "methods")) for name in METHODS)
-    return tuple(dict.fromkeys(["visual", "text", *(name for method in methods for name in method.shared()), FEATURES]))
+    return tuple(
+        dict.fromkeys(["visual", "text", *(name for method in methods for name in method.shared()), _FEATURES])
+    )
 
 
 def sent_summary(consent: Consent) -> tuple[str, ...]:
     """Return five lines: what leaves a site by default, and what more with class feature sums."""
-    least, sites = counted(consent.min_images, "image"), counted(consent.min_sites or FEATURE_SITES, "site")
-    does = "does" if FEATURES in consent.share else "does not"
+    least, sites = counted(consent.min_images, "image"), counted(consent.min_sites or _FEATURE_SITES, "site")
+    does = "does" if _FEATURES in consent.share else "does not"
     return (
         f"After each round: the {' and '.join(consent.prompts)} prompts, trained on at least {least}, the number of "
         "images, the loss, and the losses of its holdout.",
@@ -241,12 +243,12 @@ def sent_fields(consent: Consent | None = None) -> Iterator[str]:
         for field in fields(kind):
             key = (kind.__name__, field.name)
             is_masked = field.name == "masked" or kind.__name__ in ("PublicKeys", "KeyShares", "Unmasked")
-            if consent and consent.min_sites and key in PLAIN_FIELDS:
+            if consent and consent.min_sites and key in _PLAIN_FIELDS:
                 continue
             if consent and is_masked and not consent.secure_aggregation:
                 continue
-            yield f"{kind.__name__}.{field.name}: {FIELD_TEXTS.get(key, 'see docs/privacy.md')}"
-    yield from ALSO_SENT
+            yield f"{kind.__name__}.{field.name}: {_FIELD_TEXTS.get(key, 'see docs/privacy.md')}"
+    yield from _ALSO_SENT
 
 
 class Agreement:
@@ -258,7 +260,7 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class FileAgreement(Agreement):
+class _FileAgreement(Agreement):
     """Accepts runs with the settings of a file; their names, and the runs they continue, may differ."""
 
     file: Path
@@ -279,11 +281,11 @@ class FileAgreement(Agreement):
 
 def _compared(config: RunConfig) -> dict[str, object]:
     flat: dict[str, object] = {**flat_settings(config), "model.template": config.model.template or TEMPLATE}
-    return {name: value for name, value in flat.items() if name not in NOT_COMPARED}
+    return {name: value for name, value in flat.items() if name not in _NOT_COMPARED}
 
 
 @dataclass
-class InteractiveAgreement(Agreement):
+class _InteractiveAgreement(Agreement):
     """Accepts runs that are approved at the terminal; without a terminal, prints how to approve them."""
 
     folder: Path  # of the site
@@ -294,10 +296,10 @@ class InteractiveAgreement(Agreement):
     def objection(self, run: str, config: RunConfig) -> str | None:
         if self._declined == run:
             return "this site has declined this run"
-        make_private_folder(self.folder / PENDING)
-        file = self.folder / PENDING / f"{file_name(run)}.toml"
+        make_private_folder(self.folder / _PENDING)
+        file = self.folder / _PENDING / f"{file_name(run)}.toml"
         write_private(file, config.to_toml().encode())
-        approved = self.prompt(one_line(run), list(describe_run(config)))
+        approved = self.prompt(one_line(run), list(_describe_run(config)))
         if approved is None:
             self.watch(f"run {one_line(run)} needs your approval: read {file}, then join with --accept {file}")
             return "this site has not approved this run yet; after its approval, continue with --resume"
@@ -311,15 +313,15 @@ class InteractiveAgreement(Agreement):
 def choose_agreement(accept: str, folder: Path, prompt: ApprovalPrompt, watch: Callable[[str], None]) -> Agreement:
     """Return the agreement for a value of `--accept`: `ask`, `always`, or a file of settings."""
     if accept == "ask":
-        return InteractiveAgreement(folder, prompt, watch)
+        return _InteractiveAgreement(folder, prompt, watch)
     if accept == "always":
         return Agreement()
     if not Path(accept).is_file():
         raise ConfigError(f"--accept {accept}: there is no such file; use ask, always, or a file of accepted settings")
-    return FileAgreement(Path(accept))
+    return _FileAgreement(Path(accept))
 
 
-def describe_run(config: RunConfig) -> Iterator[str]:
+def _describe_run(config: RunConfig) -> Iterator[str]:
     """Yield lines that describe a run with these settings and what leaves a site in it."""
     method, privacy = choose_method(config), config.privacy
     aggregation = "without secure aggregation"

@@ -36,7 +36,7 @@ from .pipeline import SiteRequest, respond
 from .policies import Agreement, Consent, Limits
 from .site_state import SiteLedger
 
-_READING = ("window", "bands", "pages")  # of LOCAL["data"]: how image files are read
+_DECODE_SETTINGS = ("window", "bands", "pages")  # of LOCAL["data"]: how image files are decoded
 
 
 @dataclass(frozen=True)
@@ -50,20 +50,20 @@ class SiteHome:
     model: Mapping[str, Any] = field(default_factory=dict)  # `model` settings of the site
     corrections: str = ""  # labels of its expert from `fedcopl review`, to train on
     consent: Consent = field(default_factory=Consent)  # what may leave the site
-    files: Mapping[str, Any] = field(default_factory=dict)  # `data` settings: how its image files are read
+    data: Mapping[str, Any] = field(default_factory=dict)  # `data` settings of the site: how image files are decoded
     limits: Limits = field(default_factory=Limits)  # on the cost of a run
     peers: Path | None = None  # folder of public keys of its peers in secure aggregation
 
     def settings(self) -> RunConfig:
-        """Return settings whose sections `model` and `data` are the site's own."""
-        for section, given, own in (("model", self.model, LOCAL["model"]), ("data", self.files, _READING)):
+        """Return a config of the site's own `model` and `data` settings; all others have their defaults."""
+        for section, given, own in (("model", self.model, LOCAL["model"]), ("data", self.data, _DECODE_SETTINGS)):
             foreign = sorted(set(given) - set(own))
             if foreign:
                 raise ConfigError(f"{section}.{foreign[0]}: is set by the server; a site sets {', '.join(own)}")
         if not self.images.exists():
             raise DataError(f"{self.images}: there is no such folder or table; --images names the images of this site")
         kind = "manifest" if self.images.is_file() else "folder"
-        data = {"source": kind, "path": str(self.images), "classes_file": self.classes_file, **self.files}
+        data = {"source": kind, "path": str(self.images), "classes_file": self.classes_file, **self.data}
         return RunConfig.from_mapping({"model": dict(self.model), "data": data}, "settings")
 
 
@@ -156,7 +156,7 @@ class RunningSite:
     def _make_client(self, run: str, number: int, settings: tuple[tuple[str, Any], ...]) -> Client:
         config, own = config_from(dict(settings), f"run {run}"), self._settings
         model = config.model.model_copy(update={name: getattr(own.model, name) for name in LOCAL["model"]})
-        data = config.data.model_copy(update={name: getattr(own.data, name) for name in _READING})
+        data = config.data.model_copy(update={name: getattr(own.data, name) for name in _DECODE_SETTINGS})
         config = config.model_copy(update={"model": model, "data": data})
         dataset, labels = self.prepared.dataset, self.prepared.dataset.test.labels
         built = build_model(config, self.clip, dataset.classes, config.model.template or dataset.template)
@@ -170,23 +170,23 @@ class RunningSite:
         return Client(learner, built.config, test_set, secret, self.corrections, min_images=min_images)
 
 
-def _load(own: RunConfig, watcher: ProgressReporter) -> tuple[Prepared, Clip, str]:
-    """Load images and model; returns also a digest of the training images."""
+def _load(settings: RunConfig, watcher: ProgressReporter) -> tuple[Prepared, Clip, str]:
+    """Return the images, the model and a digest of the training images."""
     watcher.preparing("listing the images")
-    dataset = load_dataset(own.data)
+    dataset = load_dataset(settings.data)
     watcher.preparing("loading the model")
-    clip = build_clip(own.model)
+    clip = build_clip(settings.model)
     # A class name that is too long for any prompt is reported before the images are preprocessed.
-    bare = RunConfig(model=own.model.model_copy(update={"text_prompts": 0}))
+    bare = RunConfig(model=settings.model.model_copy(update={"text_prompts": 0}))
     built = build_model(bare, clip, dataset.classes, dataset.template)
     try:
         built.model.encoder.refuse_long_names(Model().text_prompts)
     except ConfigError as error:  # the server sets the length of prompts
         watcher.noticed(f"{error}. A run with the default of this setting will be refused")
     prepared = build_images(dataset, clip.preprocess, watcher)
-    # Already in the cache: preprocessed by `build_images`.
-    cut_before = PixelCache().pixels(dataset.train, clip.preprocess.cut, clip.preprocess.key)
-    # Read by other rules, the same files are other images.
-    rules = DecodeOptions.of(own.data).key
-    contents = [text + rules for number, text in enumerate(cut_before.digests) if number not in cut_before.bad]
+    # A cache hit: `build_images` has just preprocessed these images.
+    cached = PixelCache().pixels(dataset.train, clip.preprocess.resize_and_crop, clip.preprocess.key)
+    # The digest includes the decode options: with others, the same files give other pixels.
+    decoding = DecodeOptions.of(settings.data).key
+    contents = [text + decoding for number, text in enumerate(cached.digests) if number not in cached.bad]
     return prepared, clip, images_digest(prepared.dataset.train.names, contents)

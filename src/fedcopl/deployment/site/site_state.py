@@ -9,7 +9,7 @@ With the state, neither a stop nor a repeated request changes the outcome of a r
 A step is written before its reply is sent, under a name derived from all requests of the round so far. A repeated
 request gets the reply on disk. A restarted server repeats its round and finds the same steps, or, where other sites
 replied differently, leaves the old path at the first request that differs. A stop between two writes leaves a step that
-is not referenced: it is computed again, with the same bits.
+is not referenced: it is computed again, bit-identically.
 
 A server could use this to set a site back on purpose. Training may be set back; the use of keys of a secure aggregation
 and the noise that was drawn may not, and continue from the latest step. So no other step needs keys, and those of a

@@ -5,14 +5,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.optimize import linprog
 
-from fedcopl.algorithm.optimal_transport import transport
+from fedcopl.methods.fedotp import _transport
 
 # The worked numbers were made with the authors' program (HongxiaLee/FedOTP, commit 9948611) and an independent one.
 S = np.array([[0.30, 0.10], [0.25, 0.20], [0.05, 0.28], [0.12, 0.15]])
 
 
 def solved(similarity, mass, smoothing, tolerance=1e-12, iterations=20_000):
-    return transport(np.asarray(similarity), mass=mass, smoothing=smoothing, tolerance=tolerance, iterations=iterations)
+    return _transport(
+        np.asarray(similarity), mass=mass, smoothing=smoothing, tolerance=tolerance, iterations=iterations
+    )
 
 
 def plain(similarity, mass, smoothing, threshold=1e-3, limit=100, shift=0.0, cap=1.0):
@@ -69,7 +71,7 @@ def test_the_worked_table(mass, rows, value):
 
 
 def test_the_default_tolerance_is_enough_for_the_table():
-    plan = transport(S, mass=0.8, smoothing=0.1)
+    plan = _transport(S, mass=0.8, smoothing=0.1)
     assert (plan * S).sum() == pytest.approx(0.19314409, abs=1e-7)
     assert (plan.sum(axis=1) <= 0.25 * (1 + 1e-6)).all()
 
@@ -189,7 +191,7 @@ def test_costs_what_the_linear_programme_costs_give_or_take_the_smoothing(proble
 def test_the_authors_sharpest_setting_does_not_underflow():
     # lambda = 0.01 and similarities of 0.2: exp(-(1 - 0.2) / 0.01) = e^-80 is 0 in half precision.
     similarity = np.random.default_rng(0).normal(0.2, 0.05, (3, 49, 2))
-    plan = transport(similarity, mass=0.8, smoothing=0.01)
+    plan = _transport(similarity, mass=0.8, smoothing=0.01)
     assert np.allclose(plan.sum(axis=1), 0.4, rtol=1e-12)
     assert (plan.sum(axis=2) <= (1 + 1e-6) / 49).all()
     assert np.exp(-np.float16(0.8 / 0.01)) == 0
@@ -200,13 +202,13 @@ def test_the_authors_sharpest_setting_does_not_underflow():
 def test_any_smoothing_gives_a_plan(mass, smoothing):
     similarity = np.random.default_rng(1).uniform(-1, 1, (5, 7, 2))
     with np.errstate(all="raise", under="ignore"):
-        plan = transport(similarity, mass=mass, smoothing=smoothing)
+        plan = _transport(similarity, mass=mass, smoothing=smoothing)
     assert (plan >= 0).all()
     assert np.allclose(plan.sum(axis=1), mass / 2, rtol=1e-12)
 
 
 def test_float32_is_solved_in_float64():
-    plan = transport(S.astype(np.float32), mass=0.8, smoothing=0.1, tolerance=1e-12)
+    plan = _transport(S.astype(np.float32), mass=0.8, smoothing=0.1, tolerance=1e-12)
     assert plan.dtype == np.float64
     assert np.array_equal(plan, solved(S.astype(np.float32).astype(np.float64), 0.8, 0.1))
 
@@ -214,7 +216,7 @@ def test_float32_is_solved_in_float64():
 @pytest.mark.parametrize(("mass", "smoothing"), [(0.0, 0.1), (1.1, 0.1), (0.8, 0.0), (np.nan, 0.1)])
 def test_invalid_parameters_are_refused(mass, smoothing):
     with pytest.raises(ValueError, match=r"mass in \(0, 1\] and a positive smoothing"):
-        transport(S, mass=mass, smoothing=smoothing)
+        _transport(S, mass=mass, smoothing=smoothing)
 
 
 # Many problems at once
@@ -225,19 +227,19 @@ def test_problems_are_independent():
     rng = np.random.default_rng(2)
     spread = np.array([[0.0, 0.01, 0.1], [0.3, 1.0, 0.0]])
     similarity = spread[:, :, None, None] * rng.normal(0, 1, (2, 3, 9, 2))
-    plans = transport(similarity, mass=0.8, smoothing=0.1)
-    alone = [[transport(one, mass=0.8, smoothing=0.1) for one in row] for row in similarity]
+    plans = _transport(similarity, mass=0.8, smoothing=0.1)
+    alone = [[_transport(one, mass=0.8, smoothing=0.1) for one in row] for row in similarity]
     assert plans.shape == (2, 3, 9, 2)
     assert np.allclose(plans, alone, rtol=1e-12)
 
 
 def test_no_problems():
-    assert transport(np.zeros((0, 5, 9, 2)), mass=0.8, smoothing=0.1).shape == (0, 5, 9, 2)
+    assert _transport(np.zeros((0, 5, 9, 2)), mass=0.8, smoothing=0.1).shape == (0, 5, 9, 2)
 
 
 def test_the_similarity_is_not_changed():
     before = S.copy()
-    transport(S, mass=0.8, smoothing=0.1)
+    _transport(S, mass=0.8, smoothing=0.1)
     assert np.array_equal(S, before)
 
 

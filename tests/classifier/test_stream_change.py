@@ -5,26 +5,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcopl.algorithm.stream_change import (
+from fedcopl.classifier.drift import (
     _PERMUTATIONS,
-    PredictedImages,
-    StreamChange,
     _class_prior_shift,
+    _class_share_changes,
     _ks_statistic,
     _low_confidence_share,
-    classes_moved,
-    stream_changes,
+    _PredictedImages,
+    _stream_changes,
+    _StreamChange,
 )
 
 
 def seen(rows, distances=None):
-    return PredictedImages(np.array(rows, float), None if distances is None else np.array(distances, float))
+    return _PredictedImages(np.array(rows, float), None if distances is None else np.array(distances, float))
 
 
 def test_class_prior_shift_is_total_variation():
     before, recent = seen([[1, 0, 0], [0, 1, 0]]), seen([[0, 0, 1], [0, 1, 0]])
     assert _class_prior_shift(before, recent) == 0.5  # |0.5 - 0| + |0.5 - 0.5| + |0 - 0.5|, halved
-    assert classes_moved(before, recent).tolist() == [-0.5, 0, 0.5]
+    assert _class_share_changes(before, recent).tolist() == [-0.5, 0, 0.5]
 
 
 def test_ks_statistic_by_hand():
@@ -45,7 +45,7 @@ def draw(random, class_prior, images, shift=0.0):
     sure = random.uniform(0.7, 1, images)
     rows = np.full((images, len(class_prior)), 0.0) + ((1 - sure) / (len(class_prior) - 1))[:, None]
     rows[np.arange(images), labels] = sure
-    return PredictedImages(rows, random.normal(5 + shift, 1, images))
+    return _PredictedImages(rows, random.normal(5 + shift, 1, images))
 
 
 def test_chance_alone_is_no_change():
@@ -54,33 +54,33 @@ def test_chance_alone_is_no_change():
     for number in range(40):
         random = np.random.default_rng(number)
         sets = draw(random, [0.5, 0.3, 0.2], 60), draw(random, [0.5, 0.3, 0.2], 60)
-        alarms += any(one.is_change for one in stream_changes(*sets, random))
+        alarms += any(one.is_change for one in _stream_changes(*sets, random))
     assert alarms <= 2
 
 
 @pytest.mark.parametrize(
     ("recent", "changed"),
-    [({"class_prior": [0.1, 0.3, 0.6]}, {"mix"}), ({"shift": 2.0}, {"looks"})],
-    ids=["another mix", "other images"],
+    [({"class_prior": [0.1, 0.3, 0.6]}, {"class_prior"}), ({"shift": 2.0}, {"features"})],
+    ids=["another class prior", "other images"],
 )
 def test_change_is_detected_by_its_test(recent, changed):
     random = np.random.default_rng(1)
     before = draw(random, [0.5, 0.3, 0.2], 100)
-    found = stream_changes(before, draw(random, **({"class_prior": [0.5, 0.3, 0.2], "images": 100} | recent)), random)
-    assert {one.what for one in found if one.is_change} == changed
-    assert min(one.chance for one in found) == 1 / (1 + _PERMUTATIONS)
+    found = _stream_changes(before, draw(random, **({"class_prior": [0.5, 0.3, 0.2], "images": 100} | recent)), random)
+    assert {one.statistic for one in found if one.is_change} == changed
+    assert min(one.p_value for one in found) == 1 / (1 + _PERMUTATIONS)
 
 
 def test_small_change_is_ignored():
-    assert not StreamChange("mix", 0.05, 0.001).is_change
-    assert not StreamChange("mix", 0.5, 0.02).is_change
-    assert StreamChange("mix", 0.5, 0.001).is_change
+    assert not _StreamChange("class_prior", 0.05, 0.001).is_change
+    assert not _StreamChange("class_prior", 0.5, 0.02).is_change
+    assert _StreamChange("class_prior", 0.5, 0.001).is_change
 
 
 def test_two_tests_without_prototypes():
     random = np.random.default_rng(2)
-    sets = [PredictedImages(draw(random, [0.5, 0.5], 40).posteriors) for _ in range(2)]
-    assert [one.what for one in stream_changes(*sets, random)] == ["mix", "doubt"]
+    sets = [_PredictedImages(draw(random, [0.5, 0.5], 40).posteriors) for _ in range(2)]
+    assert [one.statistic for one in _stream_changes(*sets, random)] == ["class_prior", "confidence"]
 
 
 @given(st.integers(0, 10**6))

@@ -4,15 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedcopl.algorithm.image_memory import Memory, build_memory, memory_logits, spatial_logits
 from fedcopl.algorithm.select import Selection
 from fedcopl.labelers.fpl import select_top
+from fedcopl.methods.pfedprompt import _build_memory, _Memory, _memory_logits, _spatial_logits
 
 # Worked by hand with Tip-Adapter's kernel: an image, three keys with labels 0, 1, 1, and the text features.
 IMAGE = np.array([[1.0, 0.0]])
 KEYS = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
-MEMORY = Memory(KEYS, np.eye(2)[[0, 1, 1]], np.array([5, 3, 8]))
-EACH_KEY = Memory(KEYS, np.eye(3), np.arange(3))  # values that tell the weights of the keys
+MEMORY = _Memory(KEYS, np.eye(2)[[0, 1, 1]], np.array([5, 3, 8]))
+EACH_KEY = _Memory(KEYS, np.eye(3), np.arange(3))  # values that tell the weights of the keys
 TEXT = np.array([[0.8, 0.6], [0.6, 0.8]])
 TEXT_LOGITS = 100 * IMAGE @ TEXT.T
 
@@ -32,55 +32,55 @@ def close(got, expected):
     ],
 )
 def test_the_worked_memory(sharpness, alpha, weights, added, total):
-    assert close(memory_logits(IMAGE, EACH_KEY, sharpness=sharpness), [weights])
-    logits = memory_logits(IMAGE, MEMORY, sharpness=sharpness)
+    assert close(_memory_logits(IMAGE, EACH_KEY, sharpness=sharpness), [weights])
+    logits = _memory_logits(IMAGE, MEMORY, sharpness=sharpness)
     assert close(logits, [added])
     assert np.allclose(TEXT_LOGITS + alpha * logits, [total], rtol=0, atol=6e-5)
 
 
 def test_softmax_by_hand():
     # Temperature 0.1; e^10, e^6 and e^0 over their sum.
-    weights = memory_logits(IMAGE, EACH_KEY, sharpness=1 / 0.1, kernel="softmax")
+    weights = _memory_logits(IMAGE, EACH_KEY, sharpness=1 / 0.1, kernel="softmax")
     assert close(weights, [[0.981970, 0.017985, 0.000045]])
-    assert close(memory_logits(IMAGE, MEMORY, sharpness=10, kernel="softmax"), [[0.981970, 0.018030]])
+    assert close(_memory_logits(IMAGE, MEMORY, sharpness=10, kernel="softmax"), [[0.981970, 0.018030]])
 
 
 def test_an_image_does_not_confirm_its_own_label():
-    assert close(memory_logits(IMAGE, MEMORY, images=np.array([5])), [[0, 0.114890]])
+    assert close(_memory_logits(IMAGE, MEMORY, images=np.array([5])), [[0, 0.114890]])
     # Of the keys left, e^6 and e^0: all say 1.
-    assert close(memory_logits(IMAGE, MEMORY, sharpness=10, kernel="softmax", images=np.array([5])), [[0, 1]])
+    assert close(_memory_logits(IMAGE, MEMORY, sharpness=10, kernel="softmax", images=np.array([5])), [[0, 1]])
     # Two images: only the one that is remembered loses a key.
-    both = memory_logits(np.repeat(IMAGE, 2, axis=0), MEMORY, images=np.array([5, 7]))
+    both = _memory_logits(np.repeat(IMAGE, 2, axis=0), MEMORY, images=np.array([5, 7]))
     assert close(both, [[0, 0.114890], [1, 0.114890]])
 
 
 def test_an_image_remembered_under_two_labels_loses_both_keys():
-    twice = Memory(KEYS[[0, 0, 1]], np.eye(3), np.array([5, 5, 3]))
-    assert close(memory_logits(IMAGE, twice, images=np.array([5])), [[0, 0, 0.110803]])
+    twice = _Memory(KEYS[[0, 0, 1]], np.eye(3), np.array([5, 5, 3]))
+    assert close(_memory_logits(IMAGE, twice, images=np.array([5])), [[0, 0, 0.110803]])
 
 
 @pytest.mark.parametrize("kernel", ["exp", "softmax"])
 def test_nothing_remembered_adds_nothing(kernel):
-    empty = Memory(np.zeros((0, 2)), np.zeros((0, 3)), np.zeros(0, np.int64))
-    assert memory_logits(IMAGE, empty, kernel=kernel).tolist() == [[0, 0, 0]]
-    only_itself = Memory(KEYS[:1], np.eye(2)[:1], np.array([5]))
-    assert memory_logits(IMAGE, only_itself, kernel=kernel, images=np.array([5])).tolist() == [[0, 0]]
+    empty = _Memory(np.zeros((0, 2)), np.zeros((0, 3)), np.zeros(0, np.int64))
+    assert _memory_logits(IMAGE, empty, kernel=kernel).tolist() == [[0, 0, 0]]
+    only_itself = _Memory(KEYS[:1], np.eye(2)[:1], np.array([5]))
+    assert _memory_logits(IMAGE, only_itself, kernel=kernel, images=np.array([5])).tolist() == [[0, 0]]
 
 
 def test_a_sharp_softmax_is_the_nearest_key():
-    far = memory_logits(-IMAGE, EACH_KEY, sharpness=1e4, kernel="softmax")
+    far = _memory_logits(-IMAGE, EACH_KEY, sharpness=1e4, kernel="softmax")
     assert np.allclose(far, [[0, 0, 1]])
 
 
 def test_an_unknown_kernel_is_refused():
     with pytest.raises(KeyError):
-        memory_logits(IMAGE, MEMORY, kernel="linear")
+        _memory_logits(IMAGE, MEMORY, kernel="linear")
 
 
 @given(hnp.arrays(np.float64, (4, 3), elements=unit_scores), st.floats(0.1, 20), st.sampled_from(["exp", "softmax"]))
 def test_agrees_with_one_key_after_another(keys, sharpness, kernel):
-    features, memory = keys[:2], Memory(keys, np.eye(2)[[0, 1, 1, 0]], np.arange(4))
-    got = memory_logits(features, memory, sharpness=sharpness, kernel=kernel)
+    features, memory = keys[:2], _Memory(keys, np.eye(2)[[0, 1, 1, 0]], np.arange(4))
+    got = _memory_logits(features, memory, sharpness=sharpness, kernel=kernel)
     for image, logits in zip(features, got, strict=True):
         weights = [np.exp(-sharpness * (1 - sum(image * key))) for key in keys]
         total = sum(weights) if kernel == "softmax" else 1
@@ -89,9 +89,9 @@ def test_agrees_with_one_key_after_another(keys, sharpness, kernel):
 
 @given(hnp.arrays(np.float64, (5, 3), elements=unit_scores), st.permutations(range(5)))
 def test_keys_have_no_order(keys, order):
-    memory = Memory(keys, np.eye(2)[[0, 1, 1, 0, 1]], np.arange(5))
-    shuffled = Memory(*(part[order] for part in memory))
-    ours, theirs = (memory_logits(keys, m, images=np.arange(5)) for m in (memory, shuffled))
+    memory = _Memory(keys, np.eye(2)[[0, 1, 1, 0, 1]], np.arange(5))
+    shuffled = _Memory(*(part[order] for part in memory))
+    ours, theirs = (_memory_logits(keys, m, images=np.arange(5)) for m in (memory, shuffled))
     assert np.allclose(ours, theirs)
 
 
@@ -101,7 +101,7 @@ def test_keys_have_no_order(keys, order):
 def test_most_confident_images_of_each_class_are_remembered():
     features = np.arange(14.0).reshape(7, 2)
     selection = Selection(np.array([4, 0, 6, 2, 5]), np.array([0, 0, 0, 2, 2]))
-    keys, values, images = build_memory(features, selection, 3, per_class=2)
+    keys, values, images = _build_memory(features, selection, 3, per_class=2)
     assert images.tolist() == [4, 0, 2, 5]
     assert keys.tolist() == [[8, 9], [0, 1], [4, 5], [10, 11]]
     assert values.tolist() == [[1, 0, 0], [1, 0, 0], [0, 0, 1], [0, 0, 1]]
@@ -109,24 +109,24 @@ def test_most_confident_images_of_each_class_are_remembered():
 
 def test_sixteen_images_of_a_class_by_default():
     selection = Selection(np.arange(20), np.zeros(20, np.int64))
-    assert build_memory(np.ones((20, 2)), selection, 3).images.tolist() == list(range(16))
+    assert _build_memory(np.ones((20, 2)), selection, 3).images.tolist() == list(range(16))
 
 
 def test_classes_may_be_mixed_in_a_selection():
     selection = Selection(np.array([3, 1, 2, 0]), np.array([1, 0, 1, 0]))
-    assert build_memory(np.eye(4), selection, 2, per_class=1).images.tolist() == [1, 3]
+    assert _build_memory(np.eye(4), selection, 2, per_class=1).images.tolist() == [1, 3]
 
 
 def test_candidates_share_the_value_of_a_key():
     candidates = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 1]], bool)
     selection = Selection(np.array([1, 0, 2]), np.array([0, 0, 2]), candidates)
-    memory = build_memory(np.eye(3), selection, 3, per_class=1)
+    memory = _build_memory(np.eye(3), selection, 3, per_class=1)
     assert memory.images.tolist() == [1, 2]
     assert memory.values.tolist() == [[0.5, 0.5, 0], [0, 0, 1]]
 
 
 def test_nothing_selected():
-    memory = build_memory(np.ones((4, 2)), Selection(np.zeros(0, np.int64), np.zeros(0, np.int64)), 3)
+    memory = _build_memory(np.ones((4, 2)), Selection(np.zeros(0, np.int64), np.zeros(0, np.int64)), 3)
     assert [part.shape for part in memory] == [(0, 2), (0, 3), (0,)]
 
 
@@ -138,7 +138,7 @@ def test_nothing_selected():
 def test_remembering_less_is_selecting_less_in_the_first_place(scores, per_class, rule):
     # Only of rules where a smaller K takes the first of a larger: not of leaderboards, which are checked for size.
     features = np.arange(len(scores), dtype=np.float64)[:, None]
-    memory = build_memory(features, select_top(scores, 8, rule), 3, per_class)
+    memory = _build_memory(features, select_top(scores, 8, rule), 3, per_class)
     assert (memory.values.sum(axis=0) <= per_class).all()
     assert memory.keys[:, 0].tolist() == memory.images.tolist()
     if rule != "leaderboard":
@@ -156,25 +156,25 @@ def test_the_worked_attention():
     # f W'^T with f along each axis reads off W'.
     attended_text = np.array([[0.599281, 0.581478], [0.495049, 0.693662]])
     for axis, image in enumerate(np.eye(2)):
-        got = spatial_logits(image[None], PATCHES, TEXT, scale=1, text_weight=1, image_weight=0)
+        got = _spatial_logits(image[None], PATCHES, TEXT, scale=1, text_weight=1, image_weight=0)
         assert close(got, [attended_text[:, axis]])
-    by_image = spatial_logits(IMAGE, PATCHES, TEXT, scale=1, text_weight=0, image_weight=1)
+    by_image = _spatial_logits(IMAGE, PATCHES, TEXT, scale=1, text_weight=0, image_weight=1)
     attended_image = np.linalg.solve(TEXT, by_image[0])  # f' from f' W^T
     assert np.allclose(attended_image, [1.418405, 1.421070], rtol=0, atol=6e-7)
 
 
 def test_attention_is_weighed_and_scaled():
     parts = [
-        spatial_logits(IMAGE, PATCHES, TEXT, scale=1, text_weight=b2, image_weight=b3) for b2, b3 in [(1, 0), (0, 1)]
+        _spatial_logits(IMAGE, PATCHES, TEXT, scale=1, text_weight=b2, image_weight=b3) for b2, b3 in [(1, 0), (0, 1)]
     ]
-    got = spatial_logits(IMAGE, PATCHES, TEXT, scale=100, text_weight=0.5, image_weight=0.1)
+    got = _spatial_logits(IMAGE, PATCHES, TEXT, scale=100, text_weight=0.5, image_weight=0.1)
     assert np.allclose(got, 100 * (0.5 * parts[0] + 0.1 * parts[1]))
 
 
 @given(hnp.arrays(np.float64, (2, 5, 3), elements=unit_scores), hnp.arrays(np.float64, (4, 3), elements=unit_scores))
 def test_attention_agrees_with_one_image_after_another(patches, text):
     features = patches[:, 0]
-    got = spatial_logits(features, patches, text, scale=2.0, text_weight=1.5, image_weight=0.3)
+    got = _spatial_logits(features, patches, text, scale=2.0, text_weight=1.5, image_weight=0.3)
     for image, own, logits in zip(features, patches, got, strict=True):
         weights = np.exp(2 * own @ text.T)  # (patches, classes)
         attended_text = (weights / weights.sum(axis=0)).T @ own

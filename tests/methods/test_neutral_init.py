@@ -5,12 +5,19 @@ from transformers import CLIPModel
 
 from clip.tiny_clip import save_folder, tiny_model
 from fedcopl.clip.frozen_clip import Clip, load_clip
-from fedcopl.clip.neutral_init import blank_image, most_neutral, repeated_words, spread, stretched_words
 from fedcopl.clip.vision_towers import ResNetTower
 from fedcopl.config import RunConfig
 from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.prompted_model import ImageSide, PromptedModel
-from fedcopl.methods.prompts import initial_prompts, neutral_visual
+from fedcopl.methods.prompts import (
+    _blank_image,
+    _most_neutral,
+    _neutral_visual,
+    _spread,
+    _tile_words,
+    initial_prompts,
+    repeat_words,
+)
 from fedcopl.rng import stream
 from methods.toolbox import config_of, encoder, images
 
@@ -37,18 +44,18 @@ def random_resnet() -> ResNetTower:
 
 def test_spread_takes_rows_at_even_distances():
     # 6 rows, 3 requested: each stands for two rows, and is the mean of them.
-    assert spread(np.arange(6.0)[:, None], 3).ravel().tolist() == [0.5, 2.5, 4.5]
+    assert _spread(np.arange(6.0)[:, None], 3).ravel().tolist() == [0.5, 2.5, 4.5]
     # 25 patches and 5 prompts: the middle of each row of the image.
-    assert spread(np.arange(25.0)[:, None], 5).ravel().tolist() == [2, 7, 12, 17, 22]
+    assert _spread(np.arange(25.0)[:, None], 5).ravel().tolist() == [2, 7, 12, 17, 22]
 
 
 def test_more_prompts_than_patches_still_differ_where_they_can():
     # 2 rows, 4 requested: places -.25, .25, .75, 1.25; the outer ones are the rows themselves.
-    assert spread(np.array([[0.0], [1.0]]), 4).ravel().tolist() == [0, 0.25, 0.75, 1]
+    assert _spread(np.array([[0.0], [1.0]]), 4).ravel().tolist() == [0, 0.25, 0.75, 1]
 
 
 def test_no_prompts_are_no_rows():
-    assert spread(np.ones((4, 2)), 0).shape == (0, 2)
+    assert _spread(np.ones((4, 2)), 0).shape == (0, 2)
 
 
 def test_a_blank_images_patches_are_those_of_the_reference(reference, tiny):
@@ -56,13 +63,13 @@ def test_a_blank_images_patches_are_those_of_the_reference(reference, tiny):
     with torch.no_grad():
         blank = torch.zeros(1, 3, tiny.image_size, tiny.image_size)
         states = reference.vision_model(pixel_values=blank, output_hidden_states=True).hidden_states
-    patches, _ = blank_image(tiny, (3, 16, 64))
+    patches, _ = _blank_image(tiny, (3, 16, 64))
     for level in range(3):  # 16 patches, 16 prompts: every patch
         assert np.allclose(patches[level], states[level][0, 1:], rtol=1e-3, atol=1e-3)
 
 
 def test_the_calmer_blank_is_nearly_the_patches_mean(tiny):
-    patches, calmer = blank_image(tiny, (2, 16, 64))
+    patches, calmer = _blank_image(tiny, (2, 16, 64))
     mean = patches.mean(axis=1, keepdims=True)
     assert np.allclose(calmer - mean, 0.05 * (patches - mean), atol=2e-3)
     assert len(np.unique(calmer[0], axis=0)) == 16
@@ -80,25 +87,25 @@ def test_a_resnets_blank_is_its_last_grid():
 def test_the_candidate_that_changes_features_least_is_chosen(tiny):
     nothing = np.zeros((2, 0, 64), np.float32)  # no prompt at all changes nothing: nothing can be quieter
     loud = stream(1, "loud").normal(0, 50, (2, 5, 64)).astype(np.float32)
-    assert most_neutral(tiny, (loud, nothing)) is nothing
-    assert most_neutral(tiny, (nothing, loud)) is nothing
+    assert _most_neutral(tiny, (loud, nothing)) is nothing
+    assert _most_neutral(tiny, (nothing, loud)) is nothing
 
 
 def test_words_are_repeated_and_end_before_the_class_name(tiny):
     ids = tiny.tokenizer.rows(["a photo of"])[0][1:-1]
     a, photo, of = tiny.text.embedding.weight[ids].numpy()
-    assert np.array_equal(repeated_words(tiny, "", (6, 64)), np.stack([of, a, a, photo, of, a]))
-    assert np.array_equal(stretched_words(tiny, "", (8, 64)), np.stack([a, a, photo, photo, of, of, a, a]))
-    assert np.array_equal(repeated_words(tiny, "photo of {} here", (2, 64)), np.stack([photo, of]))
-    assert np.array_equal(repeated_words(tiny, "{}", (2, 64)), np.stack([of, a]))
+    assert np.array_equal(_tile_words(tiny, "", (6, 64)), np.stack([of, a, a, photo, of, a]))
+    assert np.array_equal(repeat_words(tiny, "", (8, 64)), np.stack([a, a, photo, photo, of, of, a, a]))
+    assert np.array_equal(_tile_words(tiny, "photo of {} here", (2, 64)), np.stack([photo, of]))
+    assert np.array_equal(_tile_words(tiny, "{}", (2, 64)), np.stack([of, a]))
 
 
 @pytest.mark.parametrize("count", [0, 1, 16])
 def test_any_number_of_prompts(tiny, count):
-    assert repeated_words(tiny, "", (count, 64)).shape == (count, 64)
-    assert stretched_words(tiny, "", (count, 64)).shape == (count, 64)
-    assert neutral_visual(tiny, np.zeros((2, count, 64), np.float32)).shape == (2, count, 64)
-    assert neutral_visual(tiny, np.zeros((0, count, 64), np.float32)).shape == (0, count, 64)
+    assert _tile_words(tiny, "", (count, 64)).shape == (count, 64)
+    assert repeat_words(tiny, "", (count, 64)).shape == (count, 64)
+    assert _neutral_visual(tiny, np.zeros((2, count, 64), np.float32)).shape == (2, count, 64)
+    assert _neutral_visual(tiny, np.zeros((0, count, 64), np.float32)).shape == (0, count, 64)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -131,7 +138,7 @@ def test_the_start_does_not_depend_on_the_threads(tiny):
         starts = []
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            starts.append(blank_image(tiny, (3, 5, 64)))
+            starts.append(_blank_image(tiny, (3, 5, 64)))
     finally:
         torch.set_num_threads(before)
     assert all(np.array_equal(one, two) for one, two in zip(*starts, strict=True))
