@@ -127,6 +127,14 @@ def test_best_two_of_a_column_are_marked_with_ties():
     }
 
 
+def test_only_numbers_with_the_most_seeds_are_marked():
+    final = {"promptfl": 0.7, "promptprox": 0.9, "pfedprompt": 0.6, "fedotp": 0.5, "fedcopl": 0.1}
+    one_seed = {"promptprox"}
+    made = table("table4", DEMO, lambda c: final[c.method] if c.seed == 1 or c.method not in one_seed else None, (1, 2))
+    marks = {row[0]: entries[0].mark for row, entries in made.blocks[0].rows if entries[0].mark}
+    assert marks == {"PromptFL": "best", "pFedPrompt": "second"}
+
+
 def test_a_sweep_is_marked_along_its_row():
     made = table("table10", DEMO, lambda config: config.labels.confidence_quantile)
     marks = {column[0]: found.mark for column, found in zip(made.columns, made.blocks[0].rows[0][1], strict=True)}

@@ -161,7 +161,7 @@ def _dataset(data: Data) -> Dataset | None:
 
 
 def _marked(block: TableBlock, best_of: str, decimals: int) -> TableBlock:
-    """Mark the best two numbers of each column or row, compared as they are shown."""
+    """Mark the best two numbers of each column or row, as they are shown, among those with the most seeds."""
     grid = [list(entries) for _, entries in block.rows]
     if best_of == "row":
         grid = [_mark_line(line, decimals) for line in grid]
@@ -175,7 +175,9 @@ def _turned(grid: Sequence[Sequence[TableEntry | None]]) -> list[list[TableEntry
 
 
 def _mark_line(entries: Sequence[TableEntry | None], decimals: int) -> list[TableEntry | None]:
-    shown = [_shown(entry, decimals) for entry in entries]
+    seeds = max((len(entry.sample.values) for entry in entries if entry), default=0)
+    compared = [entry if entry and len(entry.sample.values) == seeds else None for entry in entries]
+    shown = [_shown(entry, decimals) for entry in compared]
     order = sorted({value for value in shown if value is not None}, reverse=True)
     marks = dict(zip(order[:2], ("best", "second"), strict=False)) if len(order) > 1 else {}
     return [
