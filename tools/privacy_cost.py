@@ -40,9 +40,9 @@ COLUMNS = [
     "epsilon",
     "`privacy.noise_multiplier`",
     "zero-shot",
-    "seed by seed",
+    "seeds 1, 2, 3",
     "mean",
-    "labels right",
+    "pseudo-label accuracy",
     "sent, MB",
 ]
 

@@ -69,21 +69,21 @@ def test_every_image_has_the_same_chance():
 def test_the_weights_worked_by_hand():
     # 80 images in one stratum, 20 in the other; 5 of each were looked at, 5 and 2 of them right
     strata = np.repeat([0, 1], [80, 20])
-    looked_at = np.array([0, 1, 2, 3, 4, 80, 81, 82, 83, 84])
+    reviewed = np.array([0, 1, 2, 3, 4, 80, 81, 82, 83, 84])
     right = np.array([True] * 5 + [True, True, False, False, False])
-    told = estimate_share(strata, looked_at, right)
+    told = estimate_share(strata, reviewed, right)
     assert told.share == pytest.approx(0.8 * 1 + 0.2 * 2 / 5)
     worth = 1 / (0.8**2 * 75 / 79 / 5 + 0.2**2 * 15 / 19 / 5)
     assert (told.low, told.high) == pytest.approx(_wilson(0.88, worth))
-    assert (told.looked_at, told.right) == (10, 7)
+    assert (told.reviewed, told.right) == (10, 7)
 
 
 def test_small_strata_are_joined_with_their_neighbours():
     # 3, 0, 2 and 5 looked at: the first three count as one of 60 images, the last as one of 40
     strata = np.repeat([0, 1, 2, 3], [30, 10, 20, 40])
-    looked_at = np.array([0, 1, 2, 40, 41, 60, 61, 62, 63, 64])
+    reviewed = np.array([0, 1, 2, 40, 41, 60, 61, 62, 63, 64])
     right = np.array([True, True, False, True, False, True, True, True, True, True])
-    assert estimate_share(strata, looked_at, right).share == pytest.approx(0.6 * 3 / 5 + 0.4)
+    assert estimate_share(strata, reviewed, right).share == pytest.approx(0.6 * 3 / 5 + 0.4)
 
 
 def test_one_stratum_is_wilson_with_the_correction_for_few_images():
@@ -107,9 +107,9 @@ def test_interval_is_everything_if_no_image_is_reviewed():
 def test_the_share_lies_in_its_interval_and_both_in_0_to_1(strata, data):
     strata = np.array(strata)
     order = drawn_order(strata, stream(data.draw(st.integers(0, 99)), "test"))
-    looked_at = order[: data.draw(st.integers(1, len(strata)))]
-    right = np.array(data.draw(st.lists(st.booleans(), min_size=len(looked_at), max_size=len(looked_at))))
-    told = estimate_share(strata, looked_at, right)
+    reviewed = order[: data.draw(st.integers(1, len(strata)))]
+    right = np.array(data.draw(st.lists(st.booleans(), min_size=len(reviewed), max_size=len(reviewed))))
+    told = estimate_share(strata, reviewed, right)
     assert 0 <= told.low <= told.share + 1e-12
     assert told.share - 1e-12 <= told.high <= 1
 

@@ -19,7 +19,7 @@ from fedcopl.algorithm.transduction import (
     transduce,
 )
 
-ALONE, ONCE = MixtureWeights(1.0, 1.0, 0), {"turns": 1, "passes": 1}
+ALONE, ONCE = MixtureWeights(1.0, 1.0, 0), {"iterations": 1, "passes": 1}
 FEATURES = np.array([[1.0, 0.0], [0.0, 1.0]])
 SURE = np.log(np.array([[1 - 1e-12, 1e-12], [1e-12, 1 - 1e-12]]))
 
@@ -39,7 +39,7 @@ def test_two_confident_images_are_their_own_centres():
     np.testing.assert_allclose(found.assignments, np.eye(2), atol=1e-9)
 
 
-def test_the_first_turn_by_hand():
+def test_the_first_iteration_by_hand():
     # Texts say 1/2 each: z = y, so both centres are (1/2, 1/2), likelihoods are equal, z stays 1/2.
     # sigma: every image is 1/2 away in each dimension.
     found = transduce(FEATURES, np.log(np.full((2, 2), 0.5)), ALONE, **ONCE)
@@ -85,7 +85,7 @@ def test_a_cluster_corrects_its_doubtful_member():
     tilt = np.array([[1, 0.05, 0], [1, -0.05, 0], [1, 0, 0.05], [0, 1, 0.05], [0, 1, -0.05], [0.05, 1, 0]])
     features = tilt / np.linalg.norm(tilt, axis=1, keepdims=True)
     said = np.log([[0.9, 0.1], [0.9, 0.1], [0.45, 0.55], [0.1, 0.9], [0.1, 0.9], [0.1, 0.9]])
-    found = transduce(features, said, MixtureWeights(1, 0.02, 3), turns=10, passes=5)
+    found = transduce(features, said, MixtureWeights(1, 0.02, 3), iterations=10, passes=5)
     assert found.assignments.argmax(axis=1).tolist() == [0, 0, 0, 1, 1, 1]
 
 
@@ -104,7 +104,7 @@ SOME = (
 
 @given(*SOME)
 def test_assignments_are_shares_and_nothing_is_lost(rows, logits):
-    found = transduce(*made_of(rows, logits), MixtureWeights(1, 0.02, 3), turns=3, passes=2)
+    found = transduce(*made_of(rows, logits), MixtureWeights(1, 0.02, 3), iterations=3, passes=2)
     assert all(np.isfinite(part).all() for part in found)
     np.testing.assert_allclose(found.assignments.sum(axis=1), 1)
     assert (found.spread > 0).all()
@@ -126,9 +126,9 @@ def objective(said, mixture, weights):
 
 
 @given(*SOME, st.sampled_from([0.02, 0.3, 1.0]))
-def test_no_turn_raises_the_objective(rows, logits, mixture_weight):
+def test_no_iteration_raises_the_objective(rows, logits, mixture_weight):
     # Nine images: none can be among the nearest three of more than twelve others.
     (features, said), weights = made_of(rows, logits), MixtureWeights(1.0, mixture_weight, 3)
-    found = [transduce(features, said, weights, turns=turns, passes=2) for turns in range(1, 6)]
+    found = [transduce(features, said, weights, iterations=iterations, passes=2) for iterations in range(1, 6)]
     values = [objective(said, mixture, weights) for mixture in found]
     assert all(later <= earlier + 1e-9 * (1 + abs(earlier)) for earlier, later in pairwise(values))

@@ -134,7 +134,7 @@ def test_an_invalid_certificate_ends_a_join(checked, place):
     (place / "wrong.pem").write_text("hello")
     process = ready_run("join", *SITE, "--folder", "home", "--ca", "wrong.pem", cwd=place)
     assert process.returncode == 10
-    assert "fedcopl: wrong.pem: is not the certificate of a server" in process.stderr
+    assert "fedcopl: wrong.pem: is not the CA certificate of a server" in process.stderr
 
 
 @pytest.mark.slow

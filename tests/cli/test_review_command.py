@@ -68,7 +68,7 @@ def test_the_report_reads_the_estimate_of_the_review(typed, run):
     assert f"next: fedcopl report {run}" in err
     told = json.loads(typed("review", run, "--score", "--json")[1])
     (kept,) = read_reviews(run)
-    assert (kept.client, kept.looked_at) == ("site", 5)
+    assert (kept.client, kept.reviewed) == ("site", 5)
     assert (kept.share, kept.low, kept.high) == (told["share"], told["low"], told["high"])
     (run / "review" / "site.json").write_text('{"client": "site"}')
     with pytest.raises(RunFolderError, match=r"site\.json: is damaged"):
@@ -78,9 +78,9 @@ def test_the_report_reads_the_estimate_of_the_review(typed, run):
 def test_the_score_as_json_has_the_same_numbers(typed, run):
     answer_some(run)
     told = json.loads(typed("review", run, "--score", "--json")[1])
-    assert (told["looked_at"], told["right"], told["corrected"], told["images"]) == (5, 4, 1, 12)
+    assert (told["reviewed"], told["right"], told["corrected"], told["images"]) == (5, 4, 1, 12)
     assert told["low"] < told["share"] < told["high"]
-    assert sum(one["looked_at"] for one in told["classes"]) == 5
+    assert sum(one["reviewed"] for one in told["classes"]) == 5
 
 
 def test_the_score_before_any_answer(typed, run):

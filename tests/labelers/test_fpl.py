@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedcopl.labelers.base import _grown_capacity, confident_images
+from fedcopl.labelers.base import _growing_quota, confident_images
 from fedcopl.labelers.fpl import select_top
 
 # The worked numbers were made with the authors' program (BatsResearch/menghini-neurips23-code, commit b387624).
@@ -193,7 +193,7 @@ def test_an_image_on_the_board_of_its_prediction_is_on_no_other(case):
 
 def test_the_capacity_grows_with_each_refresh():
     # GRIP on DTD, n = 2820, C = 47, ten refreshes: 282 more images each time, 6 for each class.
-    assert [_grown_capacity(q, 2820, 47, refreshes=10) for q in range(10)] == list(range(6, 61, 6))
+    assert [_growing_quota(q, 2820, 47, refreshes=10) for q in range(10)] == list(range(6, 61, 6))
     # One client of ten, n = 282: floor(282 / 4) = 70 more images; 70, 140, 210 and 280 of 47 are 1, 2, 4 and 5.
-    assert [_grown_capacity(q, 282, 47) for q in range(4)] == [1, 2, 4, 5]
-    assert _grown_capacity(0, 3, 47) == 1
+    assert [_growing_quota(q, 282, 47) for q in range(4)] == [1, 2, 4, 5]
+    assert _growing_quota(0, 3, 47) == 1

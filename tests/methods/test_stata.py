@@ -84,10 +84,12 @@ def test_without_gaussians_and_neighbours_it_is_zero_shot_clip():
 
 
 def test_an_infinite_anchor_keeps_the_texts():
-    """With alpha towards infinity the Gaussians stay the anchors, so more turns change nothing."""
+    """With alpha towards infinity the Gaussians stay the anchors, so more iterations change nothing."""
     memory = learner_of("stata").remember(CHOSEN)
     pairs = ["options.anchor=1e12", "options.neighbours=0"]
-    few, many = (learner_of("stata", *pairs, f"options.turns={turns}").log_probabilities(memory) for turns in (1, 10))
+    few, many = (
+        learner_of("stata", *pairs, f"options.iterations={count}").log_probabilities(memory) for count in (1, 10)
+    )
     np.testing.assert_allclose(few, many, atol=1e-5)
     usual = learner_of("stata", "options.neighbours=0").log_probabilities(memory)
     assert abs(usual - many).max() > 0.1

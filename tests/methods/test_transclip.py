@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedcopl.errors import ConfigError
-from fedcopl.methods import choose_method, settled
+from fedcopl.methods import choose_method, with_effective_rounds
 from fedcopl.methods.site_fit import _FEATURES
 from methods.toolbox import CHOSEN, config_of, floats_of, learner_of
 
@@ -12,7 +12,11 @@ from methods.toolbox import CHOSEN, config_of, floats_of, learner_of
 def test_nothing_is_trained_or_shared():
     assert floats_of("transclip") == ({}, {})
     method = choose_method(config_of("transclip"))
-    assert (method.trains, settled(method.config).rounds, method.personal_without_training) == (False, 1, True)
+    assert (method.trains, with_effective_rounds(method.config).rounds, method.personal_without_training) == (
+        False,
+        1,
+        True,
+    )
 
 
 def test_it_is_zero_shot_clip_before_it_has_images():

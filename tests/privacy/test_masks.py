@@ -175,7 +175,7 @@ def test_shares_are_of_the_self_masks_alone():
     group = masked_group()
     shares = {client: group.shares_of(client) for client in group.masked}
     assert set(shares["site 0"]) == set(group.names)
-    key = group.sum()._secret("site 0", shares)
+    key = group.sum()._self_mask_key("site 0", shares)
     assert _public_of(key) == _thirds(group.roster["site 0"])[2]
     points = {number: shares[client]["site 0"] for number, client in enumerate(group.names[:3], 1)}
     assert _public_of(combine(points).to_bytes(KEY)) != _thirds(group.roster["site 0"])[1]

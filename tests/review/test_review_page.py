@@ -169,7 +169,7 @@ def test_the_report_can_read_the_estimate_after_every_answer(browser, survey, tm
     first = survey.numbers(SAMPLE)[0]
     browser.say(first, "0")
     (kept,) = read_reviews(tmp_path)
-    assert (kept.client, kept.looked_at) == (survey.gallery.client, 1)
+    assert (kept.client, kept.reviewed) == (survey.gallery.client, 1)
     browser.post("/undo", order=SAMPLE)
     assert read_reviews(tmp_path) == []
 

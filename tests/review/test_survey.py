@@ -62,7 +62,7 @@ def test_the_estimate_worked_by_hand(tmp_path):
     assert outcome.estimate[:3] == pytest.approx((0.75, *_wilson(0.75, 4 * 9 / 6)))
     assert outcome.corrected == 1
     [cats] = outcome.classes
-    assert (cats.name, cats.images, cats.estimate.right, cats.estimate.looked_at) == ("cat", 10, 3, 4)
+    assert (cats.name, cats.images, cats.estimate.right, cats.estimate.reviewed) == ("cat", 10, 3, 4)
 
 
 def test_none_of_the_classes_is_wrong_and_unclear_is_left_out(tmp_path):
@@ -72,7 +72,7 @@ def test_none_of_the_classes_is_wrong_and_unclear_is_left_out(tmp_path):
     answer(survey, order[1], None, kind="none")
     answer(survey, order[2], None, kind="unclear")
     outcome = survey.outcome(survey.answers.current())
-    assert (outcome.estimate.looked_at, outcome.estimate.right, outcome.unclear) == (2, 1, 1)
+    assert (outcome.estimate.reviewed, outcome.estimate.right, outcome.unclear) == (2, 1, 1)
     assert (outcome.answered, outcome.corrected) == (3, 1)
 
 
@@ -96,7 +96,7 @@ def test_answers_outlive_new_labels_and_the_order_stays(tmp_path):
     assert after.numbers(SAMPLE).tolist() == order.tolist()
     told = after.outcome(after.answers.current()).estimate
     same = [before.gallery.predictions.label[n] == after.gallery.predictions.label[n] for n in order[:10]]
-    assert (told.looked_at, told.right) == (10, sum(same))  # the answers are measured against the labels of today
+    assert (told.reviewed, told.right) == (10, sum(same))  # the answers are measured against the labels of today
     assert sum(same) < 10
 
 

@@ -24,7 +24,7 @@ from fedcopl.data.partitioning import partition_dataset
 from fedcopl.federation.client_state import state_tensors
 from fedcopl.federation.learner import NO_PRIOR
 from fedcopl.messages import Evaluate, Evaluated, digest
-from fedcopl.methods import METHODS, choose_method, settled
+from fedcopl.methods import METHODS, choose_method, with_effective_rounds
 from fedcopl.methods.learner import ClipTestSet
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation import assemble as assembly
@@ -57,7 +57,7 @@ def labelled(images: ImageSet, count: int, truth: str) -> ImageSet:
 
 
 def config_of(*pairs):
-    return settled(RunConfig.from_mapping(override({}, [*QUICK, *pairs]), "test"))
+    return with_effective_rounds(RunConfig.from_mapping(override({}, [*QUICK, *pairs]), "test"))
 
 
 class Overheard(LocalTransport):

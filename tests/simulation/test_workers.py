@@ -14,7 +14,7 @@ from fedcopl.data.catalog import CLASSES
 from fedcopl.errors import ClientFailed, ConfigError
 from fedcopl.federation.client import Client
 from fedcopl.messages import Evaluate, Evaluated
-from fedcopl.methods import settled
+from fedcopl.methods import with_effective_rounds
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.run.record import to_plain
 from fedcopl.simulation import worker_pool as workers
@@ -80,7 +80,7 @@ def test_failing_client_is_named_with_workers(tmp_path, monkeypatch):
 
 def test_time_of_a_request_is_wall_time(monkeypatch):
     monkeypatch.setattr(Client, "handle", lambda client, message, state: (time.sleep(0.3), (Evaluated(0, 0), state))[1])
-    simulation = assemble(settled(config_of()), SilentReporter(), small())
+    simulation = assemble(with_effective_rounds(config_of()), SilentReporter(), small())
     with open_pool(simulation, 3) as pool:
         clients = LocalTransport(simulation.clients, pool=pool)
         began = time.perf_counter()
@@ -95,7 +95,10 @@ def threads_of_numpy():
 
 
 def test_one_thread_also_without_workers():
-    simulation, before = assemble(settled(config_of()), SilentReporter(), small()), torch.get_num_threads()
+    simulation, before = (
+        assemble(with_effective_rounds(config_of()), SilentReporter(), small()),
+        torch.get_num_threads(),
+    )
     torch.set_num_threads(2)
     try:
         with threadpool_limits(2, "blas"):
@@ -107,7 +110,7 @@ def test_one_thread_also_without_workers():
 
 
 def test_on_a_gpu_there_is_one_process(monkeypatch):
-    simulation = assemble(settled(config_of()), SilentReporter(), small())
+    simulation = assemble(with_effective_rounds(config_of()), SilentReporter(), small())
     monkeypatch.setattr(type(simulation), "device", "meta")
     with open_pool(simulation, "auto") as pool:
         assert pool is None

@@ -67,9 +67,9 @@ class StoredOutcomes:
 
 def _settings_text(config: RunConfig) -> str:
     """Return the deciding settings as text, with the rounds that are run instead of those that are configured."""
-    from fedcopl.methods import settled  # imports torch
+    from fedcopl.methods import with_effective_rounds  # imports torch
 
-    return json.dumps(deciding_settings(settled(config)), sort_keys=True)
+    return json.dumps(deciding_settings(with_effective_rounds(config)), sort_keys=True)
 
 
 def _settings_text_of(run: StoredRun) -> str | None:

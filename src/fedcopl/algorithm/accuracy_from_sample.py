@@ -21,7 +21,7 @@ class AccuracyEstimate(NamedTuple):
     share: float
     low: float
     high: float
-    looked_at: int
+    reviewed: int  # number of images
     right: int
 
 
@@ -50,25 +50,25 @@ def drawn_order(strata: IntArray, rng: np.random.Generator) -> IntArray:
     return drawn
 
 
-def estimate_share(strata: IntArray, looked_at: IntArray, right: BoolArray) -> AccuracyEstimate:
+def estimate_share(strata: IntArray, index: IntArray, right: BoolArray) -> AccuracyEstimate:
     """Estimate the share of right labels among all images from the reviewed ones.
 
-    p = sum_h W_h k_h / n_h with W_h = N_h / N, and Wilson's interval for as many images as the weighted ones are
-    worth: n* = 1 / sum_h W_h^2 (N_h - n_h) / (N_h - 1) / n_h. If all images were reviewed, the interval is empty.
+    p = sum_h W_h k_h / n_h with W_h = N_h / N, and Wilson's interval for the effective sample size
+    n* = 1 / sum_h W_h^2 (N_h - n_h) / (N_h - 1) / n_h. If all images were reviewed, the interval has zero width.
 
     Args:
         strata: The stratum of each image, (n,).
-        looked_at: The indices of the reviewed images, (m,).
+        index: The indices of the reviewed images, (m,).
         right: Whether the label of each of them is right, (m,).
     """
-    if len(looked_at) == 0:
+    if len(index) == 0:
         return AccuracyEstimate(math.nan, 0.0, 1.0, 0, 0)
-    sizes, reviewed, correct = _merge_strata(strata, looked_at, right)
+    sizes, reviewed, correct = _merge_strata(strata, index, right)
     weight = sizes / sizes.sum()
     share = float((weight * correct / reviewed).sum())
-    spread = float((weight**2 * (sizes - reviewed) / np.maximum(sizes - 1, 1) / reviewed).sum())
+    variance = float((weight**2 * (sizes - reviewed) / np.maximum(sizes - 1, 1) / reviewed).sum())
     return AccuracyEstimate(
-        share, *_wilson(share, 1 / spread if spread > 0 else math.inf), len(looked_at), int(right.sum())
+        share, *_wilson(share, 1 / variance if variance > 0 else math.inf), len(index), int(right.sum())
     )
 
 
@@ -92,17 +92,17 @@ def images_needed(share: float, images: int, half_width: float) -> int:
     return low
 
 
-def _effective_size(looked_at: int, images: int) -> float:
-    """Return n* of one stratum with all images."""
-    return math.inf if looked_at >= images else looked_at * (images - 1) / (images - looked_at)
+def _effective_size(reviewed: int, images: int) -> float:
+    """Return the effective sample size n* of one stratum that contains all images."""
+    return math.inf if reviewed >= images else reviewed * (images - 1) / (images - reviewed)
 
 
-def _merge_strata(strata: IntArray, looked_at: IntArray, right: BoolArray) -> tuple[IntArray, IntArray, IntArray]:
+def _merge_strata(strata: IntArray, index: IntArray, right: BoolArray) -> tuple[IntArray, IntArray, IntArray]:
     """Return N_h, n_h and k_h of strata joined with their neighbours until each has _MIN_STRATUM reviewed images."""
     strata_count = int(strata.max()) + 1
     sizes = np.bincount(strata, minlength=strata_count)
-    reviewed = np.bincount(strata[looked_at], minlength=strata_count)
-    correct = np.bincount(strata[looked_at[right]], minlength=strata_count)
+    reviewed = np.bincount(strata[index], minlength=strata_count)
+    correct = np.bincount(strata[index[right]], minlength=strata_count)
     reviewed_before = np.cumsum(reviewed) - reviewed
     starts = [0]
     for stratum in range(1, strata_count):

@@ -6,9 +6,9 @@ text's probabilities y_i and near those of the neighbours. It lowers
     sum_i z_i . (log z_i - lambda log y_i - kappa log p_i)  -  1/2 sum_ij w_ij z_i . z_j,
 
 log p_ic = -1/2 sum_d ((f_id - mu_cd)^2 / sigma_d + log sigma_d), with one diagonal covariance sigma for all classes, by
-turns: z_i proportional to y_i^lambda exp(kappa log p_i + sum_j w_ij z_j), all at once, then mu and sigma as means
-weighted by z. w = (v + v^T) / 2, where v_ij is the cosine of i and j, not below 0, over n where j is one of the n
-nearest images of i, else 0.
+alternating updates: z_i proportional to y_i^lambda exp(kappa log p_i + sum_j w_ij z_j) for all i at once, then mu and
+sigma as means weighted by z. w = (v + v^T) / 2, where v_ij is the cosine of i and j, not below 0, divided by n, if j is
+one of the n nearest images of i, else 0.
 
 Each mu and sigma is the best for its z. A pass over z, which moves each z_i by d_i, lowers the objective by
 sum_i KL(z_i old || new) + 1/2 sum_ij w_ij d_i . d_j; the first is at least sum_i |d_i|^2 (Pinsker), and no eigenvalue
@@ -44,17 +44,17 @@ class _Mixture(NamedTuple):
 
 
 def transduce(
-    features: FloatArray, text_log_probs: FloatArray, weights: MixtureWeights, *, turns: int, passes: int
+    features: FloatArray, text_log_probs: FloatArray, weights: MixtureWeights, *, iterations: int, passes: int
 ) -> _Mixture:
     """Fit the mixture to image features, (n, d), with log-probabilities from the text, (n, C).
 
-    There are `turns` outer iterations, each with `passes` updates of z. The initial z are the text's probabilities,
-    mu is the mean of the most confident images of each class, and sigma = 1 / d.
+    There are `iterations` outer iterations, each with `passes` updates of z. The initial z are the text's
+    probabilities, mu is the mean of the most confident images of each class, and sigma = 1 / d.
     """
     assignments, spread = np.exp(text_log_probs), np.full(features.shape[1], 1 / features.shape[1])
     mixture = _Mixture(_first_centres(features, assignments), spread, features, assignments)
     neighbour_index, affinity = nearest(features, features, weights.neighbours, skip_itself=True)
-    for _ in range(turns):
+    for _ in range(iterations):
         scores = weights.text * text_log_probs + weights.mixture * _log_likelihood(features, mixture)
         for _ in range(passes):
             neighbours = neighbour_terms(neighbour_index, affinity, mixture.assignments)

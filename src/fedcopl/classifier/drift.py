@@ -90,7 +90,7 @@ def compare_streams(classifier: Classifier, before: Iterable[NamedImage], recent
     Raises:
         DataError: A set has fewer than 30 images.
     """
-    earlier, later = _scores(classifier, before, trained_on=True), _scores(classifier, recent, trained_on=False)
+    earlier, later = _predict(classifier, before, trained_on=True), _predict(classifier, recent, trained_on=False)
     for name, images in (("before", earlier), ("recent", later)):
         if len(images) < _MIN_IMAGES:
             raise DataError(
@@ -105,8 +105,9 @@ def compare_streams(classifier: Classifier, before: Iterable[NamedImage], recent
     )
 
 
-def _scores(classifier: Classifier, pictures: Iterable[NamedImage], *, trained_on: bool) -> _PredictedImages:
-    batches = (batch for batch in classifier.batches(pictures) if len(batch.pixels))
+def _predict(classifier: Classifier, images: Iterable[NamedImage], *, trained_on: bool) -> _PredictedImages:
+    """Return the posteriors of images and, if the classifier has prototypes, the distance to the nearest one."""
+    batches = (batch for batch in classifier.batches(images) if len(batch.pixels))
     outputs = [classifier.predictor.model_outputs(batch.pixels) for batch in batches]
     if not outputs:
         return _PredictedImages(np.zeros((0, len(classifier.recipe.classes))))

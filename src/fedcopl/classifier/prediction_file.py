@@ -51,7 +51,7 @@ class _CsvRows:
         """Return the name of the image in a line; ValueError if the line is not of this format."""
         cells = next(csv.reader([line], strict=True), [])
         if len(cells) != len(self.columns):
-            raise ValueError("it has another number of columns")
+            raise ValueError(f"a row has {len(cells)} columns instead of {len(self.columns)}")
         return cells[0]
 
     def written_name(self, name: str) -> str:

@@ -65,7 +65,7 @@ def report(
 
 
 def _after_report(runs: "list[ComparedRun]") -> Iterator[Sequence[object]]:
-    """Yield the commands that can follow, as far as the folder of the run has the files they need."""
+    """Yield the commands to suggest after `report`; those whose files the run's folder lacks are left out."""
     folder, outcome = runs[0].folder, runs[0].outcome
     client = ("--client", outcome.clients[0].name) if outcome.clients else ()
     if len(runs) > 1:
@@ -256,7 +256,7 @@ def _in_words(survey: "SampleSurvey", outcome: "SampleOutcome") -> str:
         "labels of": f"{survey.gallery.client}, {counted(outcome.images, 'image')}, {predictions.made}",
         "right": "unknown: no image of the random sample is answered yet",
         "95 % interval": "",
-        "random sample": f"{estimate.right:,} of {estimate.looked_at:,} right" if outcome.known else "",
+        "random sample": f"{estimate.right:,} of {estimate.reviewed:,} right" if outcome.known else "",
         "answered in all": f"{outcome.answered:,}, {outcome.corrected:,} corrected",
     }
     if outcome.known:
@@ -269,7 +269,7 @@ def _in_words(survey: "SampleSurvey", outcome: "SampleOutcome") -> str:
 
 def _as_json(survey: "SampleSurvey", outcome: "SampleOutcome") -> dict[str, Any]:
     def shares(estimate: "AccuracyEstimate") -> dict[str, Any]:
-        return {**estimate._asdict(), "share": estimate.share if estimate.looked_at else None}
+        return {**estimate._asdict(), "share": estimate.share if estimate.reviewed else None}
 
     return {
         "client": survey.gallery.client,

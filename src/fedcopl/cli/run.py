@@ -93,13 +93,13 @@ def run(
 
 def _next(outcome: Outcome, folder: Path, settings: list[str]) -> Iterator[Sequence[object] | str]:
     """Yield what follows a run: review without labels, training where nothing was trained, and use of a classifier."""
-    from ..report.label_free import REVIEWED, label_free, read_reviews
+    from ..report.label_free import FIRST_REVIEW, label_free, read_reviews
     from ..run.pseudo_labels import read_last_labels
 
     labelled = outcome.final.macro is not None
     summary = label_free(outcome, read_last_labels(folder), read_reviews(folder))
     if not labelled and (review := summary.review_command(str(folder))):
-        yield f"{review}  # confirm {REVIEWED} images to measure the accuracy"
+        yield f"{review}  # confirm {FIRST_REVIEW} images to measure the accuracy"
     if not outcome.trains:
         yield "fedcopl", "run", *(word for word in settings if not word.startswith("method="))
     client = ("--client", outcome.clients[0].name)

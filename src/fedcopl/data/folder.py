@@ -124,7 +124,7 @@ def read_folder(data: Data) -> Dataset:
     """Read a data set from folders of images."""
     root = require_folder(data.path, "folder")
     listed = find_classes(data.classes_file, root)
-    written = set(listed.names) if listed else set()
+    listed_names = set(listed.names) if listed else set()
     clients = root / CLIENTS
     client_folders: list[tuple[str | None, Path]] = [(None, root)]
     if is_folder(clients):
@@ -142,7 +142,7 @@ def read_folder(data: Data) -> Dataset:
                 skipped.append((f"{_below(stray, root)}/", reason))
         for split, folder in splits or [("train", client_folder)]:
             class_names |= {below.name for below in folders_in(folder)}
-            records += _split_records(root, split, folder, client, written, skipped)
+            records += _split_records(root, split, folder, client, listed_names, skipped)
     if listed is None and class_names:  # a class without images is still a class
         listed = ClassList(sorted(class_names), root)
     return build("folder", root, records, listed=listed, skipped=skipped)

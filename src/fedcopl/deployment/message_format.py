@@ -90,7 +90,7 @@ def unpack(packed: Packed) -> Request | Reply:
     values = {name: _value(tree[name], packed.arrays, _MAX_DEPTH) for name in tree}
     for name, value in values.items():
         if not _fits(value, types[name]):
-            raise Unreadable(f"{name} of the {packed.kind} is {_described(value)}")
+            raise Unreadable(f"{name} of the {packed.kind} has the wrong type: {_described(value)}")
     message: Request | Reply = kind(**values)
     return message
 

@@ -24,7 +24,7 @@ from ..config_errors import explained
 from ..data.dataset import read_classes
 from ..errors import ConfigError, FederationError
 from ..files import make_private_folder, publish_bytes, write_private
-from ..methods import settled
+from ..methods import with_effective_rounds
 from ..run.build import backbone_name, build_clip
 from ..run.folder import file_name
 from .addresses import check_site_name, with_port
@@ -106,7 +106,7 @@ def _unknown(name: str) -> str:
 def prepare_study(file: Path) -> _PreparedStudy:
     """Read a plan and the files that it names, relative to its folder."""
     plan, folder = _read_plan(file), file.parent
-    config = settled(load(folder / plan.settings) if plan.settings else RunConfig())
+    config = with_effective_rounds(load(folder / plan.settings) if plan.settings else RunConfig())
     classes = tuple(read_classes(folder / plan.classes).names)
     return _PreparedStudy(plan, config, classes, backbone_name(config.model.backbone, build_clip(config.model)))
 

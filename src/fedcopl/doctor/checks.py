@@ -31,7 +31,7 @@ from ..data.parallel import free_memory, workers
 from ..data.partitioning import check_partition
 from ..deployment.addresses import connect, proxy_to, strip_credentials
 from ..errors import ConfigError, FedCoPLError, printable
-from ..methods import settled
+from ..methods import with_effective_rounds
 from ..plurals import counted
 from ..progress import in_time
 from ..simulation.time_estimate import estimate_time
@@ -304,7 +304,9 @@ def _check_time(config: RunConfig, clip: Clip, dataset: Dataset) -> Iterator[_Fi
         detail = f"{run}; only {free / _GIGABYTE:.1f} GB are free"
         yield _Finding("note", "cost", detail, "lower train.batch, or use a smaller model")
     elif run.seconds > _LONG_RUN:
-        untrained = settled(config.model_copy(update={"method": "priors", "labeler": "copl", "options": {}}))
+        untrained = with_effective_rounds(
+            config.model_copy(update={"method": "priors", "labeler": "copl", "options": {}})
+        )
         once = config.model_copy(update={"rounds": 2, "train": config.train.model_copy(update={"epochs": 1})})
         offers = [
             f"{typed} (about {in_time(estimate_time(shorter, clip, dataset).seconds)})"

@@ -175,12 +175,12 @@ def _estimate_priors(
     settings = prior_settings(config, state.classes, state.width, state.class_prior)
     everyone = exchange.everyone()
     if state.prior_model is not None:
-        new = [client for client in exchange.labelling_with(everyone) if client not in state.members]
+        new = [client for client in exchange.without_dropped(everyone) if client not in state.members]
         whole = Adapt(state.round, settings.max_steps, state.prior_totals, state.class_prior)
         with suppress(NoClientReplied):  # the round goes on without a client that does not reply
             exchange.request(new, lambda _: whole, Adapted, required=False)
         return state.prior_model, state.prior_totals
-    members = exchange.labelling_with(everyone)
+    members = exchange.without_dropped(everyone)
     for _ in range(MAX_ESTIMATIONS):
         estimation, exchange.prior_weights = Estimation(settings), {}
         exchange.estimation = estimation
@@ -203,7 +203,7 @@ def _estimate_priors(
     last = Adapt(state.round, len(totals), totals[-1:], state.class_prior)
     whole = replace(last, totals=totals)  # for clients that missed a step
     replies = exchange.request(
-        exchange.labelling_with(everyone),
+        exchange.without_dropped(everyone),
         lambda client: exchange.weighted(last, client) if client in members else whole,
         Adapted,
     )
@@ -224,7 +224,7 @@ def _refresh(
     report = exchange.report
     report.refreshed = True
     is_secure, everyone = config.privacy.secure_aggregation, exchange.everyone()
-    clients = (state.members if is_secure else ()) or exchange.labelling_with(everyone)
+    clients = (state.members if is_secure else ()) or exchange.without_dropped(everyone)
     estimated, report.totals = aggregator.counts(exchange, clients, Estimate(state.round, state.shared))
     index = state.round // config.labels.refresh_every
     request = Select(state.round, index, report.totals, len(estimated))

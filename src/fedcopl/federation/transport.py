@@ -180,7 +180,7 @@ class RoundExchange:
     config: RunConfig = field(default_factory=RunConfig)
     reported_counts: dict[str, ReportedCounts] = field(default_factory=dict)  # by client, of all rounds so far
     ever_connected: tuple[str, ...] = ()  # all clients that were ever connected
-    refused: set[str] = field(default_factory=set)  # clients left out of the rest of this round's labelling
+    dropped: set[str] = field(default_factory=set)  # clients left out of the rest of this round's labelling
     estimation: Estimation | None = None  # of the priors, as far as it has come
     prior_weights: dict[str, float] = field(default_factory=dict)  # of clients whose sums for the priors are clipped
     posterior_sums: list[tuple[FloatArray, dict[str, FloatArray]]] = field(
@@ -220,7 +220,7 @@ class RoundExchange:
                 invalid[client] = reason
                 self.report.drops.add(client, type(request).__name__, reason)
                 if isinstance(request, Adapt | Estimate):
-                    self.refused.add(client)
+                    self.dropped.add(client)
             elif isinstance(reply, kind):
                 valid[client] = reply
                 self.report.bytes_up += payload_bytes(reply)
@@ -233,7 +233,7 @@ class RoundExchange:
     def drop(self, client: str, step: str, reason: str) -> None:
         """Leave a client out of the rest of this round's labelling."""
         self.report.drops.add(client, step, reason)
-        self.refused.add(client)
+        self.dropped.add(client)
 
     def weighted(self, request: Adapt, client: str) -> Adapt:
         """Return a step of the priors as one client gets it: with its weight in the totals, where that is clipped."""
@@ -245,9 +245,9 @@ class RoundExchange:
         self.ever_connected = tuple(dict.fromkeys((*self.ever_connected, *connected)))
         return connected
 
-    def labelling_with(self, clients: Iterable[str]) -> tuple[str, ...]:
-        """Return the clients that take part in the rest of this round's labelling."""
-        return tuple(client for client in clients if client not in self.refused)
+    def without_dropped(self, clients: Iterable[str]) -> tuple[str, ...]:
+        """Return the given clients, without those that this round's labelling has dropped."""
+        return tuple(client for client in clients if client not in self.dropped)
 
     def account(self, of: str, clients: Iterable[str]) -> None:
         """Enter a release into the privacy account."""

@@ -103,12 +103,12 @@ class PerClassLabeler(Labeler):
     """A labeler with the same quota for every class."""
 
     def quota(self, counts: IntArray, images: int, request: Select) -> IntArray:
-        """Return the same quota for every class, fixed or growing with the refreshes."""
+        """Return the same quota for every class: `labels.per_class`, or one that grows at each refresh."""
         labels = self.config.labels
         if labels.capacity != "grow":
             return np.full_like(counts, labels.per_class)
         refreshes = -(-self.config.rounds // labels.refresh_every)
-        return np.full_like(counts, _grown_capacity(request.refresh, images, len(counts), refreshes))
+        return np.full_like(counts, _growing_quota(request.refresh, images, len(counts), refreshes))
 
     def expected_images(self, images: float, classes: int) -> float:
         """Return K for every class, or all images."""
@@ -120,7 +120,7 @@ class PerClassLabeler(Labeler):
         return confident_images(log_probs, labels.confidence_quantile) if labels.among == "sure" else None
 
 
-def _grown_capacity(refresh_index: int, images: int, classes: int, refreshes: int = 4) -> int:
+def _growing_quota(refresh_index: int, images: int, classes: int, refreshes: int = 4) -> int:
     """Return GRIP's growing K at refresh q: an even share of the first q + 1 parts of the images, at least 1.
 
     K_q = max(1, floor((q + 1) floor(n / refreshes) / C)), about n / C at the last refresh.

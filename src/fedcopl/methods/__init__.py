@@ -104,7 +104,7 @@ def priors_note(config: RunConfig) -> str | None:
     return f"this is {run_title(config)}; {method.title} without priors: --as-published, or {off}"
 
 
-def settled(config: RunConfig) -> RunConfig:
+def with_effective_rounds(config: RunConfig) -> RunConfig:
     """Return the settings with the rounds that are run: one if nothing is trained."""
     return config if choose_method(config).trains else config.model_copy(update={"rounds": 1})
 

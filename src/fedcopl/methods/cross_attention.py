@@ -38,7 +38,7 @@ LAYERS = tuple(layer_shapes(1, 1))
 def cross_attention(queries: Tensor, keys: Tensor, values: Tensor, params: NamedTensors, heads: int) -> Tensor:
     """Return A + W_2 GEGLU(W_1 LN(A)), (..., m, w), where A is the attention of the queries over the keys.
 
-    GEGLU(a, b) = a gelu(b). Scores are over sqrt(w / heads), as in torch's multi-head attention.
+    GEGLU(a, b) = a gelu(b). Scores are divided by sqrt(w / heads), as in torch's multi-head attention.
 
     Args:
         queries: (..., m, w).

@@ -166,7 +166,7 @@ class ImageSide:
 
     @torch.inference_mode()
     def features(self, prompts: Prompts) -> list[Tensor]:
-        """Return the features of all images in batches, computed again only if the declared arrays have changed."""
+        """Return the features of all images in batches; cached until an array of `of_images` changes."""
         key = key_of(prompts, self._model.method.of_images)
         if self._last is None or self._last[0] != key:
             params, keeps = self._model.params(prompts), self._model.method.keeps_images

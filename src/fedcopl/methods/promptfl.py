@@ -2,7 +2,7 @@
 
 The prompt P (m, w) stands before every class name, w_c = text(P, name_c), and z_c = s <f, w_c>; images are encoded
 once, because nothing changes them. PromptProx adds FedProx's (mu / 2) |P - P^r|^2 with P^r the average that the round
-began with; in published code the term has no gradient, here it has.
+began with. Here this term contributes to the gradient; in the published code it does not.
 """
 
 from typing import Literal

@@ -7,7 +7,7 @@ Sigma_k (d,) each. With y_i the text's probabilities and w_ij the affinity of ne
         + kappa alpha sum_k KL(N(mu'_k, Sigma'_k) || N(mu_k, Sigma_k)),
 
 log p_ik = -1/2 sum_d ((f_id - mu_kd)^2 / Sigma_kd + log Sigma_kd). The last term is the statistical anchor: mu' are the
-text features and Sigma', the same for all classes, is sum_ik y_ik (f_i - mu'_k)^2 / n. By turns,
+text features and Sigma', the same for all classes, is sum_ik y_ik (f_i - mu'_k)^2 / n. Alternating updates:
 
     z_i proportional to y_i^lambda exp(kappa log p_i + sum_j w_ij z_j),
     mu_k = beta_k E_k f + (1 - beta_k) mu'_k,                                      beta_k = n_k / (n_k + alpha),
@@ -17,8 +17,8 @@ where E_k is the mean over the images weighted by z_ik. They are exact minimiser
 site lacks has n_k near 0 and stays at its anchor, where TransCLIP's centre would move to the images of other classes.
 
 Choices: as the authors' code, n_k is the number of images assigned to k (`soft_counts=true`: sum_i z_ik, as in the
-paper), alpha = 1, and lambda, kappa, neighbours, turns and passes are TransCLIP's. log Sigma is part of log p, as in
-the paper and one of the two public versions of their code. From the paper and not their code: means are not made of
+paper), alpha = 1, and lambda, kappa, neighbours, iterations and passes are TransCLIP's. log Sigma is part of log p, as
+in the paper and one of the two public versions of their code. From the paper and not their code: means are not made of
 length one, so that each update lowers the sum above. Test images are predicted by the same formula with neighbours
 among the site's images. Not built: the stream of batches that their online experiments fit one after another.
 """
@@ -73,11 +73,11 @@ class StatA(SiteFit):
         anchor = _text_anchor(features, z, texts)
         model = anchor
         neighbour_index, affinity = nearest(features, features, count, skip_itself=True)
-        for turn in range(options.turns + 1):  # the last one only assigns, so that z is of the final Gaussians
+        for iteration in range(options.iterations + 1):  # the last one only updates z, for the final Gaussians
             logits = text * log_probs + kappa * model.log_likelihood(features)
             for _ in range(options.passes):
                 z = softmax(logits + neighbour_terms(neighbour_index, affinity, z))
-            if turn < options.turns:
+            if iteration < options.iterations:
                 model = _anchored(features, z, anchor, options.anchor, soft_counts=options.soft_counts)
 
         def scores(images: FloatArray, image_log_probs: FloatArray) -> FloatArray:

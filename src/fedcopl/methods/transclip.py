@@ -21,7 +21,7 @@ class TransCLIPOptions(Section):
     """kappa: weight of the mixture, as in its authors' code"""
     neighbours: int = Field(3, ge=0)
     """neighbours of an image in the Laplacian term"""
-    turns: int = Field(10, ge=1)
+    iterations: int = Field(10, ge=1)
     """outer iterations over assignments and mixture"""
     passes: int = Field(5, ge=1)
     """inner iterations over the assignments"""
@@ -36,5 +36,5 @@ class TransCLIP(SiteFit):
     def fit(self, features: FloatArray, log_probs: FloatArray, texts: FloatArray, scale: float) -> Scores:
         options = self.options
         weights = MixtureWeights(options.text_weight, options.mixture_weight, options.neighbours)
-        mixture = transduce(features, log_probs, weights, turns=options.turns, passes=options.passes)
+        mixture = transduce(features, log_probs, weights, iterations=options.iterations, passes=options.passes)
         return lambda images, image_log_probs: scores_of(images, image_log_probs, mixture, weights)

@@ -210,19 +210,22 @@ class MaskedSum:
 
     def _secrets(self, shares: _Shares) -> dict[str, bytes]:
         """Return the key of each member's self mask; CannotUnmask names the members without one."""
-        secrets = {client: self._secret(client, shares) for client in self.masked}
+        secrets = {client: self._self_mask_key(client, shares) for client in self.masked}
         known_secrets = {client: secret for client, secret in secrets.items() if secret is not None}
         if len(known_secrets) < len(secrets):
             helped = {client: sum(client in given for given in shares.values()) for client in secrets}
             raise CannotUnmask({client: helped[client] for client in secrets if client not in known_secrets})
         return known_secrets
 
-    def _secret(self, client: str, shares: _Shares) -> bytes | None:
-        """Return the private key of a member's self mask, from shares that reproduce the public key; None: none do."""
+    def _self_mask_key(self, client: str, shares: _Shares) -> bytes | None:
+        """Reconstruct the private key of a member's self mask; None if no shares reproduce its public key.
+
+        Shares that do not fit a key found after the first attempt are added to `wrong_shares`.
+        """
         point_of = {name: number for number, name in enumerate(sorted(self.roster), 1)}
         received = {point_of[other]: given[client] for other, given in shares.items() if client in given}
-        for attempt, some in enumerate(_sets(list(received), self.needed)):
-            chosen = {number: received[number] for number in some}
+        for attempt, points in enumerate(_sets(list(received), self.needed)):
+            chosen = {number: received[number] for number in points}
             secret = combine(chosen)
             if _is_private(secret, _thirds(self.roster[client])[2]):
                 if attempt:

@@ -20,7 +20,7 @@ from .narrative import by_rounds, has_priors, refused_priors
 from .numbers import SPACE, shortened
 
 UNSURE = 0.5  # probability of the predicted class below which an image counts as unsure
-REVIEWED = 20  # images to confirm for a first estimate of the accuracy
+FIRST_REVIEW = 20  # images to confirm for a first estimate of the accuracy
 LOW_AGREEMENT = 0.5  # of text and prototypes, below which class names may describe the images poorly
 SHOWN = 30  # clients in a table of the report; the others are summed up or folded
 _MAX_CLASSES_SHOWN = 3  # largest classes of a client that are named
@@ -38,16 +38,16 @@ class ReviewedClient:
     share: float
     low: float
     high: float
-    looked_at: int  # images of the random sample that count
+    reviewed: int  # images of the random sample that count
 
 
 def write_review(folder: Path, client: str, estimate: AccuracyEstimate) -> None:
     """Write the estimate of a review into the run's folder, where the report reads it; without answers remove it."""
     file = folder / "review" / f"{file_name(client)}.json"
-    if not estimate.looked_at:
+    if not estimate.reviewed:
         file.unlink(missing_ok=True)
         return
-    kept = ReviewedClient(client, estimate.share, estimate.low, estimate.high, estimate.looked_at)
+    kept = ReviewedClient(client, estimate.share, estimate.low, estimate.high, estimate.reviewed)
     write_text(file, json.dumps(asdict(kept)) + "\n")
 
 
@@ -126,14 +126,15 @@ class _LabelFree:
     unchanged: float | None  # share of labels that the last refresh left as they were
 
     def review_command(self, run: str) -> str:
-        """The command that reviews the least confident client with enough images among those not reviewed.
+        """The command to review the client with the lowest mean confidence; empty if there is none.
 
-        Empty where all are reviewed, or where the labels are not in the run's folder.
+        Clients that are reviewed, or whose labels are not in the run's folder, are left out; those with too few images
+        for a first estimate are used only if there is no other.
         """
         reviewed = {review.client for review in self.reviews}
-        left = [one for one in self.clients if one.confidence is not None and one.name not in reviewed]
-        enough = [client for client in left if (client.images or 0) >= REVIEWED]
-        client = min(enough or left, key=lambda client: client.confidence or 0.0, default=None)
+        candidates = [one for one in self.clients if one.confidence is not None and one.name not in reviewed]
+        enough = [client for client in candidates if (client.images or 0) >= FIRST_REVIEW]
+        client = min(enough or candidates, key=lambda client: client.confidence or 0.0, default=None)
         return shlex.join(["fedcopl", "review", run, "--client", client.name]) if client else ""
 
 
@@ -184,6 +185,15 @@ def largest_clients(outcome: Outcome, most: int = SHOWN) -> list[int]:
 def _label_free_client(
     client: ClientRecord, labels: LastLabels | None, classes: Sequence[str], with_priors: bool, refused: bool
 ) -> _LabelFreeClient:
+    """Return a client's class shares with their margins, its mean confidence and its unsure images.
+
+    Args:
+        client: The client's record.
+        labels: Its pseudo labels of the last refresh; None if they are not in the run's folder.
+        classes: The class names.
+        with_priors: Whether the run estimated priors.
+        refused: Whether the client refused the priors, so that no class shares are known.
+    """
     if labels is None or not len(labels.label):
         return _LabelFreeClient(client.name, client.train, (), refused, None, None, None)
     shares: list[_EstimatedShare] = []
@@ -202,7 +212,7 @@ def label_free_facts(summary: _LabelFree) -> Iterator[tuple[str, str]]:
     """Yield titles and texts for the terminal."""
     for review in summary.reviews:
         share, low, high = (f"{100 * value:.0f}" for value in (review.share, review.low, review.high))
-        by = f"by review of {review.looked_at:,} images of {review.client}"
+        by = f"by review of {review.reviewed:,} images of {review.client}"
         yield "estimated accuracy", f"{share} %, 95 % interval {low} to {high} %, {by}"
     if summary.accuracy is not None:
         share, low, high = (f"{100 * value:.0f}" for value in summary.accuracy)

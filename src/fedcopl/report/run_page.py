@@ -23,8 +23,8 @@ from . import numbers as words
 from .charts import BarChart, Series, bar_chart
 from .gallery import Example, read_examples
 from .label_free import (
+    FIRST_REVIEW,
     LOW_AGREEMENT,
-    REVIEWED,
     SHOWN,
     UNSURE,
     ReviewedClient,
@@ -138,7 +138,12 @@ def template_environment(package: str, folder: str = "") -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {name: getattr(words, name) for name in _FILTERS} | {"quote": shlex.quote}
-    environment.globals |= {"SHOWN": SHOWN, "REVIEWED": REVIEWED, "UNSURE": UNSURE, "LOW_AGREEMENT": LOW_AGREEMENT}
+    environment.globals |= {
+        "SHOWN": SHOWN,
+        "FIRST_REVIEW": FIRST_REVIEW,
+        "UNSURE": UNSURE,
+        "LOW_AGREEMENT": LOW_AGREEMENT,
+    }
     return environment
 
 

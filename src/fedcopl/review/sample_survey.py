@@ -60,13 +60,13 @@ class SampleOutcome:
 
     @property
     def known(self) -> bool:
-        return self.estimate.looked_at > 0
+        return self.estimate.reviewed > 0
 
     @property
     def more(self) -> int:
         """Number of further images to review until the interval is at most _HALF_WIDTH to either side."""
         share = self.estimate.share if self.known else 0.5
-        return max(0, images_needed(share, self.images, _HALF_WIDTH) - self.estimate.looked_at)
+        return max(0, images_needed(share, self.images, _HALF_WIDTH) - self.estimate.reviewed)
 
 
 class SampleSurvey:

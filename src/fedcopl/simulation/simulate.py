@@ -15,7 +15,7 @@ from ..federation.client_state import ClientState
 from ..federation.server import ServerState
 from ..federation.transport import RoundReport
 from ..messages import Estimate, KeyRequest, Reply, Request, Train
-from ..methods import priors_note, settled
+from ..methods import priors_note, with_effective_rounds
 from ..plurals import counted
 from ..privacy.accountant import require_accounting
 from ..report.gallery import ChosenImages, Example, as_plain, gallery, least_confident
@@ -142,7 +142,7 @@ def simulate(
     Raises:
         FedCoPLError: Settings, images, model or folder cannot be used, or a client failed.
     """
-    progress, config = progress or SilentReporter(), settled(config)
+    progress, config = progress or SilentReporter(), with_effective_rounds(config)
     require_accounting(config)
     previous = None if previous_run is None else read_previous_run(previous_run)
     config = with_reference(config, previous)

@@ -17,7 +17,7 @@ from ..data.dataset import Dataset
 from ..data.parallel import workers
 from ..data.partitioning import client_names
 from ..labelers import choose_labeler
-from ..methods import choose_method, settled
+from ..methods import choose_method, with_effective_rounds
 from ..plurals import counted
 from ..progress import in_time
 from ..run.build import GIGABYTE, build_model
@@ -58,7 +58,7 @@ class TimeEstimate:
 
 def estimate_time(config: RunConfig, clip: Clip, dataset: Dataset) -> TimeEstimate:
     """Time one encoding batch and one training step with the model and multiply; priors and disk are not included."""
-    config = settled(config)
+    config = with_effective_rounds(config)
     clients = len(client_names(dataset, config.data))
     work = workload(config, len(dataset.train), len(dataset.test), clients, len(dataset.classes))
     count = workers_for(config, clip, clients, dataset.classes)

@@ -218,7 +218,8 @@ class _ConnectedSites:
     names: dict[int, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)  # site -> problem with its connection
 
-    def now(self) -> dict[str, _SiteNode]:
+    def current_nodes(self) -> dict[str, _SiteNode]:
+        """Return the node of each connected site, by the site's name."""
         nodes = {node.node_id: node for node in self.grid.get_nodes()}
         self.names |= {id: node.name for id, node in nodes.items() if node.name}
         self._query_names([id for id in nodes if id not in self.names])
@@ -300,7 +301,7 @@ class GridTransport:
 
     def _wait_for_sites(self, count: int) -> tuple[str, ...]:
         while True:
-            present = self.connected.now()
+            present = self.connected.current_nodes()
             if len(present) >= count:
                 self.known.add(present)
                 return tuple(sorted(present, key=self.known.numbers.__getitem__))
@@ -351,7 +352,7 @@ class GridTransport:
 
     def _send(self, pending: Mapping[str, _Pending]) -> None:
         """Send to the connected sites what they have not got; a site that reconnected has lost its request."""
-        present = self.connected.now()
+        present = self.connected.current_nodes()
         self._note_connections(pending, present)
         messages: dict[str, Message] = {}
         for site, one in pending.items():

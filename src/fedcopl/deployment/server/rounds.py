@@ -18,7 +18,7 @@ from ...errors import ConfigError, NoClientReplied, RunFolderError
 from ...federation.client_state import ClientState
 from ...federation.server import ServerState, refuse_privacy
 from ...federation.transport import RoundReport
-from ...methods import choose_method, settled
+from ...methods import choose_method, with_effective_rounds
 from ...privacy.accountant import require_accounting
 from ...run.build import backbone_name, build_clip, first_state, known_class_prior
 from ...run.folder import ENDED, RunFolder
@@ -65,7 +65,7 @@ class PreparedServer:
         # The prompt templates are written out: sites must not choose their own.
         template = (plan.config.model.template or TEMPLATE) + listed.other_names
         model = plan.config.model.model_copy(update={"template": template})
-        config = with_reference(settled(plan.config.model_copy(update={"model": model})), earlier)
+        config = with_reference(with_effective_rounds(plan.config.model_copy(update={"model": model})), earlier)
         require_accounting(config)
         method = choose_method(config)
         refuse_privacy(config, method.neighbours(), method.everyone_first)

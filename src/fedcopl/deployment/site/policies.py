@@ -24,7 +24,7 @@ from ...run.folder import file_name
 from ..message_format import one_line
 from ..terms import flat_settings
 
-_FEATURES = "features"  # value of `share` besides prompts: sums of image features, in all and by class, for the priors
+_FEATURES = "features"  # value of `share` besides prompts: sums of image features for the priors
 DEFAULT_SHARE = ("visual",)  # what FedCoPL averages; class feature sums are opt-in
 _FEATURE_SITES = 3  # in each secure aggregation of class feature sums, where `--min-sites` names no number
 MIN_IMAGES = 5  # sums over fewer images may identify a person
@@ -32,7 +32,7 @@ NEVER_SENT = "images, file names, labels, predictions, personal prompts, the pri
 _FIELD_TEXTS = {  # (reply, field) -> its content
     ("Adapted", "sums"): "sums of posteriors, logits and evidence over its images, for the priors",
     ("Adapted", "masked"): "such sums under masks, instead, if the run has secure aggregation; with `--share features` "
-    "also sums of image features, in all and by class, and of their products",
+    "also sums of image features, in total and by class, and of their products",
     ("Adapted", "refused"): "whether the priors contradict its most confident images; omitted if the run is private",
     ("Estimated", "counts"): "number of confident images of each class, at each refresh",
     ("Estimated", "masked"): "its class counts under masks, instead, if the run has secure aggregation",
@@ -228,9 +228,10 @@ def sent_summary(consent: Consent) -> tuple[str, ...]:
         "images, the loss, and the losses of its holdout.",
         "At a refresh: the number of confident images of each class; before the first one also sums of class "
         f"probabilities and logits over all images, at least {least}, for the priors.",
-        "If it has labelled test images: how many are right, by a model that its own hold-out check accepts.",
-        f"Only with --share features, which this site {does} allow: sums of image features, in all and by "
-        f"class, and of their products, of at least {least} each, under secure aggregation of at least "
+        "If it has labelled test images: how many of them are predicted correctly, by a model that its own hold-out "
+        "check accepts.",
+        f"Only with --share features, which this site {does} allow: sums of image features, in total and by "
+        f"class, and of products of two features, each over at least {least}, under secure aggregation of at least "
         f"{sites}, the same in all runs.",
         "In runs with secure aggregation the server can read only sums over sites; with noise each reply is counted in "
         "this site's own privacy budget, and no feature sums are sent.",
@@ -243,7 +244,7 @@ def sent_fields(consent: Consent | None = None) -> Iterator[str]:
         for field in fields(kind):
             key = (kind.__name__, field.name)
             is_masked = field.name == "masked" or kind.__name__ in ("PublicKeys", "KeyShares", "Unmasked")
-            if consent and consent.min_sites and key in _PLAIN_FIELDS:
+            if consent and consent.min_sites and key in _PLAIN_FIELDS:  # `--min-sites` requires masked replies
                 continue
             if consent and is_masked and not consent.secure_aggregation:
                 continue

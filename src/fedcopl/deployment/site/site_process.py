@@ -62,7 +62,7 @@ def check_server(server: ServerAddress) -> None:
     try:
         context = ssl.create_default_context(cafile=server.ca)
     except (OSError, ssl.SSLError) as error:
-        raise FederationError(f"{server.ca}: is not the certificate of a server (its ca.pem): {error}") from error
+        raise FederationError(f"{server.ca}: is not the CA certificate of a server (its ca.pem): {error}") from error
     try:
         with (
             connect(server.host, int(port), 5) as connection,
