@@ -158,9 +158,15 @@ class SiteRequest:
 
     @property
     def peers(self) -> Peers:
+        """The other sites whose keys this site knows."""
         home = self.site.home
-        own = Identity(site_key(home.folder, home.name)[0])
-        return Peers(home.folder, own, home.peers, home.consent.min_sites > 0, self.site.watch)
+        return Peers(
+            folder=home.folder,
+            own=Identity(site_key(home.folder, home.name)[0]),
+            given=home.peers,
+            counts_sites=home.consent.min_sites > 0,
+            notify=self.site.notify,
+        )
 
 
 def respond(request: SiteRequest) -> Reply:
