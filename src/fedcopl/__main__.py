@@ -9,8 +9,7 @@ from types import FrameType
 def main() -> None:
     """Run the command line.
 
-    During the imports Ctrl-C ends the process at once; otherwise it would print a traceback, or a library would catch
-    it.
+    During the imports Ctrl-C ends the process at once, without a traceback, and no library can catch it.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:  # a job in the background ignores it

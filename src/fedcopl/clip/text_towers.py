@@ -162,20 +162,12 @@ class BertText(TextTower):
     block = _PostNormBlock
 
     def __init__(
-        self,
-        shape: TowerShape,
-        *,
-        vocabulary: int,
-        positions: int,
-        output: int,
-        token_types: int,
-        hidden_output: int | None,
+        self, shape: TowerShape, *, vocabulary: int, positions: int, output: int, token_types: int, hidden: int | None
     ):
         super().__init__(shape, vocabulary=vocabulary, positions=positions, output=output)
-        # Embeddings of token types; only the first is used. The attribute's name is part of the model's fingerprint.
-        self.kinds = nn.Parameter(torch.empty(token_types, shape.width))
+        self.kinds = nn.Parameter(torch.empty(token_types, shape.width))  # row 0 is used; the fingerprint has this name
         self.norm_first = nn.LayerNorm(shape.width, shape.epsilon)
-        layers = [shape.width, output] if hidden_output is None else [shape.width, hidden_output, output]
+        layers = [shape.width, output] if hidden is None else [shape.width, hidden, output]
         linear = [nn.Linear(inputs, outputs, bias=False) for inputs, outputs in pairwise(layers)]
         self.project = linear[0] if len(linear) == 1 else nn.Sequential(linear[0], nn.GELU(), linear[1])
 

@@ -113,9 +113,7 @@ def _bands(chosen: str | int) -> tuple[int, ...]:
     text = str(chosen).strip()
     parts = [part.strip() for part in text.split(",")] if text else []
     if not all(part.isdecimal() and int(part) > 0 for part in parts) or len(parts) not in (0, 1, 3):
-        raise ConfigError(
-            f"data.bands: should be one or three band numbers, counted from 1, such as 4,3,2, not {text!r}"
-        )
+        raise ConfigError(f"data.bands: should be one or three band numbers from 1, such as 4,3,2, not {text!r}")
     return tuple(map(int, parts))
 
 
@@ -168,11 +166,7 @@ def eight_bits(
 
 
 def _window_span(values: _PixelValues, window: Window, full_range: Span | None) -> Span:
-    """Return the values that become black and white; the full range of floating-point images is 0 to 1.
-
-    Args:
-        full_range: Replaces the range of the data type.
-    """
+    """Return the values that become black and white; `full_range` replaces that of the data type."""
     match window.by:
         case "file":
             return Span(float(values.min()), float(values.max()))
@@ -182,7 +176,7 @@ def _window_span(values: _PixelValues, window: Window, full_range: Span | None) 
             return Span(window.low, window.high)
         case "type":
             is_integer = values.dtype.kind in "ui"
-            return full_range or (
+            return full_range or (  # floating-point images range from 0 to 1 by convention
                 Span(np.iinfo(values.dtype).min, np.iinfo(values.dtype).max) if is_integer else Span(0.0, 1.0)
             )
 

@@ -27,8 +27,7 @@ _MAX_CLASSES_SHOWN = 3  # largest classes of a client that are named
 _MIN_SHARE_SHOWN = 0.005  # share of a class that is named
 _LISTED = 10  # clients whose class shares are printed on the terminal
 _LETTERS = 30  # of a class name on the terminal
-# Range of the accuracy without labels: times the expected error, and as a share; see `_label_free_accuracy`.
-_MORE_ERRORS, _LARGEST_DROP, _FEWER_ERRORS = 6.0, 0.35, 0.5
+_MAX_EXTRA, _MAX_DROP, _MAX_FEWER = 6.0, 0.35, 0.5  # errors, see `_label_free_accuracy`
 
 
 @dataclass(frozen=True)
@@ -76,11 +75,7 @@ def _label_free_accuracy(confidence: float) -> tuple[float, float, float]:
     than 35 points above it; the range covers that.
     """
     error = 1 - confidence
-    return (
-        confidence,
-        max(0.0, confidence - min(_MORE_ERRORS * error, _LARGEST_DROP)),
-        confidence + _FEWER_ERRORS * error,
-    )
+    return confidence, max(0.0, confidence - min(_MAX_EXTRA * error, _MAX_DROP)), confidence + _MAX_FEWER * error
 
 
 def _margin(error: float, images: int) -> float:

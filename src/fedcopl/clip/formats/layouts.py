@@ -149,7 +149,7 @@ def build_bert(weights: Weights, names: TowerNames, traits: BlockTraits, length:
             positions=positions,
             output=output,
             token_types=token_types,
-            hidden_output=hidden if is_double else None,
+            hidden=hidden if is_double else None,
         )
     tower.context_length = min(length, positions)
     return _load_weights(tower, weights, names)

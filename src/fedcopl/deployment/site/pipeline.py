@@ -158,15 +158,9 @@ class SiteRequest:
 
     @property
     def peers(self) -> Peers:
-        """The other sites whose keys this site knows."""
         home = self.site.home
-        return Peers(
-            folder=home.folder,
-            own=Identity(site_key(home.folder, home.name)[0]),
-            given=home.peers,
-            counts_sites=home.consent.min_sites > 0,
-            notify=self.site.notify,
-        )
+        own = Identity(site_key(home.folder, home.name)[0])
+        return Peers(home.folder, own, home.peers, counts_sites=home.consent.min_sites > 0, notify=self.site.notify)
 
 
 def respond(request: SiteRequest) -> Reply:
