@@ -9,7 +9,7 @@ from types import FrameType
 def main() -> None:
     """Run the command line.
 
-    Ctrl-C during an import would be a traceback, or be lost in a library: until all is loaded it ends the process.
+    During the imports Ctrl-C ends the process at once, without a traceback, and no library can catch it.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:  # a job in the background ignores it

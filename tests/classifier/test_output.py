@@ -76,7 +76,7 @@ def test_a_row_is_one_line_and_no_formula(name, label):
     assert not any(ord(sign) < 32 or ord(sign) == 127 for sign in line[:-1])
     [cells] = csv.reader(io.StringIO(line))
     assert not [cell for cell in cells if cell[:1] in _FORMULA and cell]
-    assert csv_rows(1).name(line) == csv_rows(1).written_name(name)
+    assert csv_rows(1).image_name(line) == csv_rows(1).written_name(name)
 
 
 @given(texts, texts)

@@ -250,7 +250,7 @@ def test_a_missing_weight_of_a_file_is_named(openai_weights, tmp_path):
 
 def test_a_file_of_something_else_is_refused(tmp_path):
     torch.save([torch.zeros(3)], tmp_path / "list.pt")
-    assert "holds a list, not weights by name" in refused(tmp_path / "list.pt")
+    assert "holds a list, not a state dict" in refused(tmp_path / "list.pt")
 
 
 def test_an_own_vocabulary_needs_its_tokenizer(openai_weights, tmp_path):

@@ -209,8 +209,8 @@ def test_a_bare_file_has_quick_gelu_by_default(openai_model, tmp_path):
 @pytest.mark.parametrize(
     ("preprocess", "message"),
     [
-        ({"resize_mode": "longest"}, "cannot resize images by 'longest'"),
-        ({"interpolation": "random"}, "with 'random'"),
+        ({"resize_mode": "longest"}, "resize_mode 'longest'"),
+        ({"interpolation": "random"}, "with interpolation 'random'"),
         ({"mean": 0.5}, "must be three numbers"),
         ([1], "not a JSON object"),
     ],

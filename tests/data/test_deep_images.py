@@ -315,9 +315,9 @@ def test_another_window_is_another_entry_of_the_cache(tmp_path):
         ({"window": "9:1"}, "two increasing numbers"),
         ({"window": "1%:99"}, "percentiles as in 1%:99%"),
         ({"window": "nan:3"}, "two increasing numbers"),
-        ({"bands": "1,2"}, "three numbers counted from 1"),
-        ({"bands": "0,1,2"}, "three numbers counted from 1"),
-        ({"bands": "red"}, "three numbers counted from 1"),
+        ({"bands": "1,2"}, "three band numbers from 1"),
+        ({"bands": "0,1,2"}, "three band numbers from 1"),
+        ({"bands": "red"}, "three band numbers from 1"),
     ],
 )
 def test_invalid_settings_are_named(tmp_path, settings, meant):

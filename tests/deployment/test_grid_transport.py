@@ -205,12 +205,15 @@ RUBBISH = {
         to(TRAIN, Trained({"visual": np.zeros(400_000, np.float32)}, 1, 0.5)),
         "more than the limit of",
     ),
-    "another kind of number": (to(TRAIN, Trained({"visual": NAN.astype(np.float64)}, 1, 0.5)), "shared of the Trained"),
+    "another kind of number": (
+        to(TRAIN, Trained({"visual": NAN.astype(np.float64)}, 1, 0.5)),
+        "field shared of message Trained",
+    ),
     "a shape that no array has": (bent(shape=(0, 2**70)), "an array has an impossible shape"),
     "seventy dimensions": (bent(shape=(1,) * 70, data=bytes(4)), "an array has a broken header"),
     "text for a count": (
         to(TRAIN, Trained(TRAIN.shared, "many", 0.5)),
-        "examples of the Trained has the wrong type: 'many'",
+        "field examples of message Trained has the wrong type: 'many'",
     ),
     "an exception": (
         lambda message: failed(message, "CLIENT_APP_RAISED_EXCEPTION", "boom\n"),

@@ -131,9 +131,9 @@ def test_only_messages_of_the_list_can_be_made():
 @pytest.mark.parametrize(
     ("counts", "words"),
     [
-        (np.zeros(3, np.float32), "counts of the Estimated has the wrong type: an array of float32"),
-        ("abc", "counts of the Estimated has the wrong type: 'abc'"),
-        ({"a": 1}, "counts of the Estimated has the wrong type: a dict of 1"),
+        (np.zeros(3, np.float32), "field counts of message Estimated has the wrong type: an array of float32"),
+        ("abc", "field counts of message Estimated has the wrong type: 'abc'"),
+        ({"a": 1}, "field counts of message Estimated has the wrong type: a dict of 1"),
     ],
 )
 def test_a_field_of_another_type_is_refused_with_its_name(counts, words):

@@ -238,5 +238,5 @@ def test_impossible_secure_sum_is_detected_without_its_sender():
 
 def test_no_bounds_under_secure_aggregation():
     config = config_of(sharing={"robust": "median"}, privacy={"secure_aggregation": True})
-    with pytest.raises(ConfigError, match=r"sharing.robust: median needs single updates"):
+    with pytest.raises(ConfigError, match=r"sharing.robust: median needs the update of each client"):
         played(config, lambda message, reply: reply)

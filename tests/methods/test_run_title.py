@@ -1,4 +1,4 @@
-"""What ran has one name, by the settings alone."""
+"""Titles of runs depend on the settings alone."""
 
 import pytest
 

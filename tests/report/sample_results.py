@@ -179,7 +179,7 @@ def so_far(results: dict[str, Any], rounds: int) -> dict[str, Any]:
 
 
 def of_sites(results: dict[str, Any]) -> dict[str, Any]:
-    """What a server of real sites knows of the same run: names, bytes, loss, and what they say of their accuracy."""
+    """The same run as the server of a deployment records it: names, bytes, loss, and accuracies that sites report."""
     known = ("round", "refreshed", "participants", "examples", "loss", "bytes_up", "bytes_down", "dropped", "labelling")
     more = ("kept_old_prompt", "macro", "weighted", "clients", "seconds")
     rounds = [{key: record[key] for key in (*known, *more)} | {"global": None} for record in results["rounds"]]

@@ -87,7 +87,7 @@ def test_experiments_are_titled_by_what_ran():
     methods = ["PromptFL + FPL (as published)", "PromptFL + FPL + priors"]
     tree = page([run(str(n), one | {"method": what}) for n, (one, what) in enumerate(zip(named, methods, strict=True))])
     assert column(tree, "experiment") == methods
-    assert "what ran" not in rows(tree.one("section", id="result").one("table"))[0]
+    assert "method" not in rows(tree.one("section", id="result").one("table"))[0]
 
 
 def test_experiments_of_one_method_are_told_apart_by_settings_or_names():
@@ -99,7 +99,7 @@ def test_experiments_of_one_method_are_told_apart_by_settings_or_names():
     assert [group.label for group in _grouped([runs[0], run("b", long_run)])] == ["FedCoPL, demo", "FedCoPL, second"]
     unnamed = [run("x/run", few), run("y/run", outcome(**long) | {"method": "FedCoPL"})]
     assert [group.label for group in _grouped(unnamed)] == ["x/run", "y/run"]
-    assert column(page(unnamed), "what ran") == ["FedCoPL", "FedCoPL"]
+    assert column(page(unnamed), "method") == ["FedCoPL", "FedCoPL"]
 
 
 def test_a_title_has_only_settings_that_tell_runs_of_its_method_apart():

@@ -22,7 +22,7 @@ ColumnName = tuple[str, ...]
 
 @dataclass(frozen=True)
 class TableEntry:
-    """One number of a table, with the paper's number, its mark and what ran."""
+    """One number of a table, with the paper's number, its mark and the method that ran."""
 
     sample: SeedSample
     gain: float | None = None
@@ -207,7 +207,7 @@ def _notes(
     seeds: Sequence[int],
     daggers: Mapping[str, str],
 ) -> tuple[str, ...]:
-    """Return the notes: seeds, what ran, what is missing, and which of the paper's numbers are doubtful."""
+    """Return the notes: seeds, methods that ran, what is missing, and which of the paper's numbers are doubtful."""
     entries = table.entries
     notes = [_of_seeds(seeds)] if experiment.best_of else []
     published = experiment.best_of and all(is_as_published(config) for cell in cells for config in cell.configs)

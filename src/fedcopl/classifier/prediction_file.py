@@ -47,7 +47,7 @@ class _CsvRows:
             cells += [_safe_cell(class_name), _rounded(probability)]
         return _csv_line([*cells, *[""] * (len(self.columns) - len(cells))])
 
-    def name(self, line: str) -> str:
+    def image_name(self, line: str) -> str:
         """Return the name of the image in a line; ValueError if the line is not of this format."""
         cells = next(csv.reader([line], strict=True), [])
         if len(cells) != len(self.columns):
@@ -71,7 +71,7 @@ class _JsonRows:
     def line(self, prediction: Prediction) -> str:
         best = [{"label": label, "probability": round(p, _DIGITS)} for label, p in prediction.top[: self.top]]
         probability = None if prediction.probability is None else round(prediction.probability, _DIGITS)
-        plain = {
+        row = {
             "image": prediction.image,
             "label": prediction.label,
             "probability": probability,
@@ -79,13 +79,13 @@ class _JsonRows:
             "problem": prediction.problem,
             "top": best,
         }
-        return json.dumps(plain) + "\n"
+        return json.dumps(row) + "\n"
 
-    def name(self, line: str) -> str:
-        plain = json.loads(line)
-        if not isinstance(plain, dict) or not isinstance(plain.get("image"), str):
-            raise ValueError("it names no image")
-        return str(plain["image"])
+    def image_name(self, line: str) -> str:
+        row = json.loads(line)
+        if not isinstance(row, dict) or not isinstance(row.get("image"), str):
+            raise ValueError("a line has no image name")
+        return str(row["image"])
 
     def written_name(self, name: str) -> str:
         return name
@@ -205,7 +205,7 @@ class _PredictionFile:
                 if self.rows.header and next(lines) != self.rows.header:
                     raise ValueError("its first line is not that of this format")
                 for number, line in enumerate(lines, start=1):
-                    name, image = self.rows.name(line), next(pictures, None)
+                    name, image = self.rows.image_name(line), next(pictures, None)
                     if image is None or name != self.rows.written_name(image.name):
                         now = "this image is missing now" if image is None else f"now it would be {image.name!r}"
                         raise ValueError(f"row {number} is about {name!r}, but {now}: the images have changed")

@@ -78,7 +78,7 @@ def _facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
     right = outcome.pseudo_label_accuracy
     if any(share is not None for share in right):
         title = "labels right" if outcome.setting("options", "labels") == "truth" else "pseudo labels right"
-        yield title, ", ".join(percent(share) for share in right) + " (per label refresh)"
+        yield title, ", ".join(percent(share) for share in right) + " (at each label refresh)"
     clients = len(outcome.clients)
     if not outcome.trains:
         yield "training", f"none: {outcome.method} trains nothing"

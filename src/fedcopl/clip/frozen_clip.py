@@ -28,7 +28,7 @@ class Clip(nn.Module):
         self.vision, self.text = parts.vision, parts.text
         self.logit_scale = parts.logit_scale
         self.tokenizer, self.preprocess = parts.tokenizer, parts.transform
-        self._prepare = parts.sentences
+        self._prepare = parts.prepare
         self.requires_grad_(False).eval()
 
     @property
@@ -153,9 +153,9 @@ def describe(clip: Clip) -> Iterator[tuple[str, str]]:
     if isinstance(vision, ResNetTower):
         yield "images", f"{vision.image} x {vision.image}, a ResNet"
     else:
-        pooled = "a class token" if vision.pool is None else "a pooling head"
+        pooled = "a class token" if vision.pool is None else "attention"
         yield "images", f"{vision.image} x {vision.image} in patches of {vision.patch}"
-        yield "vision", f"{vision.shape.depth} blocks of width {vision.shape.width}, read at {pooled}"
+        yield "vision", f"{vision.shape.depth} blocks of width {vision.shape.width}, pooled by {pooled}"
     yield "text", f"{text.shape.depth} blocks of width {text.shape.width}, {clip.context_length} tokens"
     yield "features", f"{clip.feature_size} numbers; logits are {clip.logit_scale:.1f} times the cosine"
     yield "weights", f"{sum(weight.numel() for weight in clip.state_dict().values()):,}"

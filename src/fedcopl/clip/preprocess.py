@@ -97,7 +97,7 @@ def read_open_clip_transform(preprocess: Mapping[str, Any], image_size: int, fil
     filters = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
     mode, resample = preprocess.get("resize_mode") or "shortest", preprocess.get("interpolation") or "bicubic"
     if mode not in modes or resample not in filters:
-        raise ModelError(f"{file}: cannot resize images by {mode!r} with {resample!r}")
+        raise ModelError(f"{file}: resize_mode {mode!r} with interpolation {resample!r} is not supported")
     return ImageTransform(
         image_size,
         image_size,

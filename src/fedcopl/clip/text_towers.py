@@ -3,7 +3,7 @@
 The fast path is exact:
 
 * with causal attention, the tokens that all classes share (start, context, common words) are computed once;
-* the last block computes only the token that is read: CLIP's end of text, SigLIP's last, BERT's first.
+* the last block computes only the token that becomes the feature: CLIP's end of text, SigLIP's last, BERT's first.
 """
 
 from abc import ABC, abstractmethod
@@ -125,7 +125,7 @@ def _causal_end(block: Block, shared: Tensor, rest: Tensor, mask: Tensor, end: T
 
 
 class PaddedText(TextTower):
-    """SigLIP's text transformer: bidirectional, padding included; the last token is read."""
+    """SigLIP's text transformer: bidirectional, padding included; the feature is the last token's output."""
 
     def __init__(self, shape: TowerShape, *, vocabulary: int, positions: int, output: int):
         super().__init__(shape, vocabulary=vocabulary, positions=positions, output=output)
@@ -157,18 +157,18 @@ class _PostNormBlock(Block):
 
 
 class BertText(TextTower):
-    """BERT: padding is masked, the first token [CLS] is read, and a context follows it."""
+    """BERT: padding is masked, the feature is the output of the first token [CLS], and a context follows it."""
 
     block = _PostNormBlock
 
     def __init__(
-        self, shape: TowerShape, *, vocabulary: int, positions: int, output: int, kinds: int, hidden_output: int | None
+        self, shape: TowerShape, *, vocabulary: int, positions: int, output: int, token_types: int, hidden: int | None
     ):
         super().__init__(shape, vocabulary=vocabulary, positions=positions, output=output)
-        self.kinds = nn.Parameter(torch.empty(kinds, shape.width))  # token types; only the first is used
+        self.kinds = nn.Parameter(torch.empty(token_types, shape.width))  # row 0 is used; the fingerprint has this name
         self.norm_first = nn.LayerNorm(shape.width, shape.epsilon)
-        layers = [shape.width, output] if hidden_output is None else [shape.width, hidden_output, output]
-        linear = [nn.Linear(size, following, bias=False) for size, following in pairwise(layers)]
+        layers = [shape.width, output] if hidden is None else [shape.width, hidden, output]
+        linear = [nn.Linear(inputs, outputs, bias=False) for inputs, outputs in pairwise(layers)]
         self.project = linear[0] if len(linear) == 1 else nn.Sequential(linear[0], nn.GELU(), linear[1])
 
     def forward(self, sentences: Sentences, context: Tensor | None = None) -> Tensor:

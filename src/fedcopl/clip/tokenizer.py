@@ -121,18 +121,18 @@ def clip_tokenizer(pad_id: int | None = None) -> Tokenizer:
     start, end = inner.start_of_text(), inner.end_of_text()
     markers = {_START: start, _END: end}
 
-    def row(sentence: str) -> list[int]:
+    def encode(sentence: str) -> list[int]:
         ids = [start]
         for piece in _MARKERS.split(sentence):
-            # Normalised by the tables of `transformers`, which differ from Python's. The library has markers of its
-            # own; a space inside one disables it and changes nothing else.
+            # Unicode is normalised as in `transformers`; Python's tables differ. `instant-clip-tokenizer` would treat
+            # two strings as special tokens; a space inside them prevents it and gives the ids of plain text.
             plain = _COMPOSED_LOWER.normalize_str(piece).replace("<start_of_text>", "<start _of_text>")
             plain = plain.replace("<end_of_text>", "<end _of_text>")
             ids += [markers[piece]] if piece in markers else inner.encode(plain)
         return [*ids, end]
 
     return Tokenizer(
-        lambda sentences: [row(sentence) for sentence in sentences],
+        lambda sentences: [encode(sentence) for sentence in sentences],
         start,
         end,
         end if pad_id is None else pad_id,

@@ -113,7 +113,7 @@ def _bands(chosen: str | int) -> tuple[int, ...]:
     text = str(chosen).strip()
     parts = [part.strip() for part in text.split(",")] if text else []
     if not all(part.isdecimal() and int(part) > 0 for part in parts) or len(parts) not in (0, 1, 3):
-        raise ConfigError(f"data.bands: should be three numbers counted from 1, as in 4,3,2, or one, not {text!r}")
+        raise ConfigError(f"data.bands: should be one or three band numbers from 1, such as 4,3,2, not {text!r}")
     return tuple(map(int, parts))
 
 
@@ -137,14 +137,14 @@ _SCALED_BY = {
 
 
 def eight_bits(
-    numbers: _PixelValues, window: Window, *, whole: Span | None = None, missing: NDArray[np.bool_] | None = None
+    numbers: _PixelValues, window: Window, *, full_range: Span | None = None, missing: NDArray[np.bool_] | None = None
 ) -> tuple[NDArray[np.uint8], Span | None]:
     """Scale pixel values of any type to 8 bits; values outside the window are clipped.
 
     Args:
         numbers: (height, width) or (height, width, 3), with one window for all channels.
         window: the intensity window of the settings.
-        whole: the full range, where the file defines another than its data type.
+        full_range: the full range, where the file defines another than its data type.
         missing: pixels without a value; they become black and do not count for the range, as NaN and infinity.
 
     Returns:
@@ -156,17 +156,17 @@ def eight_bits(
     if missing is not None and missing.all():
         raise BadImage("it has no valid pixel")
     if missing is None or not missing.any():
-        span = _window_span(numbers, window, whole)
+        span = _window_span(numbers, window, full_range)
         scaled = _scaled(numbers, span)
     else:
-        span = _window_span(numbers[~missing], window, whole)
+        span = _window_span(numbers[~missing], window, full_range)
         scaled = _scaled(numbers, span)
         scaled[missing] = 0
     return scaled, span if window.by in ("file", "percentiles") else None
 
 
-def _window_span(values: _PixelValues, window: Window, whole: Span | None) -> Span:
-    """Return the values that become black and white; floating-point images range from 0 to 1 by convention."""
+def _window_span(values: _PixelValues, window: Window, full_range: Span | None) -> Span:
+    """Return the values that become black and white; `full_range` replaces that of the data type."""
     match window.by:
         case "file":
             return Span(float(values.min()), float(values.max()))
@@ -176,7 +176,7 @@ def _window_span(values: _PixelValues, window: Window, whole: Span | None) -> Sp
             return Span(window.low, window.high)
         case "type":
             is_integer = values.dtype.kind in "ui"
-            return whole or (
+            return full_range or (  # floating-point images range from 0 to 1 by convention
                 Span(np.iinfo(values.dtype).min, np.iinfo(values.dtype).max) if is_integer else Span(0.0, 1.0)
             )
 

@@ -125,7 +125,7 @@ def _grey(header: Any, number: int, stored: NDArray[Any], window: Window) -> Pic
     if own is not None:
         grey, span, text = own, None, "DICOM, each by its own window"
     elif is_deep:
-        grey, span = eight_bits(values, window, whole=_whole(header, number), missing=padding)
+        grey, span = eight_bits(values, window, full_range=_full_range(header, number), missing=padding)
         text = window.remark("DICOM")
     else:
         grey, span, text = values.astype(np.uint8), None, "DICOM of 8 bits"
@@ -160,7 +160,7 @@ def _find(header: Any, number: int, group: str, element: str) -> Any:
     return header if header.get(element) is not None else None
 
 
-def _whole(header: Any, number: int) -> Span:
+def _full_range(header: Any, number: int) -> Span:
     """Return the range of the stored bits in measured values."""
     bits, (slope, intercept) = int(header.BitsStored), _rescale(header, number)
     low = -(2 ** (bits - 1)) if int(header.PixelRepresentation) else 0

@@ -257,7 +257,7 @@ def _to_eight_bits(image: ImageFile.ImageFile, window: Window) -> Picture:
     missing: NDArray[np.bool_] | None = None
     with suppress(ValueError):  # most files do not mark pixels without data, as GeoTIFF does
         missing = numbers == float(_tag(image, _NO_DATA, ""))
-    grey, span = eight_bits(numbers, window, whole=Span(0, 65535) if is_sixteen else None, missing=missing)
+    grey, span = eight_bits(numbers, window, full_range=Span(0, 65535) if is_sixteen else None, missing=missing)
     if _tag(image, _PHOTOMETRIC, 1) == _WHITE_IS_ZERO:
         grey = 255 - grey
     return Picture(Image.fromarray(grey), (window.remark(f"grey of {kind}"),), span)

@@ -83,14 +83,14 @@ def unpack(packed: Packed) -> Request | Reply:
     try:
         tree = json.loads(packed.tree)
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"the {packed.kind} is not valid JSON") from error
+        raise Unreadable(f"message {packed.kind} is not valid JSON") from error
     types = _types(kind)
     if not isinstance(tree, dict) or set(tree) != set(types):
-        raise Unreadable(f"the {packed.kind} has other fields than {', '.join(types)}")
+        raise Unreadable(f"message {packed.kind} has fields other than {', '.join(types)}")
     values = {name: _value(tree[name], packed.arrays, _MAX_DEPTH) for name in tree}
     for name, value in values.items():
         if not _fits(value, types[name]):
-            raise Unreadable(f"{name} of the {packed.kind} has the wrong type: {_described(value)}")
+            raise Unreadable(f"field {name} of message {packed.kind} has the wrong type: {_described(value)}")
     message: Request | Reply = kind(**values)
     return message
 

@@ -7,5 +7,5 @@ client            one client's reply to each request
 client_state      what a client keeps between two requests, also as named arrays for files
 holdout_check     rollback of harmful training and averages
 prior_estimation  a client's part in the estimation of the priors
-validation        checks of single replies and requests
+validation        checks of each reply and request
 """

@@ -93,7 +93,7 @@ def refuse_privacy(config: RunConfig, neighbours: int, everyone_first: bool) -> 
         require_cryptography()
     if config.privacy.secure_aggregation and config.sharing.robust != "mean":
         raise ConfigError(
-            f"sharing.robust: {config.sharing.robust} needs single updates, which "
+            f"sharing.robust: {config.sharing.robust} needs the update of each client, which "
             "privacy.secure_aggregation hides; use one or the other"
         )
     if config.privacy.secure_aggregation and neighbours:

@@ -1,4 +1,4 @@
-"""Validation of single replies and requests, before anything is computed from them.
+"""Validation of each reply and request, before anything is computed from them.
 
 The server cannot see images. It checks that a reply has the requested form, and that its numbers agree with
 what the client reported before: as many images throughout, no more confident, selected or trained images than that, and

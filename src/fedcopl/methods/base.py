@@ -66,7 +66,7 @@ class Method:
     personal_without_training: ClassVar[bool] = False  # each site's predictions are its own although nothing is trained
     pools: ClassVar[bool] = False  # all images in one place: the centralised baseline
     Options: ClassVar[type[Section]] = NoOptions  # the method's own settings, from the section [options]
-    keeps_images: ClassVar[bool] = False  # `frozen` is computed once per run
+    keeps_images: ClassVar[bool] = False  # `frozen` is computed once per run and cached
     of_images: ClassVar[tuple[str, ...]] = ("visual",)  # the arrays that `images` receives, and no others
     of_classes: ClassVar[tuple[str, ...]] = ("text",)  # the arrays that `classes` receives, and no others
     everyone_first: ClassVar[bool] = False  # all clients train in the first round, whatever the participation
@@ -111,7 +111,7 @@ class Method:
         return {}
 
     def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
-        """Return the part of the image computation that training does not change, from embedded tokens."""
+        """Return the output of the image layers that training does not change, from embedded tokens."""
         return tokens
 
     def plain_images(self, frozen: Tensor) -> Tensor | None:

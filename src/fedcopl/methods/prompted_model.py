@@ -130,13 +130,13 @@ class ImageSide:
         return len(index), cosine, same.double().mean().item()
 
     def frozen(self, index: NDArray[np.int64]) -> Tensor:
-        """Return the output of the frozen layers for some images, on the device."""
-        if self._kept is not None:
-            return self._kept[torch.from_numpy(index)]
+        """Return the output of the frozen image layers for the images `index`, on the device of the encoder."""
+        if self._cached is not None:
+            return self._cached[torch.from_numpy(index)]
         return self._frozen(self._images.tokens(index))
 
     @cached_property
-    def _kept(self) -> Tensor | None:
+    def _cached(self) -> Tensor | None:
         """Output of the frozen layers for all images; None if the method does not cache it or memory is short."""
         if not self._model.method.keeps_images or not len(self):
             return None
@@ -157,11 +157,11 @@ class ImageSide:
 
     def all_frozen(self) -> Tensor:
         """Return the output of the frozen layers for all images."""
-        return torch.cat(list(self._frozen_batches())) if self._kept is None else self._kept
+        return torch.cat(list(self._frozen_batches())) if self._cached is None else self._cached
 
     def _frozen_batches(self) -> Iterator[Tensor]:
-        if self._kept is not None:
-            return iter(self._kept.split(ENCODE_BATCH))
+        if self._cached is not None:
+            return iter(self._cached.split(ENCODE_BATCH))
         return (self._frozen(tokens) for tokens in self._images.batches())
 
     @torch.inference_mode()
@@ -172,7 +172,7 @@ class ImageSide:
             params, keeps = self._model.params(prompts), self._model.method.keeps_images
             parts: list[Tensor] = []
             for frozen in self._frozen_batches():
-                chunks = (frozen,) if keeps else self._model.encoder.chunks(frozen)  # kept features need no tower
+                chunks = (frozen,) if keeps else self._model.encoder.chunks(frozen)  # these are features already
                 parts += [self._model.images(chunk, params) for chunk in chunks]
             self._last = key, parts
         return self._last[1]
@@ -201,7 +201,7 @@ class ImageSide:
         """Return the image features of zero-shot CLIP in batches, computed once."""
         if self._plain is None:
             method, encoder = self._model.method, self._model.encoder
-            kept = None if self._kept is None else method.plain_images(self._kept)
+            kept = None if self._cached is None else method.plain_images(self._cached)
             batches = self._images.batches() if kept is None else ()
             chunks = (chunk for tokens in batches for chunk in encoder.chunks(tokens.to(encoder.device)))
             encoded = [encoder.image_features(chunk) for chunk in chunks]

@@ -151,7 +151,7 @@ def _key(run: ComparedRun) -> tuple[dict[str, Any], tuple[str, ...], int]:
 
 
 def _labels(groups: Sequence[Sequence[ComparedRun]]) -> list[str]:
-    """Return a title for each group: what ran, with settings that differ or the name where that is not unique."""
+    """Return a title for each group: the method, with settings that differ or the name where that is not unique."""
     first = [runs[0] for runs in groups]
     methods, names = ([getattr(run.outcome, key) for run in first] for key in ("method", "name"))
     settings = [

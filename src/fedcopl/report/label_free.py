@@ -27,7 +27,7 @@ _MAX_CLASSES_SHOWN = 3  # largest classes of a client that are named
 _MIN_SHARE_SHOWN = 0.005  # share of a class that is named
 _LISTED = 10  # clients whose class shares are printed on the terminal
 _LETTERS = 30  # of a class name on the terminal
-_WORSE, _MOST, _BETTER = 6.0, 0.35, 0.5  # error of calibrated confidence, see `_label_free_accuracy`
+_MAX_EXTRA, _MAX_DROP, _MAX_FEWER = 6.0, 0.35, 0.5  # errors, see `_label_free_accuracy`
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ def read_reviews(folder: Path) -> list[ReviewedClient]:
 def _label_free_accuracy(confidence: float) -> tuple[float, float, float]:
     """Return the accuracy expected from the mean confidence of calibrated posteriors, and a range around it.
 
-    The range covers how far calibrated confidence was from the accuracy on frozen CLIP features of three public data
-    sets (docs/results-and-review.md): errors up to seven times the expected ones, at most 35 points more, and down to
-    half of them.
+    The expected error rate is one minus the mean confidence. On frozen CLIP features of three public data sets
+    (docs/results-and-review.md) the true error rate was between half and seven times the expected one, and never more
+    than 35 points above it; the range covers that.
     """
     error = 1 - confidence
-    return confidence, max(0.0, confidence - min(_WORSE * error, _MOST)), confidence + _BETTER * error
+    return confidence, max(0.0, confidence - min(_MAX_EXTRA * error, _MAX_DROP)), confidence + _MAX_FEWER * error
 
 
 def _margin(error: float, images: int) -> float:

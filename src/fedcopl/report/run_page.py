@@ -171,8 +171,8 @@ def _tiles(outcome: Outcome) -> Iterator[dict[str, Any]]:
 
 def _balance_chart(classes: Sequence[_Row], texts: LabelTexts) -> BarChart:
     """Images per class at the last refresh, with a line at the equal share where the server balances."""
-    kinds = ("estimated", "allocated", "selected")
-    series = [Series(kind, kind, [row[kind] for row in classes]) for kind in kinds]
+    stages = ("estimated", "allocated", "selected")
+    series = [Series(stage, stage, [row[stage] for row in classes]) for stage in stages]
     share = sum(row["estimated"] for row in classes) / len(classes)
     level = ("equal share", share) if texts.cooperative else None
     names = [row["name"] for row in classes]
@@ -223,14 +223,14 @@ def _count_table(rows: Sequence[Counts | None], classes: int) -> _Table:
 
 
 def _label_counts(outcome: Outcome) -> dict[str, _Table]:
-    """Return the images per client and class at the last refresh by kind: true where known, estimated, ..."""
+    """Return tables of image counts per client and class at the last refresh; `true` only if labels are known."""
     if not outcome.refreshes:
         return {}
     classes, last = len(outcome.classes), outcome.refreshes[-1]
-    kinds = {"estimated": last.estimated, "allocated": last.allocated, "selected": last.selected}
+    stages = {"estimated": last.estimated, "allocated": last.allocated, "selected": last.selected}
     true = [client.true_counts for client in outcome.clients]
     tables = {"true": _count_table(true, classes)} if any(row is not None for row in true) else {}
-    return tables | {kind: _count_table(rows, classes) for kind, rows in kinds.items()}
+    return tables | {stage: _count_table(rows, classes) for stage, rows in stages.items()}
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def known_class_prior(config: RunConfig, classes: Sequence[str]) -> FloatArray |
     if not config.priors.class_prior:
         return None
     if not config.priors.logit_bias:
-        raise ConfigError("priors.class_prior: is used by the logit bias, and priors.logit_bias is off")
+        raise ConfigError("priors.class_prior: has no effect without priors.logit_bias; set priors.logit_bias=true")
     return class_prior_of(read_class_prior(Path(config.priors.class_prior)), classes, config.priors.class_prior)
 
 

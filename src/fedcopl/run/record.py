@@ -1,6 +1,6 @@
 """The outcome of a run as types, with its writer and reader. `docs/results.schema.json` is generated from this file.
 
-A simulation has the labels of every image; a server of real sites has neither labels nor numbers of images. Unknown
+A simulation has the labels of every image; the server of a deployment has neither labels nor numbers of images. Unknown
 values are None or empty.
 """
 

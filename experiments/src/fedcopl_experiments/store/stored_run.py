@@ -35,7 +35,7 @@ class StoredRun:
 
     @property
     def ran(self) -> str:
-        """The name of what ran, as in tables; for a failed run its method and labeler."""
+        """Title of the run's method, as in tables; for a failed run its method and labeler."""
         if self.outcome is None or not self.outcome.method:
             return ", ".join(str(self.settings.get(name)) for name in ("method", "labeler"))
         return self.outcome.method

@@ -1,7 +1,7 @@
 """Safe reading of a checkpoint's files, without running code in them.
 
 `torch.jit.load` compiles a TorchScript archive's code and runs its `__setstate__` methods. Here only the tree of
-modules is read, by an unpickler that knows tensors and plain containers and replaces every class by an empty box.
+modules is read, by an unpickler that knows tensors and plain containers and replaces every class by an empty object.
 """
 
 import pickle
@@ -113,7 +113,7 @@ def _read_pickle(file: Path) -> dict[str, Tensor]:
     if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
         loaded = loaded["state_dict"]  # a training checkpoint of open_clip's
     if not isinstance(loaded, dict):
-        raise ModelError(f"{file}: holds a {type(loaded).__name__}, not weights by name")
+        raise ModelError(f"{file}: holds a {type(loaded).__name__}, not a state dict")
     return {str(name).removeprefix("module."): tensor for name, tensor in loaded.items() if torch.is_tensor(tensor)}
 
 

@@ -108,18 +108,18 @@ def load_hugging_face(folder: Path) -> Parts:
     usual = {"image_mean": HALF, "image_std": HALF} if is_siglip else {}
     if is_siglip:
         tokenizer = _siglip_tokenizer(folder)
-        sentences = partial(pad_rows, pad_id=tokenizer.pad_id, length=text.context_length)
+        prepare = partial(pad_rows, pad_id=tokenizer.pad_id, length=text.context_length)
     else:
         tokenizer = read_tokenizer(folder) or clip_tokenizer()
         end = text_config.get("eos_token_id", tokenizer.end_id)
         if end not in (_LEGACY_END, tokenizer.end_id):
             raise ModelError(f"{file}: eos_token_id is {end}, but the tokenizer's is {tokenizer.end_id}")
-        sentences = partial(split_at_end, end_id=None if end == _LEGACY_END else tokenizer.end_id)
+        prepare = partial(split_at_end, end_id=None if end == _LEGACY_END else tokenizer.end_id)
     if tokenizer.vocabulary > (rows := text.embedding.num_embeddings):
         raise ModelError(f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, the weights only {rows}")
     preprocessor = folder / "preprocessor_config.json"
     settings = usual | (read_json(preprocessor) if preprocessor.is_file() else {})
-    return Parts(vision, text, scale, tokenizer, read_transform(settings, vision.image, preprocessor), sentences)
+    return Parts(vision, text, scale, tokenizer, read_transform(settings, vision.image, preprocessor), prepare)
 
 
 def _section(config: Mapping[str, Any], tower: str, file: Path) -> dict[str, Any]:

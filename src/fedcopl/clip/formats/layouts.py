@@ -139,7 +139,7 @@ def build_bert(weights: Weights, names: TowerNames, traits: BlockTraits, length:
     """Build a BERT of at most `length` tokens, with a projection of one or two matrices."""
     (vocabulary, _) = weights.shape(names.one("embedding.weight"), 2)
     (positions, _) = weights.shape(names.one("positions"), 2)
-    (kinds, _) = weights.shape(names.one("kinds"), 2)
+    (token_types, _) = weights.shape(names.one("kinds"), 2)
     is_double = names.one("project.0.weight") in weights.tensors
     (output, hidden) = weights.shape(names.one("project.2.weight" if is_double else "project.weight"), 2)
     with without_weights():
@@ -148,8 +148,8 @@ def build_bert(weights: Weights, names: TowerNames, traits: BlockTraits, length:
             vocabulary=vocabulary,
             positions=positions,
             output=output,
-            kinds=kinds,
-            hidden_output=hidden if is_double else None,
+            token_types=token_types,
+            hidden=hidden if is_double else None,
         )
     tower.context_length = min(length, positions)
     return _load_weights(tower, weights, names)
@@ -255,4 +255,4 @@ class Parts:
     logit_scale: float
     tokenizer: Tokenizer
     transform: ImageTransform
-    sentences: Callable[[Sequence[Sequence[int]]], Sentences]  # rows of token ids -> input of the text tower
+    prepare: Callable[[Sequence[Sequence[int]]], Sentences]  # rows of token ids -> input of the text tower

@@ -179,8 +179,8 @@ def _assemble(
     text = build_text(weights, _OPENAI_TEXT, text_traits, CausalText)
     scale = check_towers(weights, (vision, vision_names), (text, _OPENAI_TEXT))
     transform = read_open_clip_transform(preprocess, vision.image, weights.file.with_name(OPEN_CLIP_CONFIG))
-    sentences = partial(split_at_end, end_id=None)
-    return Parts(vision, text, scale, _plain_tokenizer(weights, text), transform, sentences)
+    prepare = partial(split_at_end, end_id=None)
+    return Parts(vision, text, scale, _plain_tokenizer(weights, text), transform, prepare)
 
 
 def _plain_tokenizer(weights: Weights, text: TextTower) -> Tokenizer:
@@ -271,17 +271,17 @@ def _load_with_timm(
     image = positive(int, vision.get("image_size", 224), "image_size", file)
     images = build_vision(weights, vision_names, traits, image)
     is_bert = bool(text.get("hf_model_name"))
-    sentences = _bert(weights, text, file) if is_bert else _padded(weights, text, file)
-    tokenizer = _tokenizer(weights, sentences, text)
-    scale = check_towers(weights, (images, vision_names), (sentences, _BERT_TEXT if is_bert else _SIGLIP_TEXT))
+    tower = _bert(weights, text, file) if is_bert else _padded(weights, text, file)
+    tokenizer = _tokenizer(weights, tower, text)
+    scale = check_towers(weights, (images, vision_names), (tower, _BERT_TEXT if is_bert else _SIGLIP_TEXT))
     usual = {"mean": HALF, "std": HALF, "resize_mode": "squash"} if is_pooled else {}
     return Parts(
         images,
-        sentences,
+        tower,
         scale,
         tokenizer,
         read_open_clip_transform({**usual, **preprocess}, images.image, file),
-        partial(pad_rows, pad_id=tokenizer.pad_id, length=0 if is_bert else sentences.context_length),
+        partial(pad_rows, pad_id=tokenizer.pad_id, length=0 if is_bert else tower.context_length),
     )
 
 

@@ -79,7 +79,7 @@ class Peers:
     own: Identity
     given: Path | None = None  # the operator's folder of public keys
     counts_sites: bool = False  # the site requires a number of sites: then no site is added after the first aggregation
-    watch: Callable[[str], None] = lambda line: None
+    notify: Callable[[str], None] = lambda line: None
 
     def objection(self, request: ShareKeys) -> str | None:
         """Return why the site takes no part in an aggregation with these keys; None: all are known."""
@@ -129,7 +129,7 @@ class Peers:
             write_private(self.folder / _PINNED_PEERS, json.dumps({**known, **new}, indent=1).encode())
             for name, key_text in ({} if self.given else new).items():
                 digest = sha256(bytes.fromhex(key_text)).hexdigest()[:16]
-                self.watch(f"trusting {one_line(name)} in secure aggregation from now on, key {digest}")
+                self.notify(f"trusting {one_line(name)} in secure aggregation from now on, key {digest}")
         return None
 
     def pinned(self) -> dict[str, str]:

@@ -160,7 +160,7 @@ class SiteRequest:
     def peers(self) -> Peers:
         home = self.site.home
         own = Identity(site_key(home.folder, home.name)[0])
-        return Peers(home.folder, own, home.peers, home.consent.min_sites > 0, self.site.watch)
+        return Peers(home.folder, own, home.peers, counts_sites=home.consent.min_sites > 0, notify=self.site.notify)
 
 
 def respond(request: SiteRequest) -> Reply:

@@ -24,7 +24,7 @@ from ...run.folder import file_name
 from ..message_format import one_line
 from ..terms import flat_settings
 
-_FEATURES = "features"  # value of `share` besides prompts: sums of image features for the priors
+_FEATURES = "features"  # value of `share` besides prompts: sums of image features, in total and by class
 DEFAULT_SHARE = ("visual",)  # what FedCoPL averages; class feature sums are opt-in
 _FEATURE_SITES = 3  # in each secure aggregation of class feature sums, where `--min-sites` names no number
 MIN_IMAGES = 5  # sums over fewer images may identify a person
@@ -32,7 +32,7 @@ NEVER_SENT = "images, file names, labels, predictions, personal prompts, the pri
 _FIELD_TEXTS = {  # (reply, field) -> its content
     ("Adapted", "sums"): "sums of posteriors, logits and evidence over its images, for the priors",
     ("Adapted", "masked"): "such sums under masks, instead, if the run has secure aggregation; with `--share features` "
-    "also sums of image features, in total and by class, and of their products",
+    "also sums of image features, in total and by class, and of products of two features",
     ("Adapted", "refused"): "whether the priors contradict its most confident images; omitted if the run is private",
     ("Estimated", "counts"): "number of confident images of each class, at each refresh",
     ("Estimated", "masked"): "its class counts under masks, instead, if the run has secure aggregation",
@@ -228,11 +228,10 @@ def sent_summary(consent: Consent) -> tuple[str, ...]:
         "images, the loss, and the losses of its holdout.",
         "At a refresh: the number of confident images of each class; before the first one also sums of class "
         f"probabilities and logits over all images, at least {least}, for the priors.",
-        "If it has labelled test images: how many of them are predicted correctly, by a model that its own hold-out "
-        "check accepts.",
-        f"Only with --share features, which this site {does} allow: sums of image features, in total and by "
-        f"class, and of products of two features, each over at least {least}, under secure aggregation of at least "
-        f"{sites}, the same in all runs.",
+        "If it has labelled test images: how many a model that its hold-out check accepted classifies correctly.",
+        f"Only with --share features, which this site {does} allow: sums of image features, in total and "
+        f"by class, and of products of two features. Each sum is over at least {least}; secure aggregation is over "
+        f"at least {sites}, the same sites in all runs.",
         "In runs with secure aggregation the server can read only sums over sites; with noise each reply is counted in "
         "this site's own privacy budget, and no feature sums are sent.",
     )
@@ -291,7 +290,7 @@ class _InteractiveAgreement(Agreement):
 
     folder: Path  # of the site
     prompt: ApprovalPrompt
-    watch: Callable[[str], None]  # prints a line at the site
+    notify: Callable[[str], None]  # prints a line at the site
     _declined: str = ""
 
     def objection(self, run: str, config: RunConfig) -> str | None:
@@ -302,7 +301,7 @@ class _InteractiveAgreement(Agreement):
         write_private(file, config.to_toml().encode())
         approved = self.prompt(one_line(run), list(_describe_run(config)))
         if approved is None:
-            self.watch(f"run {one_line(run)} needs your approval: read {file}, then join with --accept {file}")
+            self.notify(f"run {one_line(run)} needs your approval: read {file}, then join with --accept {file}")
             return "this site has not approved this run yet; after its approval, continue with --resume"
         file.unlink(missing_ok=True)
         if not approved:
@@ -311,10 +310,10 @@ class _InteractiveAgreement(Agreement):
         return None
 
 
-def choose_agreement(accept: str, folder: Path, prompt: ApprovalPrompt, watch: Callable[[str], None]) -> Agreement:
+def choose_agreement(accept: str, folder: Path, prompt: ApprovalPrompt, notify: Callable[[str], None]) -> Agreement:
     """Return the agreement for a value of `--accept`: `ask`, `always`, or a file of settings."""
     if accept == "ask":
-        return _InteractiveAgreement(folder, prompt, watch)
+        return _InteractiveAgreement(folder, prompt, notify)
     if accept == "always":
         return Agreement()
     if not Path(accept).is_file():

@@ -74,7 +74,7 @@ class RunningSite:
         self.home, self._settings = home, home.settings()
         self.agreement, self.ledger = agreement or Agreement(), SiteLedger(home.folder)
         watcher = watcher or SilentReporter()
-        self.watch = watcher.noticed
+        self.notify = watcher.noticed
         check_peers(home.peers)
         self.prepared, self.clip, self.images = _load(self._settings, watcher)
         train = self.prepared.dataset.train
@@ -107,7 +107,7 @@ class RunningSite:
         """Return the state from the run that this one continues; a new state if the site was not in that run."""
         folder = self.home.folder / "runs" / file_name(previous_run_name(client.config))
         if not (folder / RESULTS).exists():
-            self.watch(
+            self.notify(
                 f"this site was not in the run {one_line(previous_run_name(client.config))} and starts with new prompts"
             )
             return ClientState()

@@ -237,10 +237,10 @@ class SiteLedger:
 
 
 def release_of(run: str, request: Request, config: RunConfig, session: str) -> tuple[str, float] | None:
-    """Return the name of a reply with noise, and its noise multiplier; None: the reply has no private content.
+    """Return the ledger entry of a reply with noise, its identifier and noise multiplier; None if it has no noise.
 
-    In a secure aggregation, named by `session`, every site adds its share of the noise; a sum that lacks a site cannot
-    be unmasked.
+    The noise multiplier is that of the whole sum, also in a secure aggregation (`session`), where each site adds only
+    a part of the noise: a sum that lacks a site cannot be unmasked.
     """
     privacy = config.privacy
     if not privacy.noise_multiplier or not isinstance(request, Adapt | Estimate | Train):
