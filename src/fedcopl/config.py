@@ -110,7 +110,7 @@ class LabelSettings(Section):
     unseen: Literal["grow", "none"] = "grow"
     """images that each client may take of a class without confident images: growing with the refreshes, or none"""
     candidates: Literal["argmax", "any"] = "argmax"
-    """images that a class selects from: those predicted as it, or all (the paper's wording)"""
+    """images that a class selects from: images predicted as this class, or all images (the paper's wording)"""
     per_class: int = Field(16, ge=1)
     """for `fpl` and `cpl`: images of each class at each client, K"""
     among: Literal["all", "sure"] = "all"

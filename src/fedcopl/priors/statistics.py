@@ -149,6 +149,7 @@ class ClientScores:
     def _class_sums(
         self, statistic: Statistic, features: Callable[[], FloatArray], min_images: int, weight: float
     ) -> tuple[FloatArray, "ClientScores"]:
+        """Return N_c and S_c of each model's posteriors under the client's class prior, (J, C, 1 + d)."""
         scores, f = self._with_distances(statistic.models, features), features()
         contributions, sums = {}, []
         for number, model in enumerate(statistic.models, start=statistic.number):

@@ -5,7 +5,7 @@ In each round the server sends these requests, in this order, each at most once:
     zero_shot   Evaluate without prompts         before the first round
     adapt       Adapt, step by step, then keep   in the first round, where the run has priors; later only keep, for
                                                  sites that were away
-    untrained   Evaluate through the priors      in the first round, where the run has priors
+    untrained   Evaluate with the priors         in the first round, where the run has priors
     estimate    Estimate                         at a refresh
     select      Select                           at a refresh
     train       Train
