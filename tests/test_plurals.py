@@ -12,7 +12,7 @@ THINGS = "images|clients|sites|rounds|epochs|workers|runs|answers|refreshes|file
 NUMBER_OF = re.compile(rf" ((training|test|labelled|usable|new|other) )*({THINGS})\b")
 NOT_A_NUMBER = {  # what stands before a verb, and a text whose bits count
     ("proxies.py", "strip_credentials(proxy)"),
-    ("machine.py", "address"),
+    ("checks.py", "address"),
     ("dataset.py", "records[0].split"),
     ("terms.py", "len(names)"),
 }

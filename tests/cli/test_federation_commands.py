@@ -57,7 +57,7 @@ MISTAKES = {
         10,
         "x: is not an address; write",
     ),
-    "no such certificate of a server": (["join", *SITE, "--ca", "no.pem"], 10, "no.pem: is not the certificate of a"),
+    "no such certificate of a server": (["join", *SITE, "--ca", "no.pem"], 10, "no.pem: is not the CA certificate of"),
     "a name of nothing": (["join", *SITE, "--name", " "], 2, "--name: ' ' must be 1 to 60"),
     "the server's setting": (["join", *SITE, "rounds=3"], 2, "rounds: is set by the server"),
     "the method's setting": (["join", *SITE, "model.text_prompts=3"], 2, "model.text_prompts: is set by the server"),

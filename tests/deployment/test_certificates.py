@@ -97,7 +97,7 @@ def test_an_invalid_server_address_is_refused(made, address):
 def test_an_invalid_certificate_file_is_refused(tmp_path):
     (tmp_path / "ca.pem").write_text("hello")
     for file in (tmp_path / "ca.pem", tmp_path / "nothing.pem"):
-        with pytest.raises(FederationError, match=r"\.pem: is not the certificate of a server"):
+        with pytest.raises(FederationError, match=r"\.pem: is not the CA certificate of a server"):
             check_server(ServerAddress("127.0.0.1:1", file))
 
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
-from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
 
 from deployment.toolbox import NotingWatcher, join_refusal
 from fedcopl.deployment.addresses import own_address
@@ -65,7 +64,7 @@ def test_the_superlink_requires_tls_and_registered_keys_and_stores_nothing_on_di
     parsed = parser._parse_args_run_superlink().parse_args(started.value.args[0])  # Flower's own parser
     assert (parsed.ssl_certfile, parsed.ssl_keyfile) == (str(files.certificate), str(files.key))
     assert (parsed.insecure, parsed.enable_supernode_auth) == (False, True)
-    assert parsed.database == FLWR_IN_MEMORY_DB_NAME
+    assert parsed.database == importlib.import_module("flwr.supercore.constant").FLWR_IN_MEMORY_DB_NAME
 
 
 def test_a_key_that_cannot_be_registered_does_not_stop_the_others(control):

@@ -3,6 +3,7 @@
 import re
 import socket
 import stat
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,7 +40,9 @@ def test_where_no_key_can_be_kept_the_token_is_new_and_long(tmp_path):
 
 
 def test_each_start_prints_an_address_with_a_new_token(monkeypatch, capsys):
-    monkeypatch.setattr("uvicorn.Server.run", lambda server, sockets: None)
+    # uvicorn.Config would reconfigure logging for the whole process, and close the handlers of pytest.
+    monkeypatch.setattr("uvicorn.Config", lambda app, **settings: None)
+    monkeypatch.setattr("uvicorn.Server", lambda settings: SimpleNamespace(run=lambda sockets: None))
     for _ in range(2):
         serve(lambda keys: None, port=0, open_it=False)
     tokens = re.findall(r"http://127.0.0.1:\d+/\?token=(\S+)", capsys.readouterr().out)

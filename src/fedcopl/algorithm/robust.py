@@ -45,7 +45,7 @@ def robust_mean(rule: _RobustRule, parts: Sequence[NamedArrays], weights: Sequen
 def _trim_count(sites: int) -> int:
     """Return the number of values trimmed on each side.
 
-    >>> [trim_count(sites) for sites in (2, 3, 5, 10, 20)]
+    >>> [_trim_count(sites) for sites in (2, 3, 5, 10, 20)]
     [0, 1, 1, 2, 4]
     """
     return 0 if sites < FEWEST else max(1, int(_TRIMMED * sites))
