@@ -9,6 +9,7 @@ from hypothesis.extra.numpy import arrays
 from fedcopl.algorithm.aggregate import weighted_mean
 from fedcopl.algorithm.robust import (
     _FURTHEST,
+    _distances_to_median,
     _nearest_to_others,
     _trim_count,
     bounded_counts,
@@ -219,6 +220,20 @@ def test_features_without_classes_in_them_are_no_reason():
     sums = class_sums([RIGHT] * 5, images=100.0)
     sums[2, 0, :, 1:] = 100 * np.array([[0.49, 0.51, 0], [0, 0.49, 0.51], [0.51, 0, 0.49]])
     assert swapped_classes(sums) == []
+
+
+@given(st.integers(1, 7), st.integers(0, 2**32 - 1))
+def test_each_client_is_compared_with_the_median_of_the_others(clients, seed):
+    rng = np.random.default_rng(seed)
+    means, has = (
+        rng.integers(-3, 4, (clients, 2, 3)) / 2,
+        rng.random(clients) < 0.7,
+    )  # few values, so that some are equal
+    distances = _distances_to_median(means, means[:, 0], has)
+    for client in range(clients):
+        others = [means[other, 0] for other in range(clients) if has[other] and other != client]
+        median = np.median(others, axis=0) if others else np.full(3, np.inf)
+        assert distances[client].tolist() == ((means[client] - median) ** 2).sum(axis=1).tolist()
 
 
 def test_one_class_that_looks_like_another_is_no_reason():

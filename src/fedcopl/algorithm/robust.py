@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from . import FloatArray, IntArray
+from . import BoolArray, FloatArray, IntArray
 from .aggregate import NamedArrays, flattened, weighted_mean
 
 _RobustRule = Literal["mean", "trimmed", "median", "krum"]
@@ -116,9 +116,7 @@ def swapped_classes(sums: FloatArray) -> list[int]:
     swapped: list[int] = []
     while len(sums) >= _MIN_COMPARED and 2 * len(swapped) < len(sums):
         left = [client for client in range(len(sums)) if client not in swapped]
-        excess = [
-            min(_excess_distance(sums[left, model], row) for model in range(sums.shape[1])) for row in range(len(left))
-        ]
+        excess = np.min([_excess_distances(sums[left, model]) for model in range(sums.shape[1])], axis=0)
         worst = int(np.argmax(excess))
         if excess[worst] < _MAX_EXCESS:
             return sorted(swapped)
@@ -126,26 +124,47 @@ def swapped_classes(sums: FloatArray) -> list[int]:
     return []
 
 
-def _excess_distance(sums: FloatArray, client: int) -> float:
-    """Return how many times as far a client's class means are from their own class as from the nearest one.
+def _excess_distances(sums: FloatArray) -> FloatArray:
+    """Return how many times as far each client's class means are from their own class as from the nearest one, (K,).
 
     Squared distances, weighted by images; 1 if a tenth of the images or more is nearest to its own class, or if there
     are too few classes of _MIN_CLASS images to compare: by chance a small class looks like another one.
+
+    Args:
+        sums: (K, C, 1 + d): N_c and S_c of each client.
     """
     counts, means = sums[..., 0], sums[..., 1:] / np.maximum(sums[..., :1], 1e-9)
     has = counts >= _MIN_CLASS
-    others = np.arange(len(sums)) != client
-    classes = np.flatnonzero(has[others].any(axis=0))
-    compared = [c for c in classes if has[client, c]]
-    if len(compared) < _MIN_CLASSES:
-        return 1.0
-    medians = np.array([np.median(means[others & has[:, c], c], axis=0) for c in classes])
-    distances = np.array([((medians - means[client, c]) ** 2).sum(axis=1) for c in compared])
-    own, nearest = distances[np.arange(len(compared)), np.searchsorted(classes, compared)], distances.min(axis=1)
-    weights = counts[client, compared]
-    if weights[own == nearest].sum() >= _MIN_FIT * weights.sum():
-        return 1.0
-    return float((weights * own).sum() / max((weights * nearest).sum(), 1e-12))
+    classes = range(counts.shape[1])
+    # (K, C, C): from each class mean of a client to the median of each class over the other clients
+    distances = np.stack([_distances_to_median(means, means[:, c], has[:, c]) for c in classes], axis=2)
+    own, nearest = distances[:, classes, classes], distances.min(axis=2)
+    compared = has & np.isfinite(own)
+    weights = np.where(compared, counts, 0.0)
+    fits = (weights * (own == nearest)).sum(axis=1) >= _MIN_FIT * weights.sum(axis=1)
+    of_own, of_nearest = ((weights * np.where(compared, one, 0.0)).sum(axis=1) for one in (own, nearest))
+    few = compared.sum(axis=1) < _MIN_CLASSES
+    return np.where(fits | few, 1.0, of_own / np.maximum(of_nearest, 1e-12))
+
+
+def _distances_to_median(means: FloatArray, of_class: FloatArray, has: BoolArray) -> FloatArray:
+    """Return the squared distances from each client's class means, (K, C, d), to the median of one class, (K, C).
+
+    The median for a client is over the other clients that have images of the class (`has`), inf without any.
+
+    Args:
+        of_class: (K, d), the means of that class.
+    """
+    ordered, number = np.sort(of_class[has], axis=0), int(has.sum())
+    medians = np.full(of_class.shape, np.inf)
+    if number:
+        medians[~has] = np.median(ordered, axis=0)
+    if number > 1:  # the median of all but one, from the sorted values: sorting once for each client would take K^2
+        ranks = of_class[has].argsort(axis=0, kind="stable").argsort(axis=0)
+        low, high = (np.where(ranks <= middle, middle + 1, middle) for middle in ((number - 2) // 2, (number - 1) // 2))
+        medians[has] = (np.take_along_axis(ordered, low, axis=0) + np.take_along_axis(ordered, high, axis=0)) / 2
+    distances: FloatArray = ((means - medians[:, None]) ** 2).sum(axis=2)
+    return distances
 
 
 def impossible_responses(biases: FloatArray, sums: FloatArray) -> list[int]:
