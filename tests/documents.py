@@ -1,4 +1,4 @@
-"""What tests of documents share."""
+"""Helpers of the tests that compare documents with the code."""
 
 import re
 from importlib import import_module
@@ -14,26 +14,26 @@ def page(name):
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def thing_called(name):
-    """What a document calls package.module.function, or package.module.Class.method."""
+def resolve_name(name):
+    """Return the object that a document calls `package.module.function` or `package.module.Class.method`."""
     parts = name.split(".")
-    cut = next(
+    module_parts = next(
         i
         for i in range(len(parts) - 1, 0, -1)
         if (ROOT / "src/fedcopl" / "/".join(parts[:i])).with_suffix(".py").exists()
     )
-    thing = import_module("fedcopl." + ".".join(parts[:cut]))
-    for part in parts[cut:]:
-        thing = getattr(thing, part)
-    return thing
+    resolved = import_module("fedcopl." + ".".join(parts[:module_parts]))
+    for part in parts[module_parts:]:
+        resolved = getattr(resolved, part)
+    return resolved
 
 
-def lines_of(text):
+def stripped_lines(text):
     return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
 
-def agree(printed, shown):
-    """The same words; numbers may differ a little, as another processor may round a last bit otherwise."""
+def assert_same_output(printed, shown):
+    """Check that the words are equal and the numbers close; rounding differs between processors."""
     words = ([NUMBER.sub("#", line) for line in lines] for lines in (printed, shown))
     assert next(words) == next(words)
     numbers = (

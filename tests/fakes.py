@@ -1,4 +1,4 @@
-"""Stand-ins small enough to follow by hand: plain classes, no mock library."""
+"""Fake learners, test sets and transports that are small enough to calculate by hand."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ START = {"visual": np.zeros((2, 3), np.float32), "text": np.zeros((1, 3), np.flo
 
 
 def run(config, transport, state, after_round=lambda state, report: None):
-    """Run the rounds that are left as `run.loop.run_rounds` does, without a folder; return the last state."""
+    """Run the remaining rounds as `run.loop.run_rounds` does, without a run folder; return the last state."""
     while not is_finished(config, state):
         state, report = run_round(config, transport, state)
         after_round(state, report)
@@ -26,24 +26,24 @@ def run(config, transport, state, after_round=lambda state, report: None):
 
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:
-    """CLIP's features have length one."""
+    """Scale each row to length one, as CLIP's features are."""
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 class FakeLearner:
-    """Probabilities are fixed, training adds 1 to the visual prompt and the client's number to the text prompt."""
+    """Returns fixed probabilities; training adds 1 to the visual prompt and the client's number to the text prompt."""
 
     def __init__(self, number: int = 0, images: int = 12):
         self.number = number
         self.log_probs = np.log(stream(0, "fake", number).dirichlet(np.ones(CLASSES), size=images))
-        self.asked_with: list = []  # the prompts of every question about probabilities
-        self.trained_with: list = []
+        self.predict_calls: list = []  # the prompts of each call of `log_probabilities`
+        self.train_calls: list = []
 
     def initial(self):
         return START
 
     def log_probabilities(self, prompts):
-        self.asked_with.append(prompts)
+        self.predict_calls.append(prompts)
         return self.log_probs
 
     def features(self):
@@ -58,33 +58,33 @@ class FakeLearner:
     def log_probabilities_of(self, prompts, index):
         return self.log_probs[index]
 
-    def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
-        self.trained_with.append(prompts)
+    def train(self, prompts, selection, round, lr_factor=1.0, adjustment=None):
+        self.train_calls.append(prompts)
         return {**prompts, "visual": prompts["visual"] + 1, "text": prompts["text"] + self.number}, 0.5
 
 
 class NoisyLearner(FakeLearner):
-    """Training depends on the client, the round and what it was sent, so a mixed-up reply shows."""
+    """Training depends on the client, the round and the received prompts, so that tests detect mixed-up replies."""
 
     def __init__(self, number: int):
         super().__init__(number, images=10 + 7 * number)
 
-    def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
+    def train(self, prompts, selection, round, lr_factor=1.0, adjustment=None):
         noise = stream(0, "noise", self.number, round)
         moved = {name: value * 0.9 + noise.normal(size=value.shape) for name, value in prompts.items()}
         return {name: value.astype(np.float32) for name, value in moved.items()}, float(len(selection.index))
 
 
-class EntwinedLearner(NoisyLearner):
-    """As with CLIP, what the visual prompt learns depends on the text prompt."""
+class CoupledLearner(NoisyLearner):
+    """The trained visual prompt depends on the text prompt, as in CLIP."""
 
-    def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
-        moved, loss = super().train(prompts, selection, round, lr_factor, beside)
+    def train(self, prompts, selection, round, lr_factor=1.0, adjustment=None):
+        moved, loss = super().train(prompts, selection, round, lr_factor, adjustment)
         return moved | {"visual": moved["visual"] + prompts["text"].mean()}, loss
 
 
 class SkewedLearner(FakeLearner):
-    """Images mostly of one class, seen by a model that leans; their features tell the classes apart better."""
+    """Skewed class prior and a model with a logit bias; the features separate the classes better than the model."""
 
     def __init__(self, number: int, images: int = 60):
         super().__init__(number, images)
@@ -99,7 +99,7 @@ class SkewedLearner(FakeLearner):
         return self._features
 
 
-class FakeExam:
+class FakeTestSet:
     def __init__(self, correct: int, examples: int):
         self.result = correct, examples
 
@@ -108,9 +108,10 @@ class FakeExam:
 
 
 class FlakyFederation(LocalTransport):
-    """Loses the answers listed in `lost` as (client, kind of question, round), and spoils those in `spoiled`.
+    """Loses, delays or replaces replies, each named by (client, type of the request, round).
 
-    Of those in `lost` the client never heard the question; those in `late` it has worked out, and they come too late.
+    A request in `lost` never reaches its client; the client computes its reply to a request in `late`, but the server
+    does not get the reply; a reply in `spoiled` is replaced.
     """
 
     def __init__(self, clients: Mapping[str, Client]):
@@ -118,20 +119,20 @@ class FlakyFederation(LocalTransport):
         self.lost: set[tuple[str, str, int]] = set()
         self.late: set[tuple[str, str, int]] = set()
         self.spoiled: dict[tuple[str, str, int], Reply] = {}
-        self.asked: list[tuple[str, str, int]] = []
+        self.requested: list[tuple[str, str, int]] = []
 
-    def request(self, questions: Mapping[str, Request]) -> dict[str, Reply]:
-        keys = {client: (client, type(message).__name__, message.round) for client, message in questions.items()}
-        self.asked += keys.values()
+    def request(self, requests: Mapping[str, Request]) -> dict[str, Reply]:
+        keys = {client: (client, type(message).__name__, message.round) for client, message in requests.items()}
+        self.requested += keys.values()
         replies = super().request(
-            {client: message for client, message in questions.items() if keys[client] not in self.lost}
+            {client: message for client, message in requests.items() if keys[client] not in self.lost}
         )
         in_time = {client: reply for client, reply in replies.items() if keys[client] not in self.late}
         return {client: self.spoiled.get(keys[client], reply) for client, reply in in_time.items()}
 
 
 def clients(config: RunConfig, kind=FakeLearner, count: int = 3) -> dict[str, Client]:
-    return {f"client-{i}": Client(kind(i), config, FakeExam(6 + i, 12)) for i in range(count)}
+    return {f"client-{i}": Client(kind(i), config, FakeTestSet(6 + i, 12)) for i in range(count)}
 
 
 def start(aggregate: str = "visual") -> ServerState:

@@ -1,4 +1,4 @@
-"""Three sites with a few digits each, and what of a run must be the same to the bit."""
+"""Runs on three sites with a few digits each, and the files that must be bit-identical in equal runs."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,12 +20,12 @@ SITES = 3
 
 
 @cache
-def small() -> Dataset:
-    """Few digits, which three sites hold in turn."""
+def three_site_digits() -> Dataset:
+    """Return 90 training and 30 test images of digits; image i belongs to site i mod 3."""
     digits = load_digits()
     sets = (
-        replace(images, images=images.images[:many], labels=images.labels[:many], clients=np.arange(many) % SITES)
-        for images, many in ((digits.train, 90), (digits.test, 30))
+        replace(images, images=images.images[:count], labels=images.labels[:count], clients=np.arange(count) % SITES)
+        for images, count in ((digits.train, 90), (digits.test, 30))
     )
     train, test = sets
     return replace(digits, train=train, test=test, clients=("east", "north", "south"))
@@ -36,15 +36,15 @@ def config_of(*pairs):
 
 
 @pytest.fixture(scope="session")
-def plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Outcome, Path]]:
-    """Plays a run as plainly as can be, in one process, states in memory, no stop; for all who compare with it once."""
-    return lambda *pairs: _plainly(tmp_path_factory.getbasetemp(), pairs)
+def reference_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Outcome, Path]]:
+    """Return a function that runs once per settings in one process, without interruption, with states in memory."""
+    return lambda *pairs: _reference_run(tmp_path_factory.getbasetemp(), pairs)
 
 
 @cache
-def _plainly(below: Path, pairs: tuple[str, ...]) -> tuple[Outcome, Path]:
-    folder = Path(mkdtemp(dir=below)) / "run"
-    outcome = simulate(config_of(*pairs), folder, workers=1, dataset=small())
+def _reference_run(parent: Path, pairs: tuple[str, ...]) -> tuple[Outcome, Path]:
+    folder = Path(mkdtemp(dir=parent)) / "run"
+    outcome = simulate(config_of(*pairs), folder, workers=1, dataset=three_site_digits())
     assert not (folder / "states").exists()
     return outcome, folder
 
@@ -55,7 +55,7 @@ def without_times(plain):
     return [without_times(value) for value in plain] if isinstance(plain, list) else plain
 
 
-def bits(folder):
+def result_files(folder):
     kinds = ("prompts/**/*.safetensors", "labels/**/*", "examples.json")
     files = sorted(path for kind in kinds for path in Path(folder).glob(kind) if path.is_file())
     assert len(files) > 8

@@ -1,38 +1,39 @@
-"""Ports of this machine that stay free until the program takes them, and while it is away for a moment."""
+"""Ports of this machine that no other test gets, also while the program restarts."""
 
 import random
 import socket
 from pathlib import Path
 
-_held: list[socket.socket] = []
+_bound_sockets: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """One that neither another test nor anybody's outgoing connection gets, as long as this process lives.
+    """Return a TCP port that no other test and no outgoing connection gets as long as this process lives.
 
-    The system gives no connection a port from here. Its namesake of UDP is held to tell the other tests.
+    It is outside the range of ports for outgoing connections. The UDP port of the same number is bound as a lock
+    between test processes.
     """
     while True:
-        port, holder = random.choice(_given_to_nobody()), socket.socket(type=socket.SOCK_DGRAM)
+        port, lock = random.choice(_ports_without_outgoing_connections()), socket.socket(type=socket.SOCK_DGRAM)
         try:
-            holder.bind(("127.0.0.1", port))
+            lock.bind(("127.0.0.1", port))
             with socket.socket() as probe:
                 probe.bind(("0.0.0.0", port))
         except OSError:
-            holder.close()
+            lock.close()
             continue
-        _held.append(holder)
+        _bound_sockets.append(lock)
         return port
 
 
-def _given_to_nobody() -> list[int]:
+def _ports_without_outgoing_connections() -> list[int]:
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     return [port for port in range(10_000, 65_536) if not first <= port <= last]
 
 
 def closed_port() -> int:
-    """One at which nobody answers: it is taken, and not listened to."""
-    taken = socket.socket()
-    taken.bind(("127.0.0.1", 0))
-    _held.append(taken)
-    return int(taken.getsockname()[1])
+    """Return a port that refuses connections: it is bound, but nothing listens."""
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    _bound_sockets.append(bound)
+    return int(bound.getsockname()[1])

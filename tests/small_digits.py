@@ -1,4 +1,4 @@
-"""The embedded digits, and fewer of them for whole runs that need not be good, only whole."""
+"""The embedded digits, and subsets of them for short complete runs."""
 
 from dataclasses import replace
 from functools import cache
@@ -6,17 +6,15 @@ from functools import cache
 from fedcopl.data.catalog import load_digits
 from fedcopl.data.dataset import Dataset
 
-SITE_ALONE = ["priors.logit_bias=false", "priors.prototypes=false"]
-"""Of the priors only the site's own: what sites learn together takes longer than such a run, and is the same in all."""
-
+ONLY_LABEL_SHIFT = ["priors.logit_bias=false", "priors.prototypes=false"]
+"""Estimates only each site's class prior: estimating the logit bias takes longer than a short run."""
 
 all_digits = cache(load_digits)
-"""Read once: that takes a while, and nobody changes them."""
 
 
 @cache
 def small_digits(train: int = 240, test: int = 120) -> Dataset:
-    """The first of them; they come in no order of classes."""
+    """Return the first training and test images; the digits are not sorted by class."""
     digits = all_digits()
     return replace(
         digits,

@@ -19,7 +19,7 @@ from architecture_picture import (
     summaries,
     without_what_follows,
 )
-from documents import page, thing_called
+from documents import page, resolve_name
 from fedcopl.config import RunConfig
 from fedcopl.labelers import copl
 from fedcopl.methods.trainer import SGD
@@ -73,7 +73,7 @@ def test_the_page_names_many_functions():
 
 @pytest.mark.parametrize("name", named_in_the_page())
 def test_the_page_names_real_functions(name):
-    assert callable(thing_called(name))
+    assert callable(resolve_name(name))
 
 
 @pytest.mark.parametrize("document", ["docs/architecture.md", "CONTRIBUTING.md"])

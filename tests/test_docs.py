@@ -10,7 +10,7 @@ import pytest
 from typer.main import get_command
 
 import fedcopl
-from documents import ROOT, page, thing_called
+from documents import ROOT, page, resolve_name
 from fedcopl import errors, messages
 from fedcopl.cli import app
 from fedcopl.config import RunConfig
@@ -35,7 +35,7 @@ def test_the_algorithm_page_names_many_functions():
 
 @pytest.mark.parametrize("name", named_functions())
 def test_the_algorithm_page_names_real_functions(name):
-    assert callable(thing_called(name))
+    assert callable(resolve_name(name))
 
 
 def test_what_leaves_a_client_is_the_list_on_the_page():
@@ -100,7 +100,7 @@ def test_modules_named_in_documents_exist(path):
     if path.name != "CHANGELOG.md":  # which also names what is gone
         for name in set(re.findall(r"\bfedcopl\.([a-z_]+(?:\.\w+)+)", path.read_text(encoding="utf-8"))):
             package = "/".join(name.split("."))
-            assert (ROOT / "src/fedcopl" / package).with_suffix(".py").exists() or thing_called(name)
+            assert (ROOT / "src/fedcopl" / package).with_suffix(".py").exists() or resolve_name(name)
 
 
 WRITTEN = re.compile(r".*\.(?:py|md|toml|jinja|ipynb)")

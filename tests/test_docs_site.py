@@ -6,7 +6,7 @@ import pytest
 
 import commands_page
 import docs_site
-from documents import ROOT, agree, lines_of, page
+from documents import ROOT, assert_same_output, page, stripped_lines
 
 SEARCHED = {  # a word that users search, in lower case, and the section that answers
     "cite": "index.html#cite",
@@ -76,7 +76,7 @@ def test_a_notebook_runs_and_prints_what_it_shows(path, tmp_path):
     for cell in notebook.cells:
         cell["outputs"] = [output for output in cell.get("outputs", ()) if output.get("name") != "stderr"]
     for cell, before in zip(notebook.cells, shown, strict=True):
-        agree(lines_of(docs_site.as_page({"cells": [cell]})), lines_of(before))
+        assert_same_output(stripped_lines(docs_site.as_page({"cells": [cell]})), stripped_lines(before))
 
 
 def test_there_are_notebooks():

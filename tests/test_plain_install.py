@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from release_check import ENVIRONMENT, QUICK, build, install, look_inside
-from waiting import PATIENCE, until
+from waiting import WAIT_LIMIT, until
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ class PlainInstall:
     def end(self, process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
         with process:
             try:
-                out, err = process.communicate(timeout=PATIENCE)
+                out, err = process.communicate(timeout=WAIT_LIMIT)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
@@ -199,7 +199,7 @@ def ended(fedcopl):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=WAIT_LIMIT,
     )
     assert answers.returncode == 0, answers.stderr
     return json.loads(answers.stdout)

@@ -1,4 +1,4 @@
-"""The live report in a real browser: it follows the run, whatever happens to the run or to the server."""
+"""The live report in a real browser, while the run goes on and while its server stops and starts."""
 
 import json
 from urllib.parse import urlsplit
@@ -23,7 +23,7 @@ def folder(tmp_path):
     return folder
 
 
-def go_on(folder, rounds, /, **changes):
+def write_progress(folder, rounds, /, **changes):
     temporary = folder / ".part"
     temporary.write_text(json.dumps(so_far(sample_results(rounds=4, every=2), rounds) | changes))
     temporary.replace(folder / "progress.json")
@@ -37,65 +37,65 @@ def wait_for(page, text):
     until(page, "(text) => document.body.innerText.replaceAll('\\u00a0', ' ').includes(text)", text)
 
 
-def test_a_new_round_appears_by_itself(folder, visit):  # noqa: F811
+def test_a_new_round_appears_without_reloading(folder, visit):  # noqa: F811
     with watched(folder) as keys:
         page = visit(keys.address)
         wait_for(page, "Waiting for the first round")
-        go_on(folder, 1)
+        write_progress(folder, 1)
         wait_for(page, "Running: round 1 of 4")
         assert page.locator(".moments li").count() == 2
-        go_on(folder, 3)
+        write_progress(folder, 3)
         wait_for(page, "Running: round 3 of 4")
         assert page.locator("#rounds circle.mark").count() >= 3
     assert {urlsplit(request).netloc for request in visit.requests} == {f"127.0.0.1:{keys.port}"}
 
 
 def test_the_page_survives_a_restart_of_its_server(folder, visit):  # noqa: F811
-    go_on(folder, 1)
+    write_progress(folder, 1)
     port = free_port()
     with watched(folder, port=port) as keys:
         page = visit(keys.address)
         wait_for(page, "Running: round 1 of 4")
     wait_for(page, "fedcopl watch does not reply; trying again.")
-    go_on(folder, 2)
+    write_progress(folder, 2)
     with watched(folder, port=port):
         wait_for(page, "Running: round 2 of 4")
         page.wait_for_selector("#connection", state="hidden")
     with watched(folder, port=port, token="another-token"):
         wait_for(page, "fedcopl watch was restarted: open the address that it printed.")
     page.close()
-    visit.visitors[-1].forgive("ERR_CONNECTION_REFUSED")
-    visit.visitors[-1].forgive("403")
+    visit.logs[-1].ignore_error("ERR_CONNECTION_REFUSED")
+    visit.logs[-1].ignore_error("403")
 
 
-def test_what_the_reader_opened_scrolled_and_focused_is_kept(folder, visit):  # noqa: F811
-    go_on(folder, 1)
+def test_an_update_keeps_open_details_scroll_position_and_focus(folder, visit):  # noqa: F811
+    write_progress(folder, 1)
     with watched(folder) as keys:
         page = visit(keys.address, PHONE)
         wait_for(page, "Running: round 1 of 4")
         page.click("#research summary")
         page.focus("#research summary >> nth=0")
         page.evaluate("document.querySelector('#result .scroll').scrollLeft = 40")
-        go_on(folder, 2)
+        write_progress(folder, 2)
         wait_for(page, "Running: round 2 of 4")
         assert page.evaluate("document.querySelector('#research details').open")
         assert page.evaluate("document.activeElement === document.querySelector('#research summary')")
         assert page.evaluate("document.querySelector('#result .scroll').scrollLeft") == 40
 
 
-def test_nasty_names_do_nothing(folder, visit):  # noqa: F811
+def test_markup_in_the_name_of_a_run_is_shown_as_text(folder, visit):  # noqa: F811
     with watched(folder) as keys:
         page = visit.blank()
         page.on("dialog", lambda dialog: pytest.fail(f"a script ran: {dialog.message}"))
         page.goto(keys.address)
-        go_on(folder, 1, name=NASTY)  # put in by the script
+        write_progress(folder, 1, name=NASTY)  # inserted by the script of the page
         wait_for(page, "Running: round 1 of 4")
         assert page.inner_text("h1") == NASTY
         assert page.locator("img").count() == 0
 
 
 def test_without_scripts_the_page_reloads_itself(folder, visit):  # noqa: F811
-    go_on(folder, 2)
+    write_progress(folder, 2)
     with watched(folder) as keys:
         page = visit(keys.address, java_script_enabled=False)
         page.wait_for_selector("text=Running: round")
@@ -103,8 +103,8 @@ def test_without_scripts_the_page_reloads_itself(folder, visit):  # noqa: F811
 
 
 @pytest.mark.parametrize("options", [LIGHT, DARK, PHONE], ids=["light", "dark", "phone"])
-def test_it_fits_and_can_be_read(folder, visit, options):  # noqa: F811
-    go_on(folder, 3)
+def test_the_page_fits_its_window_and_has_enough_contrast(folder, visit, options):  # noqa: F811
+    write_progress(folder, 3)
     with watched(folder) as keys:
         page = visit(keys.address, options)
         wait_for(page, "Running: round 3 of 4")

@@ -1,14 +1,14 @@
-"""Waiting for what another process or thread does: as long as a busy machine may take, and not for ever."""
+"""Waiting for another process or thread, with a time limit that suits a busy machine."""
 
 import time
 from collections.abc import Callable
 
-PATIENCE = 300.0  # seconds; these machines are shared
+WAIT_LIMIT = 300.0  # seconds; these machines are shared
 
 
-def until(done: Callable[[], object], told: Callable[[], object] = lambda: "it never came") -> None:
-    """Until it is true; fails with what is told."""
-    end = time.monotonic() + PATIENCE
-    while not done():
-        assert time.monotonic() < end, told()
+def until(condition: Callable[[], object], message: Callable[[], object] = lambda: "timed out") -> None:
+    """Wait until a condition is true; fail with the message after `WAIT_LIMIT` seconds."""
+    end = time.monotonic() + WAIT_LIMIT
+    while not condition():
+        assert time.monotonic() < end, message()
         time.sleep(0.02)

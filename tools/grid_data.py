@@ -35,10 +35,10 @@ def write_cifar_subset(cifar: Path, out: Path) -> None:
 
 def write_features(folder: Path, out: Path) -> None:
     """Write each set of features with a text classifier of CLIP's accuracy, drawn with seed 1."""
-    spec = importlib.util.spec_from_file_location("real_clip", folder / "real_clip.py")
-    assert spec is not None and spec.loader is not None
-    real_clip = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(real_clip)
+    module_spec = importlib.util.spec_from_file_location("real_clip", folder / "real_clip.py")
+    assert module_spec is not None and module_spec.loader is not None
+    real_clip = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(real_clip)
     for name in FEATURE_SETS:
         np.savez_compressed(out / f"{name}.npz", **real_clip.load(name, seed=1))
 

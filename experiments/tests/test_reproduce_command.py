@@ -16,7 +16,7 @@ from fedcopl.errors import ConfigError
 from fedcopl.run.record import Outcome, RoundRecord
 from fedcopl_experiments.commands.grid_display import GridBarWatcher, GridLineWatcher, GridProgress, duration, watch
 from fedcopl_experiments.commands.reproduce import read_seeds
-from waiting import PATIENCE
+from waiting import WAIT_LIMIT
 
 COMMAND = [sys.executable, "-m", "fedcopl", "reproduce"]
 
@@ -123,7 +123,7 @@ def test_table_from_runs_to_files_and_no_run_twice(typed, tmp_path, jobs, monkey
     monkeypatch.setenv("FEDCOPL_WORKERS", "2")
     words = ["table6", "fig-drift", "--scale", "smoke", *jobs]
     first = subprocess.run(
-        [*COMMAND, *words], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE
+        [*COMMAND, *words], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=WAIT_LIMIT
     )
     assert first.returncode == 0, first.stderr
     assert "4 runs, 0 of them finished before" in first.stderr

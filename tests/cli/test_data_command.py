@@ -10,7 +10,7 @@ from data.pictures import encoded, noise, plant, put
 from fedcopl.cli import app
 from fedcopl.data.catalog import SOURCES
 from fedcopl.errors import ConfigError, DataError
-from ready_processes import ready_run
+from preloaded_processes import run_preloaded
 
 
 def fedcopl(*words):
@@ -170,7 +170,7 @@ def test_mistakes(tmp_path):
 
 
 def test_a_mistake_is_one_line_and_code_3(tmp_path):
-    process = ready_run("data", "check", "cifar10", str(tmp_path), COLUMNS="80")
+    process = run_preloaded("data", "check", "cifar10", str(tmp_path), COLUMNS="80")
     assert process.returncode == 3
     assert process.stderr.startswith(
         f"fedcopl: {tmp_path}: holds no cifar-10-batches-py or cifar-10-batches-bin; fetch"

@@ -23,8 +23,8 @@ from fedcopl.errors import FederationError
 from fedcopl.privacy.accountant import Release, epsilon_of, statement
 from fedcopl.run.record import Outcome, RoundRecord, round_to_plain
 from free_ports import free_port
-from ready_processes import ready_run
-from waiting import PATIENCE, until
+from preloaded_processes import run_preloaded
+from waiting import WAIT_LIMIT, until
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_a_mistake_is_one_line_and_a_code(place, tmp_path, monkeypatch, capsys, 
 
 @pytest.fixture(scope="module")
 def checked(place):
-    return ready_run("join", "--check", *SITE, "--folder", "home", "model.threads=1", cwd=place)
+    return run_preloaded("join", "--check", *SITE, "--folder", "home", "model.threads=1", cwd=place)
 
 
 def test_check_prints_what_leaves_and_does_not_connect(checked, place):
@@ -120,7 +120,7 @@ def test_check_prints_what_leaves_and_does_not_connect(checked, place):
 def test_check_prints_the_command_that_lists_skipped_files(checked, place, monkeypatch, capsys):
     broken = place / "data/clients/site-a/train/broken.png"
     broken.write_bytes(b"?")
-    process = ready_run("join", "--check", *SITE, "--folder", "home", "model.threads=1", cwd=place)
+    process = run_preloaded("join", "--check", *SITE, "--folder", "home", "model.threads=1", cwd=place)
     [listing] = re.findall("1 skipped: fedcopl (.*) lists them", process.stdout)
     monkeypatch.chdir(place)
     monkeypatch.setattr(sys, "argv", ["fedcopl", *shlex.split(listing)])
@@ -132,7 +132,7 @@ def test_check_prints_the_command_that_lists_skipped_files(checked, place, monke
 
 def test_an_invalid_certificate_ends_a_join(checked, place):
     (place / "wrong.pem").write_text("hello")
-    process = ready_run("join", *SITE, "--folder", "home", "--ca", "wrong.pem", cwd=place)
+    process = run_preloaded("join", *SITE, "--folder", "home", "--ca", "wrong.pem", cwd=place)
     assert process.returncode == 10
     assert "fedcopl: wrong.pem: is not the CA certificate of a server" in process.stderr
 
@@ -158,7 +158,7 @@ def test_status_and_stop_of_a_waiting_server(place, monkeypatch, capsys):
         status = json.loads(told("status", "--json").out)
         assert status["running"] and status["sites"] == [] and status["rounds"] == []
         assert told("stop").out == "stopped\n"
-        assert server.wait(PATIENCE) == 130
+        assert server.wait(WAIT_LIMIT) == 130
         assert "fedcopl: stopped" in (place / "server.log").read_text()
         assert told("stop").out == "nothing is running in federation\n"
         assert json.loads(told("status", "--json").out)["running"] is False
@@ -191,7 +191,7 @@ def test_a_server_ends_with_one_line_if_its_superlink_dies(place):
             (place / "orphan.log").read_text,
         )
         os.kill(link_of(server), signal.SIGKILL)
-        assert server.wait(PATIENCE) == 10
+        assert server.wait(WAIT_LIMIT) == 10
         said = (place / "orphan.log").read_text().splitlines()
         assert said[-1] == "fedcopl: the SuperLink has ended; see orphan/flower/superlink.log; continue with --resume"
         assert "Traceback" not in "".join(said)

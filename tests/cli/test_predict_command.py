@@ -20,8 +20,8 @@ from fedcopl.cli import app
 from fedcopl.clip.encoder import ENCODE_BATCH as BATCH
 from fedcopl.data.catalog import CLASSES
 from fedcopl.errors import ConfigError, DataError, ModelError, RunFolderError
-from ready_processes import ReadyProcess, ready_run
-from waiting import PATIENCE
+from preloaded_processes import PreloadedProcess, run_preloaded
+from waiting import WAIT_LIMIT
 
 COLUMNS = ["image", "label", "probability", "abstain", "problem"]
 
@@ -161,13 +161,15 @@ def many(folder, count):
 def test_a_killed_prediction_continues_with_the_same_bytes(classifier, tmp_path):
     photos = many(tmp_path / "photos", 3 * BATCH + 10)
     words = ["predict", "-c", str(classifier), str(photos), "-o"]
-    whole = ready_run(*words, str(tmp_path / "whole.csv"))
+    whole = run_preloaded(*words, str(tmp_path / "whole.csv"))
     assert whole.returncode == 0, whole.stderr
-    killed = ReadyProcess([*words, str(tmp_path / "out.csv")], tmp_path, Path(__file__).with_name("killed_predict.py"))
-    assert killed.wait(PATIENCE) == -signal.SIGKILL, killed.stdout.read()
+    killed = PreloadedProcess(
+        [*words, str(tmp_path / "out.csv")], tmp_path, Path(__file__).with_name("killed_predict.py")
+    )
+    assert killed.wait(WAIT_LIMIT) == -signal.SIGKILL, killed.stdout.read()
     with (tmp_path / "out.csv.part").open("ab") as file:  # and a row by half, as a full disk leaves it
         file.write(b"photos/0")
-    said = ready_run(*words, str(tmp_path / "out.csv")).stderr
+    said = run_preloaded(*words, str(tmp_path / "out.csv")).stderr
     assert f"{3 * BATCH + 10} images" in said and f"{2 * BATCH} of them before the interruption" in said
     assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
 

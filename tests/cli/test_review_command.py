@@ -19,8 +19,8 @@ from fedcopl.review.expert_answers import Answers, Given
 from fedcopl.review.images import open_gallery
 from fedcopl.review.sample_survey import SAMPLE, SampleSurvey
 from local_page.run_folder import make_run
-from ready_processes import ready_run
-from waiting import PATIENCE
+from preloaded_processes import run_preloaded
+from waiting import WAIT_LIMIT
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_a_whole_visit_and_ctrl_c(run):
         page = browser.get(address.split("?")[0])
     assert "Is this" in page.text
     os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE)
+    out, err = process.communicate(timeout=WAIT_LIMIT)
     assert process.returncode == 130
     assert out == ""
     shown, first, last = err.splitlines()
@@ -180,9 +180,9 @@ def test_a_whole_visit_and_ctrl_c(run):
 def test_a_taken_port_is_one_line(run):
     first = start("review", run)
     port = first.stdout.readline().split(":")[2].split("/")[0]
-    second = ready_run("review", str(run), "--port", port)
+    second = run_preloaded("review", str(run), "--port", port)
     os.kill(first.pid, signal.SIGINT)
-    first.communicate(timeout=PATIENCE)
+    first.communicate(timeout=WAIT_LIMIT)
     assert second.returncode == 2
     assert f"fedcopl: --port {port}: cannot be used" in second.stderr
     assert "Traceback" not in second.stderr

@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from ready_processes import ReadyProcess, ready_run
-from small_digits import SITE_ALONE
+from preloaded_processes import PreloadedProcess, run_preloaded
+from small_digits import ONLY_LABEL_SHIFT
 
-QUICK = ["rounds=2", "clients=3", "epochs=1", *SITE_ALONE]
+QUICK = ["rounds=2", "clients=3", "epochs=1", *ONLY_LABEL_SHIFT]
 
 
 def from_nothing(*words, cwd=None):
@@ -51,7 +51,7 @@ def test_the_table_shows_the_numbers_of_the_results(told):
 
 def test_a_baseline_with_priors_is_named_so(tmp_path):
     words = ["rounds=1", "clients=2", "epochs=1", "method=promptfl", "labeler=fpl", "--out", "run"]
-    process = ready_run("run", *words, *SITE_ALONE, cwd=tmp_path)
+    process = run_preloaded("run", *words, *ONLY_LABEL_SHIFT, cwd=tmp_path)
     title = "PromptFL + FPL + priors (label shift)"
     notes = [
         line for line in process.stderr.splitlines() if line.startswith(f"note: this is {title}; PromptFL without")
@@ -67,7 +67,7 @@ def test_the_settings_of_a_run_can_be_run_and_json_is_one_object_and_equals_the_
     _, folder = told
     [run] = (folder / "runs").iterdir()
     words = [str(run / "settings.toml"), "rounds=1", "--json", "--out", str(tmp_path / "again"), "--seed", "3"]
-    results = json.loads(ready_run("run", *words).stdout)
+    results = json.loads(run_preloaded("run", *words).stdout)
     assert results["settings"]["data"]["clients"] == 3
     assert results == json.loads((tmp_path / "again" / "results.json").read_text())
     assert results["seed"] == results["settings"]["seed"] == 3
@@ -86,7 +86,7 @@ def test_the_settings_of_a_run_can_be_run_and_json_is_one_object_and_equals_the_
 
 
 def test_a_dry_run_prints_an_estimate_and_writes_nothing(tmp_path):
-    process = ready_run("run", "--dry-run", *QUICK, cwd=tmp_path)
+    process = run_preloaded("run", "--dry-run", *QUICK, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     takes, computes = process.stdout.splitlines()
     assert takes.startswith("takes") and "GB of memory, for 2 rounds of 1 epoch" in takes
@@ -96,7 +96,7 @@ def test_a_dry_run_prints_an_estimate_and_writes_nothing(tmp_path):
 
 def test_resume_without_a_name_takes_the_newest(told):
     process, folder = told
-    again = ready_run("run", "--resume", cwd=folder)
+    again = run_preloaded("run", "--resume", cwd=folder)
     assert again.returncode == 0, again.stderr
     assert again.stdout.splitlines()[1:5] == process.stdout.splitlines()[1:5]
 
@@ -124,7 +124,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("words", "code", "message"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_one_line_and_a_code(tmp_path, words, code, message):
-    process = ready_run(*words, cwd=tmp_path)
+    process = run_preloaded(*words, cwd=tmp_path)
     assert process.returncode == code, process.stderr
     assert message in process.stderr
     assert "Traceback" not in process.stderr
@@ -133,8 +133,8 @@ def test_a_mistake_is_one_line_and_a_code(tmp_path, words, code, message):
 
 
 def test_ctrl_c_prints_how_to_continue(tmp_path):
-    words = ["rounds=500", "clients=2", "epochs=1", *SITE_ALONE, "--out", "run"]
-    process = ReadyProcess(["run", *words], tmp_path)
+    words = ["rounds=500", "clients=2", "epochs=1", *ONLY_LABEL_SHIFT, "--out", "run"]
+    process = PreloadedProcess(["run", *words], tmp_path)
     while not (tmp_path / "run" / "rounds.jsonl").exists():
         assert process.poll() is None
         time.sleep(0.1)
@@ -146,7 +146,7 @@ def test_ctrl_c_prints_how_to_continue(tmp_path):
 
 
 def test_help_and_version():
-    shown = ready_run("run", "--help").stdout
+    shown = run_preloaded("run", "--help").stdout
     assert "CONFIG.toml" in shown
     assert "settings that override it" in " ".join(shown.split())  # the help of an argument
     assert from_nothing("--version").stdout.startswith("fedcopl 0.")

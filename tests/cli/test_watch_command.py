@@ -11,7 +11,7 @@ import pytest
 
 from free_ports import free_port
 from report.sample_results import sample_results, so_far
-from waiting import PATIENCE
+from waiting import WAIT_LIMIT
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def start(tmp_path, *words):
 
 def stop(process):
     os.kill(process.pid, signal.SIGINT)
-    return process.communicate(timeout=PATIENCE)
+    return process.communicate(timeout=WAIT_LIMIT)
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def test_a_page_finds_its_way_back_after_a_restart(run, tmp_path):
 
 def test_no_such_folder_is_one_line(tmp_path):
     process = start(tmp_path, tmp_path / "nowhere")
-    out, err = process.communicate(timeout=PATIENCE)
+    out, err = process.communicate(timeout=WAIT_LIMIT)
     assert (process.returncode, out) == (7, "")
     assert "nowhere: there is no such folder; name the folder of a run that has started" in err
     assert "Traceback" not in err

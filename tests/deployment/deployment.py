@@ -11,8 +11,8 @@ from typing import IO
 from deployment.toolbox import digit_sites
 from fedcopl.deployment.keys import server_certificates, site_key
 from free_ports import free_port
-from ready_processes import ReadyProcess
-from waiting import PATIENCE, until
+from preloaded_processes import PreloadedProcess
+from waiting import WAIT_LIMIT, until
 
 TIMEOUT = 1800  # seconds for an answer; a test that wants them over puts the server's clock forward
 SERVER_WITH_CLOCK = Path(__file__).with_name("server_with_clock.py")
@@ -31,7 +31,7 @@ class Deployment:
     def __init__(self, root: Path, count: int = 3, images: int = 40):
         self.root, self.port = root, free_port()
         self.names = digit_sites(root / "data", count, images)
-        self.processes: dict[str, ReadyProcess] = {}
+        self.processes: dict[str, PreloadedProcess] = {}
         self.writers: dict[str, threading.Thread] = {}
         server_certificates(root / "federation", [])  # sites need it, whoever starts first
         (root / "federation" / "sites").mkdir()
@@ -46,7 +46,7 @@ class Deployment:
     def home(self, name: str) -> Path:
         return self.root / "folders" / name
 
-    def server(self, *words: str, out: str = "run", min_sites: int = 3) -> ReadyProcess:
+    def server(self, *words: str, out: str = "run", min_sites: int = 3) -> PreloadedProcess:
         given = ["--classes", "data/classes.txt", "--host", "127.0.0.1", "--port", str(self.port), "--out", out]
         given += ["--min-sites", str(min_sites), "--timeout", str(TIMEOUT)]
         return self._start("server", ["server", *given, *SETTINGS, *words], SERVER_WITH_CLOCK)
@@ -67,10 +67,12 @@ class Deployment:
             line["peer"] for line in lines if f"{line['round']} {line['kind']} {line['decision']}" == f"{step} accepted"
         }
 
-    def join(self, name: str, *words: str, home: str = "", log: str = "", program: Path | None = None) -> ReadyProcess:
+    def join(
+        self, name: str, *words: str, home: str = "", log: str = "", program: Path | None = None
+    ) -> PreloadedProcess:
         return self._start(log or name, self._to_join(name, *words, home=home), program)
 
-    def join_until_struck(self, name: str, strike: str, *words: str) -> ReadyProcess:
+    def join_until_struck(self, name: str, strike: str, *words: str) -> PreloadedProcess:
         """A site that sends itself a signal when it is asked this: `SIGKILL 2 train`."""
         return self._start(name, self._to_join(name, *words), STRUCK_SITE, STRUCK=strike)
 
@@ -80,8 +82,8 @@ class Deployment:
         given += ["--folder", home or str(self.home(name)), "model.threads=1", "--accept", "always"]
         return ["join", *given, *words]
 
-    def _start(self, log: str, words: list[str], program: Path | None = None, **env: str) -> ReadyProcess:
-        process = ReadyProcess(words, self.root, program, FEDCOPL_CACHE=str(self.root / "cache"), **env)
+    def _start(self, log: str, words: list[str], program: Path | None = None, **env: str) -> PreloadedProcess:
+        process = PreloadedProcess(words, self.root, program, FEDCOPL_CACHE=str(self.root / "cache"), **env)
         # Written down by the test, as a terminal would: a process whose disk is full can still speak.
         self.writers[log] = threading.Thread(target=self._write_down, args=(process.stdout, log), daemon=True)
         self.writers[log].start()
@@ -112,10 +114,10 @@ class Deployment:
     def wait_for_end(self, name: str = "server") -> int:
         """Until it has ended and all it said is in its log."""
         try:
-            code = self.processes[name].wait(PATIENCE)
+            code = self.processes[name].wait(WAIT_LIMIT)
         except subprocess.TimeoutExpired as error:
             raise AssertionError(f"{name} does not end:\n{self.all_logs()}") from error
-        self.writers[name].join(PATIENCE)
+        self.writers[name].join(WAIT_LIMIT)
         return code
 
     def kill(self, name: str) -> None:

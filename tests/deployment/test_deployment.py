@@ -21,8 +21,8 @@ from fedcopl.deployment.processes import request_stop
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation.assemble import assemble
 from free_ports import free_port
-from ready_processes import ready_run
-from waiting import PATIENCE, until
+from preloaded_processes import run_preloaded
+from waiting import WAIT_LIMIT, until
 
 pytestmark = pytest.mark.slow
 BAD_SITE = Path(__file__).with_name("bad_site.py")
@@ -196,7 +196,7 @@ def test_a_site_stops_in_the_middle_of_a_million_epochs(deployment):
     deployment.server("rounds=2", "epochs=1000000", min_sites=1)
     deployment.join("site-a", "--limit", "epochs=1000000")
     deployment.wait_for("site-a", "round 1: select replied")
-    assert request_stop(deployment.home("site-a"), PATIENCE)
+    assert request_stop(deployment.home("site-a"), WAIT_LIMIT)
     assert deployment.wait_for_end("site-a") == 0
     assert "stopped by `fedcopl stop`" in deployment.log("site-a")
     kinds = [line.kind for line in read_audit(deployment.home("site-a"))]
@@ -216,5 +216,5 @@ def test_after_the_last_round_a_site_names_the_folder_of_its_classifier(deployme
     assert f"this site's classifier is in {run}; label images with: fedcopl predict" in last
     command = shlex.split(re.search("fedcopl (predict .*?);", last)[1])
     command[command.index("IMAGES")] = "data/clients/site-a/train"
-    assert ready_run(*command, cwd=deployment.root).returncode == 0
+    assert run_preloaded(*command, cwd=deployment.root).returncode == 0
     assert len((deployment.root / "labels.csv").read_text().splitlines()) == 1 + 40

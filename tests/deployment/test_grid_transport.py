@@ -10,7 +10,7 @@ from flwr.app import Message
 from numpy.lib import format as npy
 
 from deployment.toolbox import FakeSite, LoopGrid, NotingWatcher, failed, terms
-from fakes import NO_PRIORS, START, EntwinedLearner, FlakyFederation, NoisyLearner, clients, run, start
+from fakes import NO_PRIORS, START, CoupledLearner, FlakyFederation, NoisyLearner, clients, run, start
 from fedcopl.config import RunConfig
 from fedcopl.deployment.message_format import read_reply, reply_records
 from fedcopl.deployment.server.grid_transport import GridTransport, KnownSites, Timeouts
@@ -156,11 +156,11 @@ def test_a_late_site_is_left_out_and_reported(tmp_path):
 @pytest.mark.parametrize("works", [False, True])
 def test_a_lost_reply_is_in_no_average_whether_or_not_the_site_has_trained(tmp_path, works):
     def reference(kind):
-        federation = FlakyFederation(clients(CONFIG, EntwinedLearner))
+        federation = FlakyFederation(clients(CONFIG, CoupledLearner))
         getattr(federation, kind).add(("client-1", "Train", 0))
         return played(federation)[0]
 
-    nodes = {name: FakeSite(name, one, tmp_path) for name, one in clients(CONFIG, EntwinedLearner).items()}
+    nodes = {name: FakeSite(name, one, tmp_path) for name, one in clients(CONFIG, CoupledLearner).items()}
     site = nodes["client-1"]
 
     def silent(message):

@@ -20,7 +20,7 @@ from fedcopl.deployment.processes import holding
 from fedcopl.errors import ConfigError, FederationError
 from fedcopl.run.record import HoldoutRecord, RoundRecord, round_to_plain
 from free_ports import free_port
-from waiting import PATIENCE
+from waiting import WAIT_LIMIT
 
 ROUNDS = [
     RoundRecord(round=0, participants=3, bytes_up=10, bytes_down=5, seconds=4.0, dropped={"b": "Train: refused: no"}),
@@ -137,7 +137,7 @@ def test_errors_have_status_503():
 def get(port, path, host=None):
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Host": host} if host else {})
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
+        with urllib.request.urlopen(request, timeout=WAIT_LIMIT) as reply:
             return reply.status, reply.read().decode()
     except HTTPError as error:
         return error.code, ""

@@ -57,7 +57,7 @@ def test_the_first_labels_are_zero_shot_and_later_ones_are_not():
     client = client_with()
     estimated(client, round=0)
     estimated(client, round=5)
-    first, later = client.learner.asked_with
+    first, later = client.learner.predict_calls
     assert first is None
     assert later["visual"] is VISUAL["visual"]
     assert later["text"] is START["text"]
@@ -67,7 +67,7 @@ def test_first_labels_after_a_previous_run_use_its_model():
     client, left = client_with(), {"visual": VISUAL["visual"] + 1, "text": START["text"] + 2}
     _, state = client.handle(Estimate(0, VISUAL), ClientState(previous_model=left))
     client.handle(Estimate(5, VISUAL), state)
-    first, later = client.learner.asked_with
+    first, later = client.learner.predict_calls
     assert first is left
     assert later["visual"] is VISUAL["visual"]  # the average of now
     assert later["text"] is left["text"]  # and its own, as long as it has not trained
@@ -131,7 +131,7 @@ def test_empty_selection_is_not_trained():
     reply, state = client.handle(Train(0, VISUAL), state)
     assert reply.shared is VISUAL
     assert reply.examples == 0
-    assert client.learner.trained_with == []
+    assert client.learner.train_calls == []
 
 
 def test_a_client_without_images():
@@ -270,7 +270,7 @@ def test_remembered_arrays_are_kept_and_used():
     assert state.own["memory"].tolist() == [3]
     reply, state = client.handle(Train(0, VISUAL), state)
     assert set(reply.shared) == {"visual"}
-    assert learner.trained_with[0]["memory"].tolist() == [3]
+    assert learner.train_calls[0]["memory"].tolist() == [3]
 
 
 def test_diverged_model_cannot_label():

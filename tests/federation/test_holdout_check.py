@@ -33,7 +33,7 @@ class Driven(FakeLearner):
         logits[np.arange(len(index)), RIGHT[index]] = 1 + prompts["visual"][0, 0].astype(np.float64)
         return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
-    def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
+    def train(self, prompts, selection, round, lr_factor=1.0, adjustment=None):
         self.cautions.append(lr_factor)
         self.chosen.append(selection.index.tolist())
         moved = {"visual": prompts["visual"] + np.float32(self.move), "text": prompts["text"] + np.float32(1)}

@@ -108,7 +108,7 @@ def test_labels_of_which_too_many_are_expected_wrong_are_not_trained_on(confiden
     _, state = client.handle(Estimate(0, VISUAL), with_priors(np.zeros(3), images=4))
     _, state = client.handle(Select(0, 0, None, 1), state)
     reply, _ = client.handle(Train(0, VISUAL), state)
-    assert (len(client.learner.trained_with) == 1) == trains
+    assert (len(client.learner.train_calls) == 1) == trains
     assert (reply.examples == 4) == trains
     assert reply.checks == (() if trains else (0, 0, 0, 0, 0, 1))
 
@@ -165,7 +165,7 @@ def test_the_estimation_runs_on_zero_shot_clip_and_computes_its_log_probabilitie
     client, state = client_of(priors=NO_FEATURES), ClientState(own={"text": np.full((1, 3), 9, np.float32)})
     _, state = client.handle(Adapt(0, 0), state)
     client.handle(Adapt(0, 1, (state.prior.sent,)), state)
-    assert client.learner.asked_with == [None]
+    assert client.learner.predict_calls == [None]
 
 
 # What a client refuses.

@@ -37,9 +37,9 @@ class Recorder(FlakyFederation):
 def test_priors_are_estimated_once():
     federation = Recorder(clients(config_of()))
     state, reports = played(federation, config_of())
-    assert {number for _, kind, number in federation.asked if kind == "Adapt"} == {0}
+    assert {number for _, kind, number in federation.requested if kind == "Adapt"} == {0}
     assert state.prior_model is not None
-    assert all(client.learner.asked_with[0] is None for client in federation._clients.values())  # by plain CLIP
+    assert all(client.learner.predict_calls[0] is None for client in federation._clients.values())  # by plain CLIP
     assert [
         message.round
         for message in federation.questions
@@ -54,7 +54,7 @@ def test_new_client_gets_the_priors():
     late = "client-2"
     federation.lost = {(late, kind, 0) for kind in ("Adapt", "Estimate", "Evaluate")}
     state, _ = played(federation, config)
-    assert [number for client, kind, number in federation.asked if kind == "Adapt" and number] == [1]
+    assert [number for client, kind, number in federation.requested if kind == "Adapt" and number] == [1]
     prior = federation.states[late].prior
     assert np.array_equal(prior.model.logit_bias, state.prior_model.logit_bias)
     assert prior.class_prior is not None and prior.distances is not None
@@ -80,18 +80,18 @@ def test_training_gets_the_logit_adjustment():
             self.log_probs = sharp - np.log(np.exp(sharp - sharp.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True))
             self.log_probs -= sharp.max(axis=1, keepdims=True)
 
-        def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
-            seen.append((self.number, selection.index, beside))
-            return super().train(prompts, selection, round, lr_factor, beside)
+        def train(self, prompts, selection, round, lr_factor=1.0, adjustment=None):
+            seen.append((self.number, selection.index, adjustment))
+            return super().train(prompts, selection, round, lr_factor, adjustment)
 
     federation = FlakyFederation(clients(config, Listening))
     played(federation, config)
     assert seen
-    for number, index, beside in seen:
+    for number, index, adjustment in seen:
         prior = federation.states[f"client-{number}"].prior
-        assert beside.offset.shape == (len(index), CLASSES)
+        assert adjustment.offset.shape == (len(index), CLASSES)
         log_probs = federation._clients[f"client-{number}"].learner.log_probs[index]
-        answered = beside.weight * log_probs + beside.offset
+        answered = adjustment.weight * log_probs + adjustment.offset
         answered -= np.log(np.exp(answered).sum(axis=1, keepdims=True))
         assert answered == pytest.approx(
             prior.own_log_posteriors(log_probs, index)
@@ -101,8 +101,8 @@ def test_training_gets_the_logit_adjustment():
 def test_loss_on_prior_adjusted_logits():
     # Two classes; the model says 1 : 1, the site holds them 3 : 1. The answer is 3/4, its loss log(4/3).
     known = PriorState(model=no_priors(2), class_prior=np.array([0.75, 0.25]), distances=np.zeros((1, 2)))
-    beside = known.adjustment(np.array([0]))
-    fit = AdjustedLoss(_CrossEntropy(torch.tensor([0])), beside, torch.device("cpu"))
+    adjustment = known.adjustment(np.array([0]))
+    fit = AdjustedLoss(_CrossEntropy(torch.tensor([0])), adjustment, torch.device("cpu"))
     assert float(fit(torch.zeros(1, 2), torch.tensor([0]))) == pytest.approx(np.log(4 / 3))
 
 

@@ -15,7 +15,7 @@ from fakes import (
     CLASSES,
     NO_PRIORS,
     START,
-    EntwinedLearner,
+    CoupledLearner,
     FakeLearner,
     FlakyFederation,
     NoisyLearner,
@@ -96,7 +96,7 @@ def test_quotas_of_clients_are_rows_of_the_table():
 
 def test_average_is_weighted_by_selected_images():
     class Constant(FakeLearner):
-        def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
+        def train(self, prompts, selection, round, lr_factor=1.0, adjustment=None):
             return prompts | {"visual": np.full((2, 3), self.number, np.float32)}, 0.0
 
     config = config_of(rounds=1, train={"holdout": 0})
@@ -210,7 +210,7 @@ def test_client_without_estimate_waits_for_next_refresh():
     federation = FlakyFederation(clients(config))
     federation.lost = {("client-2", "Estimate", 0)}
     run(config, federation, start(), ignore)
-    assert [round for client, kind, round in federation.asked if (client, kind) == ("client-2", "Train")] == [5]
+    assert [round for client, kind, round in federation.requested if (client, kind) == ("client-2", "Train")] == [5]
 
 
 def test_a_lost_update_is_left_out_of_the_mean():
@@ -226,7 +226,7 @@ def test_lost_update_is_not_averaged_but_client_is_trained():
     config = config_of(rounds=3)
     runs = {}
     for kind in ("lost", "late"):
-        federation = FlakyFederation(clients(config, EntwinedLearner))
+        federation = FlakyFederation(clients(config, CoupledLearner))
         getattr(federation, kind).add(("client-1", "Train", 0))
         states = []
         run(config, federation, start(), lambda state, report, states=states: states.append(state))

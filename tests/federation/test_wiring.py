@@ -167,7 +167,7 @@ def test_every_request_uses_the_clients_own_text_prompt():
     client.handle(Estimate(5, sent), state)
     client.handle(Evaluate(5, sent), state)
     client.handle(Train(6, sent), state)
-    for used in (client.learner.asked_with[-1], client.test_set.prompts[-1], client.learner.trained_with[-1]):
+    for used in (client.learner.predict_calls[-1], client.test_set.prompts[-1], client.learner.train_calls[-1]):
         assert (used["text"] == 7).all()
         assert used["visual"] is sent["visual"]
 
@@ -187,7 +187,7 @@ def test_averaged_arrays_are_not_kept_by_the_client():
 
 def test_learner_gets_round_and_selection():
     class Noting(FakeLearner):
-        def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
+        def train(self, prompts, selection, round, lr_factor=1.0, adjustment=None):
             noted.append((round, selection.index.tolist(), selection.label.tolist(), lr_factor))
             return prompts, 0.5
 

@@ -18,10 +18,10 @@ from fedcopl.simulation.simulate import simulate
 from fedcopl.simulation.worker_pool import working_memory
 from fedcopl_experiments.grid_workers import devices
 from methods.toolbox import CHOSEN, config_of, images, learner_of, trained
-from small_digits import SITE_ALONE, small_digits
+from small_digits import ONLY_LABEL_SHIFT, small_digits
 
 pytestmark = pytest.mark.gpu
-RUN = ["clients=3", "rounds=2", "epochs=1", "refresh_every=1", *SITE_ALONE]
+RUN = ["clients=3", "rounds=2", "epochs=1", "refresh_every=1", *ONLY_LABEL_SHIFT]
 
 
 def config(*pairs):

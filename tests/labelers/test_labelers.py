@@ -16,7 +16,7 @@ from fedcopl.methods import choose_method
 from fedcopl.plugins import load_plugin, load_plugins
 from fedcopl.registry import PLUGINS_VARIABLE, Registry
 from fedcopl.simulation.simulate import simulate
-from few_sites import config_of, small
+from few_sites import config_of, three_site_digits
 
 PLUGIN = """
 import numpy as np
@@ -95,7 +95,7 @@ def test_a_wrong_labeler_is_one_clear_line(settings, message):
 def test_a_labeler_from_a_file_runs_with_its_options(plugin, tmp_path):
     load_plugin(plugin)
     settings = config_of("labeler=top-few", "labeler_options.top=1", "rounds=1", "method=local")
-    simulate(settings, tmp_path / "run", workers=2, dataset=small())
+    simulate(settings, tmp_path / "run", workers=2, dataset=three_site_digits())
     outcome = (tmp_path / "run" / "results.json").read_text()
     assert '"labeler": "top-few"' in outcome
     with pytest.raises(ConfigError, match=r"labeler_options\.top: should be a whole number"):

@@ -6,7 +6,7 @@ from fedcopl.config import RunConfig
 from fedcopl.labelers import choose_labeler
 from fedcopl.messages import Select
 from fedcopl.simulation.simulate import simulate
-from few_sites import config_of, small
+from few_sites import config_of, three_site_digits
 
 LOG_PROBS = np.log([[0.9, 0.1], [0.6, 0.4], [0.8, 0.2], [0.3, 0.7]])
 
@@ -25,7 +25,7 @@ def test_labels_are_made_once(tmp_path):
     common = ("rounds=2", "refresh_every=1", "method=local", "per_class=3", "epochs=3")
     labels = {}
     for labeler in ("upl", "fpl"):
-        outcome = simulate(config_of(*common, f"labeler={labeler}"), tmp_path / labeler, dataset=small())
+        outcome = simulate(config_of(*common, f"labeler={labeler}"), tmp_path / labeler, dataset=three_site_digits())
         labels[labeler] = [refresh.selected for refresh in outcome.refreshes]
     assert labels["upl"][0] == labels["upl"][1]
     assert labels["upl"][0] == labels["fpl"][0]  # the first labels are FPL's

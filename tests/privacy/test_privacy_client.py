@@ -301,7 +301,7 @@ def test_counts_are_clipped_and_noised_around_the_truth():
 
 def test_diverged_prompts_are_not_sent():
     class Diverging(FakeLearner):
-        def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
+        def train(self, prompts, selection, round, lr_factor=1.0, adjustment=None):
             return prompts | {"visual": prompts["visual"] * np.float32(np.nan)}, math.nan
 
     client = replace(client_with(noise_multiplier=1.0), learner=Diverging())

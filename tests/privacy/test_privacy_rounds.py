@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fakes import CLASSES, NO_PRIORS, START, FakeExam, FakeLearner, FlakyFederation, NoisyLearner, run, start
+from fakes import CLASSES, NO_PRIORS, START, FakeLearner, FakeTestSet, FlakyFederation, NoisyLearner, run, start
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError, NoClientReplied
 from fedcopl.federation.client import Client
@@ -27,7 +27,8 @@ def config_of(privacy, rounds=4, **sections):
 def clients_of(config, kind=NoisyLearner, count=5, seed=0):
     secrets = [stream(seed, "secret", number).bytes(32) for number in range(count)]
     return {
-        f"client-{i}": Client(kind(i), config, FakeExam(6 + i, 12), secrets[i], repeatable=True) for i in range(count)
+        f"client-{i}": Client(kind(i), config, FakeTestSet(6 + i, 12), secrets[i], repeatable=True)
+        for i in range(count)
     }
 
 
@@ -124,7 +125,7 @@ def test_a_refresh_goes_on_without_the_lost(stage, lost):
 @pytest.mark.parametrize("stage", ["SetupKeys", "ShareKeys", "Train", "Unmask"])
 def test_a_round_that_lacks_a_member_has_no_average_and_the_next_one_has(stage):
     class Constant(FakeLearner):
-        def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
+        def train(self, prompts, selection, round, lr_factor=1.0, adjustment=None):
             return prompts | {"visual": np.full((2, 3), 2.0**self.number, np.float32)}, float(self.number)
 
     config = config_of(SECURE, rounds=3, train={"holdout": 0}, labels={"refresh_every": 3})
@@ -290,7 +291,7 @@ def spoiling(clients, spoilers, sums=None):
 
 def trainings(federation):
     """How often each client has trained: with a `FakeLearner` its text prompt moves by its number each time."""
-    return {name: len(client.learner.trained_with) for name, client in federation._clients.items()}
+    return {name: len(client.learner.train_calls) for name, client in federation._clients.items()}
 
 
 SPOILT = "secure aggregation: its masks cannot be removed: the shares of 0 clients are inconsistent"
@@ -350,7 +351,7 @@ def test_where_no_counts_are_shared_only_training_is_masked():
     federation = FlakyFederation(clients_of(config))
     _, report = run_round(config, federation, start())
     assert report.totals is None
-    assert [kind for client, kind, _ in federation.asked if client == "client-0"] == [
+    assert [kind for client, kind, _ in federation.requested if client == "client-0"] == [
         *("Estimate", "Select", "SetupKeys", "ShareKeys", "Train", "Unmask", "Evaluate")
     ]
 
@@ -456,7 +457,7 @@ def test_the_noise_in_the_sum_is_as_wide_as_stated(secure):
 
 def test_all_weigh_the_same_and_changes_are_clipped():
     class Far(FakeLearner):
-        def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
+        def train(self, prompts, selection, round, lr_factor=1.0, adjustment=None):
             return prompts | {"visual": prompts["visual"] + np.float32(3 * (1 - 2 * (self.number == 0)))}, 0.5
 
     # 5, 25 and 45 images are less than 100, and the noise of their counts, 100 / 10,000, is nothing: all classes stay.

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fakes import CLASSES, WIDTH, FakeExam, SkewedLearner, run, start
+from fakes import CLASSES, WIDTH, FakeTestSet, SkewedLearner, run, start
 from fedcopl.config import RunConfig
 from fedcopl.errors import CannotReply, NoClientReplied
 from fedcopl.federation.client import Client
@@ -52,7 +52,7 @@ class Overheard(LocalTransport):
 def clients_of(config, count=5, seed=0):
     secrets = [stream(seed, "secret", number).bytes(32) for number in range(count)]
     return {
-        f"client-{i}": Client(SkewedLearner(i), config, FakeExam(6, 12), secrets[i], repeatable=True)
+        f"client-{i}": Client(SkewedLearner(i), config, FakeTestSet(6, 12), secrets[i], repeatable=True)
         for i in range(count)
     }
 

@@ -12,7 +12,7 @@ from fedcopl.errors import ConfigError
 from fedcopl.methods import METHODS, choose_method
 from fedcopl.run.record import to_plain
 from fedcopl.simulation.simulate import simulate
-from small_digits import SITE_ALONE, small_digits
+from small_digits import ONLY_LABEL_SHIFT, small_digits
 
 PUBLISHED = [f"{name}={json.dumps(value)}" for name, value in AS_PUBLISHED.items()]
 METHOD_TRAINS = {name: choose_method(RunConfig(method=name)).trains for name in METHODS}
@@ -42,7 +42,7 @@ def prompts_of(folder):
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "fedopt" and METHOD_TRAINS[name]])
 @pytest.mark.slow
 def test_every_method_with_every_labeler(tmp_path, method, labeler):
-    priors = [] if method == "fedcopl" else SITE_ALONE
+    priors = [] if method == "fedcopl" else ONLY_LABEL_SHIFT
     results = run(tmp_path / "run", f"method={method}", f"labeler={labeler}", *priors, dataset=few())
     assert results.final.macro > 0.2  # chance is 0.1
     assert len(results.pseudo_label_accuracy) == 2

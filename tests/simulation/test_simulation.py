@@ -17,8 +17,8 @@ from fedcopl.methods.learner import ClipLearner
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.run.record import round_to_plain, to_plain
 from fedcopl.simulation.simulate import simulate
-from ready_processes import ReadyProcess
-from small_digits import SITE_ALONE, small_digits
+from preloaded_processes import PreloadedProcess
+from small_digits import ONLY_LABEL_SHIFT, small_digits
 
 QUICK = ["rounds=3", "clients=4", "refresh_every=2", "epochs=1", "threads=1"]
 
@@ -167,7 +167,7 @@ def test_resuming_a_finished_run_changes_nothing(finished, monkeypatch):
 def test_a_run_resumes_only_with_the_images_it_began_with(tmp_path, change):
     digit_sites(tmp_path / "data", images=12)
     data = ["data.source=folder", f"data.path={tmp_path / 'data'}", "data.partition=natural"]
-    config = config_of(*data, *SITE_ALONE)
+    config = config_of(*data, *ONLY_LABEL_SHIFT)
     with pytest.raises(KeyboardInterrupt):
         simulate(config, tmp_path / "run", progress=StopAfter(1), workers=1)
     first, second, *_ = sorted((tmp_path / "data/clients/site-a/train").iterdir())
@@ -184,8 +184,8 @@ def test_a_finished_run_is_not_overwritten(finished):
 
 def start_run(root, out, *extra):
     data = ["data.source=folder", f"data.path={root / 'data'}", "data.partition=natural"]
-    given = [*QUICK, *data, "rounds=5", *SITE_ALONE, "--out", str(root / out), *extra]
-    return ReadyProcess(["run", *given], root)
+    given = [*QUICK, *data, "rounds=5", *ONLY_LABEL_SHIFT, "--out", str(root / out), *extra]
+    return PreloadedProcess(["run", *given], root)
 
 
 MOMENTS = {  # of a run with refreshes in rounds 0, 2 and 4: what stands in its folder then
@@ -228,7 +228,7 @@ def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path):
 
 
 def small_run(folder, *pairs):
-    return played(folder, "rounds=2", *SITE_ALONE, *pairs)
+    return played(folder, "rounds=2", *ONLY_LABEL_SHIFT, *pairs)
 
 
 @pytest.mark.slow
@@ -271,7 +271,7 @@ def test_without_global_allocation_no_counts_are_sent(tmp_path):
 
 @pytest.mark.slow
 def test_a_thousand_clients(tmp_path):
-    config = config_of("rounds=1", "clients=1000", "participation=0.05", "everywhere=false", *SITE_ALONE)
+    config = config_of("rounds=1", "clients=1000", "participation=0.05", "everywhere=false", *ONLY_LABEL_SHIFT)
     results = simulate(config, tmp_path / "run", dataset=small_digits(train=1198, test=60))
     assert len(results.clients) == 1000
     assert min(client.train for client in results.clients) == 1  # 1,198 images: one each is all that can be asked

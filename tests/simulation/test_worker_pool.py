@@ -16,7 +16,7 @@ import pytest
 from fedcopl.errors import ConfigError, FedCoPLError
 from fedcopl.simulation import worker_pool as workers
 from fedcopl.simulation.worker_pool import WorkerFailed, WorkerPool, _balanced, _worker_count
-from waiting import PATIENCE, until
+from waiting import WAIT_LIMIT, until
 
 NAMES = dict.fromkeys("abcd", 1)
 
@@ -190,7 +190,7 @@ except KeyboardInterrupt:
 
 def test_ctrl_c_during_a_fork_is_not_lost():
     """Python ignores what is raised in functions that it calls after a fork: the run would go on."""
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED_FORK], capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_FORK], capture_output=True, text=True, timeout=WAIT_LIMIT)
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 

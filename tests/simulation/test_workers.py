@@ -21,11 +21,11 @@ from fedcopl.simulation import worker_pool as workers
 from fedcopl.simulation.assemble import assemble
 from fedcopl.simulation.simulate import LocalTransport, simulate
 from fedcopl.simulation.worker_pool import open_pool, workers_for, working_memory
-from few_sites import bits, config_of, plainly, small, without_times  # noqa: F401
+from few_sites import config_of, reference_run, result_files, three_site_digits, without_times  # noqa: F401
 
 
 def played(folder, count, *pairs):
-    return simulate(config_of(*pairs), folder, workers=count, dataset=small())
+    return simulate(config_of(*pairs), folder, workers=count, dataset=three_site_digits())
 
 
 @pytest.mark.parametrize(
@@ -38,15 +38,15 @@ def played(folder, count, *pairs):
     ],
     ids=["fedcopl", "local", "pfedmoap", "private"],
 )
-def test_the_same_bits_whatever_the_number(tmp_path, plainly, pairs):  # noqa: F811
-    one, folder = plainly(*pairs)
+def test_the_same_bits_whatever_the_number(tmp_path, reference_run, pairs):  # noqa: F811
+    one, folder = reference_run(*pairs)
     three = played(tmp_path / "3", 3, *pairs)
     assert without_times(to_plain(one)) == without_times(to_plain(three))
-    assert bits(folder) == bits(tmp_path / "3")
+    assert result_files(folder) == result_files(tmp_path / "3")
 
 
-def test_a_worker_that_is_killed_changes_no_bit(tmp_path, plainly, monkeypatch):  # noqa: F811
-    _, whole = plainly()
+def test_a_worker_that_is_killed_changes_no_bit(tmp_path, reference_run, monkeypatch):  # noqa: F811
+    _, whole = reference_run()
     answer, mark = Client.handle, tmp_path / "killed"
 
     def deadly(client, message, state):
@@ -58,7 +58,7 @@ def test_a_worker_that_is_killed_changes_no_bit(tmp_path, plainly, monkeypatch):
     monkeypatch.setattr(Client, "handle", deadly)
     played(tmp_path / "killed-once", 2)
     assert mark.exists()
-    assert bits(whole) == bits(tmp_path / "killed-once")
+    assert result_files(whole) == result_files(tmp_path / "killed-once")
 
 
 def test_failing_client_is_named_with_workers(tmp_path, monkeypatch):
@@ -80,7 +80,7 @@ def test_failing_client_is_named_with_workers(tmp_path, monkeypatch):
 
 def test_time_of_a_request_is_wall_time(monkeypatch):
     monkeypatch.setattr(Client, "handle", lambda client, message, state: (time.sleep(0.3), (Evaluated(0, 0), state))[1])
-    simulation = assemble(with_effective_rounds(config_of()), SilentReporter(), small())
+    simulation = assemble(with_effective_rounds(config_of()), SilentReporter(), three_site_digits())
     with open_pool(simulation, 3) as pool:
         clients = LocalTransport(simulation.clients, pool=pool)
         began = time.perf_counter()
@@ -96,7 +96,7 @@ def threads_of_numpy():
 
 def test_one_thread_also_without_workers():
     simulation, before = (
-        assemble(with_effective_rounds(config_of()), SilentReporter(), small()),
+        assemble(with_effective_rounds(config_of()), SilentReporter(), three_site_digits()),
         torch.get_num_threads(),
     )
     torch.set_num_threads(2)
@@ -110,7 +110,7 @@ def test_one_thread_also_without_workers():
 
 
 def test_on_a_gpu_there_is_one_process(monkeypatch):
-    simulation = assemble(with_effective_rounds(config_of()), SilentReporter(), small())
+    simulation = assemble(with_effective_rounds(config_of()), SilentReporter(), three_site_digits())
     monkeypatch.setattr(type(simulation), "device", "meta")
     with open_pool(simulation, "auto") as pool:
         assert pool is None

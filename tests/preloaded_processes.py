@@ -1,7 +1,7 @@
-"""Processes of the program that start at once: forked from one that has loaded torch and Flower, which takes seconds.
+"""Processes of the program that start at once, forked from a process that has imported torch and Flower.
 
-All else is theirs alone, as with `python -m fedcopl`: number, arguments, folder, environment, output, signals and end.
-That the program also starts from nothing is seen in `tests/cli/test_run_command.py`.
+The imports take seconds. Each process has its own id, arguments, folder, environment, output and signals, as with
+`python -m fedcopl`. `tests/cli/test_run_command.py` tests the start of the program in a new Python process.
 """
 
 import multiprocessing
@@ -16,8 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-READY = multiprocessing.get_context("forkserver")
-READY.set_forkserver_preload(
+FORK_SERVER = multiprocessing.get_context("forkserver")
+FORK_SERVER.set_forkserver_preload(
     [
         "fedcopl.cli",
         "fedcopl.simulation.simulate",
@@ -27,12 +27,12 @@ READY.set_forkserver_preload(
 )
 
 
-class ReadyProcess:
-    """What the tests use of `subprocess.Popen`; `stdout` is all that it says, on both its streams."""
+class PreloadedProcess:
+    """The part of `subprocess.Popen` that the tests use; `stdout` is its stdout and stderr together."""
 
     def __init__(self, words: Sequence[str], cwd: Path, program: Path | None = None, **env: str):
         read, write = os.pipe()
-        self._process = _started(words, cwd, program, env, (write, write))
+        self._process = _start(words, cwd, program, env, (write, write))
         os.close(write)
         self.stdout: IO[bytes] = os.fdopen(read, "rb")
         self.pid = self._process.pid
@@ -57,20 +57,20 @@ class ReadyProcess:
         self._process.kill()
 
 
-def ready_run(*words: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-    """What `subprocess.run` gives of `python -m fedcopl WORDS`."""
+def run_preloaded(*words: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run `python -m fedcopl WORDS` to its end, as `subprocess.run` with captured output does."""
     with TemporaryFile() as out, TemporaryFile() as err:
-        process = _started(words, cwd or Path(), None, env, (out.fileno(), err.fileno()))
+        process = _start(words, cwd or Path(), None, env, (out.fileno(), err.fileno()))
         process.join()
-        said = [file.read().decode() for file in (out, err) if file.seek(0) == 0]
-    return subprocess.CompletedProcess(words, process.exitcode, *said)
+        printed = [file.read().decode() for file in (out, err) if file.seek(0) == 0]
+    return subprocess.CompletedProcess(words, process.exitcode, *printed)
 
 
-def _started(
+def _start(
     words: Sequence[str], cwd: Path, program: Path | None, env: dict[str, str], streams: tuple[int, int]
 ) -> BaseProcess:
-    sent = [Connection(os.dup(stream), readable=False) for stream in streams]  # which can be sent to a process
-    process = READY.Process(target=_run, args=(list(words), cwd.absolute(), program, env, sent))
+    sent = [Connection(os.dup(stream), readable=False) for stream in streams]  # a Connection can be pickled
+    process = FORK_SERVER.Process(target=_run, args=(list(words), cwd.absolute(), program, env, sent))
     process.start()
     for stream in sent:
         stream.close()
@@ -78,7 +78,7 @@ def _started(
 
 
 def _run(words: list[str], cwd: Path, program: Path | None, env: dict[str, str], streams: list[Connection]) -> None:
-    """In the new process."""
+    """Run the program in the new process, with `streams` as its stdout and stderr."""
     for number, stream in enumerate(streams, start=1):
         os.dup2(stream.fileno(), number)
         stream.close()
