@@ -12,33 +12,34 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-# Who starts the tests in the background has them ignore Ctrl-C, and so would all processes that they start and stop.
+# A shell starts background jobs with SIGINT ignored; the processes that the tests start and interrupt would inherit it.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Whoever runs the tests may be behind a proxy, have a narrow or a colourful terminal, and caches of their own.
-THEIRS = re.compile(r"(?i:\w+_proxy)|COLUMNS|LINES|\w+_COLOR|CLICOLOR\w*|HF_\w+|GIT_\w+|FEDCOPL_CACHE|PYTHONHASHSEED")
-for name in filter(THEIRS.fullmatch, list(os.environ)):
+# Tests do not depend on the user's proxy, terminal, caches and git settings.
+USER_VARIABLES = re.compile(
+    r"(?i:\w+_proxy)|COLUMNS|LINES|\w+_COLOR|CLICOLOR\w*|HF_\w+|GIT_\w+|FEDCOPL_CACHE|PYTHONHASHSEED"
+)
+for name in filter(USER_VARIABLES.fullmatch, list(os.environ)):
     del os.environ[name]
 
-# Tests run one process per core; a second thread in each would only wait for the others. Before torch is loaded.
+# xdist starts one process per core: one thread in each, set before torch is imported, and one worker by default.
 os.environ["OMP_NUM_THREADS"] = "1"
-# For the same reason: the tests of workers say themselves how many they want.
 os.environ.setdefault("FEDCOPL_WORKERS", "1")
 
-# No test cuts the power: what a process has written every other one can read, without waiting for the disk.
+# No test simulates a power failure, and other processes read written files also without fsync.
 os.fsync = lambda descriptor: None
 
-# These machines are shared and noisy: a deadline would fail for want of a core, not for a fault. And the same examples
-# every time: whoever changes a line should not fail for what nobody had drawn before.
+# No deadline, because a busy machine would exceed it without a fault; the same examples in every run, so that a change
+# of one line does not fail for an unrelated example.
 settings.register_profile(
     "fedcopl", deadline=None, max_examples=40, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("fedcopl")
 
-# What takes longest comes first, so that no core stands idle at the end; xdist would go by the number of tests. What
-# mostly waits, for processes or a browser, stands between what computes: they run beside each other.
-LONGEST = (
+# The slowest files start first, so that no core is idle at the end; xdist would sort by the number of tests. Files that
+# wait for processes or a browser alternate with files that compute.
+SLOWEST_FILES = (
     "tests/test_plain_install.py",
     "tests/deployment/test_deployment.py",
     "tests/test_docs_federation.py",
@@ -79,8 +80,8 @@ LONGEST = (
     "tests/clip/test_tokenizer.py",
     "experiments/tests/test_experiment_catalog.py",
 )
-# Whose tests are long and share nothing: each goes to whichever core is free.
-ONE_BY_ONE = {
+# Files with slow tests that share no fixtures: each test goes to the next free core.
+SPLIT_FILES = {
     "tests/deployment/test_deployment.py",
     "tests/deployment/test_flower_simulation.py",
     "tests/api/test_pages.py",
@@ -91,63 +92,62 @@ ONE_BY_ONE = {
     "tests/deployment/test_server_process.py",
 }
 
-
-# Files which share what one of them has made or loaded: one core does them all.
-TOGETHER = {
-    # Who writes ONNX loads a compiler first, which takes longer than to write.
+# Files that share expensive imports or cached results: one core runs all files of a group.
+GROUPS = {
+    # An export to ONNX imports a compiler first, which takes longer than the export.
     "tests/classifier/test_prior.py": "ONNX",
     "tests/classifier/test_export.py": "ONNX",
     "tests/methods/test_other_models.py": "ONNX",
-    # The same plain runs, of tests/few_sites.py.
+    # The reference runs of tests/few_sites.py.
     "tests/simulation/test_workers.py": "few sites",
 }
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests: the long ones first, of each of their files in turn, as some compute and others wait."""
-    order = {name: number for number, name in enumerate(LONGEST)}
-    turns: Counter[str] = Counter()
+    """Put the slow tests of `SPLIT_FILES` first, alternating between the files, then the other files, slowest first."""
+    order = {name: number for number, name in enumerate(SLOWEST_FILES)}
+    slow_tests: Counter[str] = Counter()
 
     def rank(item: pytest.Item) -> tuple[bool, int, int]:
         file = item.path.relative_to(Path(__file__).parent).as_posix()
-        long = file in ONE_BY_ONE and item.get_closest_marker("slow") is not None
-        turns[file] += long
-        return not long, turns[file] if long else 0, order.get(file, len(order))
+        splits = file in SPLIT_FILES and item.get_closest_marker("slow") is not None
+        slow_tests[file] += splits
+        return not splits, slow_tests[file] if splits else 0, order.get(file, len(order))
 
     items.sort(key=rank)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Nothing of what tests load goes again: nobody looks for it, over and over as it grows to a million objects.
+    """Freeze the objects of imported test modules, a million, so that the garbage collector does not traverse them.
 
-    Also later not, when a test forks workers: the program looks through all objects first, which took a second.
+    The program freezes the collector before it forks workers and unfreezes it afterwards, which would undo this.
     """
     gc.disable()
     collected = yield
     gc.enable()
     gc.collect()
     gc.freeze()
-    gc.unfreeze = lambda: None  # which the program calls after a fork: all would come back
+    gc.unfreeze = lambda: None
     return collected
 
 
 class FilesAndLongTests(LoadScopeScheduling):
-    """A whole file to a core, because its tests share what was made for them; but of some files test by test."""
+    """Assigns a whole file or group to a core, because its tests share fixtures, except the tests of `SPLIT_FILES`."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
-        return nodeid if file in ONE_BY_ONE else TOGETHER.get(file, file)
+        return nodeid if file in SPLIT_FILES else GROUPS.get(file, file)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling | None:
-    """In the stead of `--dist loadfile`."""
+    """Replace the scheduler of `--dist loadfile`."""
     return FilesAndLongTests(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """With `--durations`: also the files that took longest, because many short tests are long together."""
+    """Print the 25 slowest files with `--durations`; a file of many short tests may be among them."""
     if not config.getoption("durations"):
         return
     seconds: Counter[str] = Counter()
@@ -155,6 +155,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 seconds[report.nodeid.split("::")[0]] += report.duration
-    terminalreporter.section(f"slowest files, of {seconds.total():.0f} s together")
-    for file, took in seconds.most_common(25):
-        terminalreporter.write_line(f"{took:6.1f}s {file}")
+    terminalreporter.section(f"slowest files, of {seconds.total():.0f} s in total")
+    for file, duration in seconds.most_common(25):
+        terminalreporter.write_line(f"{duration:6.1f}s {file}")

@@ -28,12 +28,12 @@ from layers import LAYERS, LEVEL, MODULES, SOURCE
 from small_digits import small_digits
 
 
-def test_the_picture_is_that_of_the_imports():
+def test_the_picture_is_up_to_date_with_the_imports():
     assert PICTURE.read_text(encoding="utf-8") == picture(), "run tools/architecture_picture.py and look at it"
 
 
 @pytest.mark.parametrize("part", sorted(LEVEL))
-def test_what_a_part_says_of_itself_fits_into_its_box(part):
+def test_the_summary_of_a_part_fits_into_its_box(part):
     assert 1 <= len(wrap(summaries()[part], GROUND_CHARACTERS if part in GROUND else CHARACTERS)) <= 2
 
 
@@ -50,14 +50,14 @@ def reach(part, drawn):
     return direct.union(*(reach(lower, drawn) for lower in direct))
 
 
-def test_leaving_out_what_follows():
+def test_transitive_reduction():
     graph = {"top": {"middle", "low"}, "middle": {"low"}, "low": {"errors"}, "errors": set()}
     assert without_what_follows(graph) == [("middle", "low"), ("top", "middle")]
 
 
-def test_a_box_says_all_that_it_imports():
-    said = dict(re.findall(r"<title>(\w+) imports ([^<]*)</title>", unescape(picture())))
-    assert set(said["report"].split(", ")) == all_imports()["report"]
+def test_the_title_of_a_box_lists_all_its_imports():
+    titles = dict(re.findall(r"<title>(\w+) imports ([^<]*)</title>", unescape(picture())))
+    assert set(titles["report"].split(", ")) == all_imports()["report"]
 
 
 def named_in_the_page():
@@ -77,9 +77,9 @@ def test_the_page_names_real_functions(name):
 
 
 @pytest.mark.parametrize("document", ["docs/architecture.md", "CONTRIBUTING.md"])
-def test_the_layers_of_the_documents_are_those_of_the_test(document):
-    [written] = re.findall(r"```\n(errors.*?)```", page(document), re.S)
-    layers = [set(re.findall(r"\w+", layer)) for layer in written.split("<")]
+def test_the_documents_list_the_layers_of_the_tool(document):
+    [block] = re.findall(r"```\n(errors.*?)```", page(document), re.S)
+    layers = [set(re.findall(r"\w+", layer)) for layer in block.split("<")]
     assert layers == LAYERS
 
 
@@ -93,8 +93,8 @@ MAX_LINES = 32_753
 MAX_FILES = 198
 MAX_PUBLIC_NAMES = 800  # functions and classes at the top level of modules
 MAX_PUBLIC_CONSTANTS = 194
-MAX_LABEL_DEPTH = 10  # frames of this package from `simulate` to the selection of an image's pseudo label
-MAX_STEP_DEPTH = 13  # and to a step of SGD
+MAX_LABEL_DEPTH = 10  # stack frames of this package from `simulate` to the selection of an image's pseudo label
+MAX_STEP_DEPTH = 13  # from `simulate` to a step of SGD
 
 
 def public_names(tree):
@@ -105,7 +105,7 @@ def public_names(tree):
             defined.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            constants |= {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+            constants |= {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
     return tuple([name for name in names if not name.startswith("_")] for names in (defined, constants))
 
 
@@ -119,9 +119,9 @@ def test_size_budget():
 
 
 def depth():
-    """Frames of this package on the stack, from `simulate` on."""
-    frames = [one for one in traceback.extract_stack() if one.filename.startswith(str(SOURCE))]
-    names = [f"{Path(one.filename).relative_to(SOURCE)} {one.name}" for one in frames]
+    """Return the number of stack frames of this package, counted from `simulate`."""
+    frames = [frame for frame in traceback.extract_stack() if frame.filename.startswith(str(SOURCE))]
+    names = [f"{Path(frame.filename).relative_to(SOURCE)} {frame.name}" for frame in frames]
     return len(names) - names.index("simulation/simulate.py simulate")
 
 
@@ -131,7 +131,7 @@ def test_stack_depth_of_a_label_and_of_a_training_step(tmp_path, monkeypatch):
         function = getattr(owner, name)
 
         def probe(*arguments, kind=kind, function=function, **options):
-            depths[kind].add(depth() + 1)  # this function replaces the frame of the one it calls
+            depths[kind].add(depth() + 1)  # `probe` calls the function, whose own frame is not counted yet
             return function(*arguments, **options)
 
         monkeypatch.setattr(owner, name, probe)

@@ -1,4 +1,6 @@
-"""Settings: typed, frozen, and every mistake named at once."""
+"""Settings: typed, immutable, with all errors in one message."""
+
+import tomllib
 
 import pytest
 from hypothesis import given
@@ -15,14 +17,14 @@ def config_file(tmp_path, text):
     return path
 
 
-def test_of_20000_unknown_settings_50_are_explained(tmp_path):
+def test_only_50_of_20000_unknown_settings_are_listed(tmp_path):
     path = config_file(tmp_path, "".join(f"a{number}.b = 1\n" for number in range(20_000)))
     with pytest.raises(ConfigError) as error:
         load(path)
     assert str(error.value).count("unknown setting") == 50
 
 
-def test_all_mistakes_are_reported_at_once_with_the_nearest_name(tmp_path):
+def test_all_errors_are_reported_at_once_with_the_nearest_name(tmp_path):
     path = config_file(tmp_path, "rounds = 0\n[train]\nepoch = 3\n[labels]\nbudget = 'half'\n[dat]\nclients = 3\n")
     with pytest.raises(ConfigError) as error:
         load(path)
@@ -36,12 +38,12 @@ def test_all_mistakes_are_reported_at_once_with_the_nearest_name(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["rounds = ", "rounds = 1\nrounds = 2", "\0"])
-def test_a_file_that_is_no_toml(tmp_path, text):
+def test_an_invalid_toml_file(tmp_path, text):
     with pytest.raises(ConfigError, match="cannot be read as TOML"):
         load(config_file(tmp_path, text))
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_missing_file(tmp_path):
     with pytest.raises(ConfigError, match="there is no such settings file"):
         load(tmp_path / "nothing.toml")
 
@@ -51,12 +53,12 @@ def test_a_folder_instead_of_a_file(tmp_path):
         load(tmp_path)
 
 
-def test_settings_do_not_change():
+def test_settings_are_immutable():
     with pytest.raises(ValidationError):
         RunConfig().rounds = 3
 
 
-def test_pairs_go_on_top_of_the_file(tmp_path):
+def test_pairs_override_the_file(tmp_path):
     path = config_file(tmp_path, "rounds = 3\n[data]\nclients = 4\n")
     config = load(path, ["clients=7", "train.lr=0.5", "source=digits", "confidence_filter=false", "name=x-1"])
     assert (config.rounds, config.data.clients, config.train.lr, config.data.source) == (3, 7, 0.5, "digits")
@@ -77,20 +79,15 @@ def test_a_value_where_a_section_belongs():
         override({"data": 3}, ["data.clients=2"])
 
 
-def test_a_wrong_value_of_either_kind_is_one_message_each():
+def test_a_wrong_value_of_a_union_is_one_error():
     with pytest.raises(ConfigError, match=r"model\.visual_depth"):
         RunConfig.from_mapping({"model": {"visual_depth": "some"}}, "test")
 
 
-def test_as_published_the_settings_are_the_papers():
+def test_as_published_sets_the_hyperparameters_of_the_paper():
     pairs = [f"{key}={value}" for key, value in AS_PUBLISHED.items()]
     config = RunConfig.from_mapping(override({}, pairs), "test")
-    assert (config.rounds, config.labels.refresh_every, config.train.epochs, config.train.batch) == (
-        20,
-        5,
-        10,
-        64,
-    )
+    assert (config.rounds, config.labels.refresh_every, config.train.epochs, config.train.batch) == (20, 5, 10, 64)
     assert (config.train.lr, config.train.momentum, config.train.weight_decay) == (0.1, 0.9, 0.05)
     assert (config.labels.confidence_quantile, config.labels.entropy_quantile) == (0.5, 0.5)
     assert (config.model.visual_prompts, config.model.text_prompts, config.train.init_std) == (5, 16, 0.02)
@@ -110,32 +107,30 @@ def test_written_settings_are_read_back(rounds, beta, flag, depth):
         },
         "test",
     )
-    import tomllib
-
     assert RunConfig.from_mapping(tomllib.loads(config.to_toml()), "test") == config
 
 
 def test_every_setting_is_a_scalar():
     # Flower carries only flat scalars.
     config = RunConfig().model_dump()
-    for place in setting_names():
+    for path in setting_names():
         value = config
-        for part in place:
+        for part in path:
             value = value[part]
-        assert isinstance(value, str | int | float | bool), place
+        assert isinstance(value, str | int | float | bool), path
     assert len(list(setting_names())) >= 30
 
 
-def test_every_setting_explains_itself():
-    for place in setting_names():
+def test_every_setting_has_a_description():
+    for *sections, name in setting_names():
         fields = RunConfig.model_fields
-        for section in place[:-1]:
+        for section in sections:
             fields = fields[section].annotation.model_fields
-        assert fields[place[-1]].description, place
+        assert fields[name].description, name
 
 
 @pytest.mark.parametrize("level", [-0.1, 1.5, "some"])
-def test_levels_are_between_0_and_1(level):
+def test_probabilities_are_between_0_and_1(level):
     with pytest.raises(ConfigError, match=r"labels\.cpl_beta"):
         RunConfig.from_mapping({"labels": {"cpl_beta": level}}, "test")
 

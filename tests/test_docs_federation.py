@@ -1,4 +1,4 @@
-"""The page about three sites is followed word for word, on another port and without prompts."""
+"""The commands of docs/three-sites.md are run as they are printed, on another port and without prompts."""
 
 import os
 import re
@@ -16,7 +16,7 @@ SITES = ("hospital", "clinic", "practice")
 
 
 def blocks(port):
-    """The page's shell commands, without the installation."""
+    """Return the shell commands of the page, without the installation."""
     text = page("docs/three-sites.md").replace("localhost:9092", f"localhost:{port}")
     text = text.replace("fedcopl server", f"fedcopl server --port {port}")
     text = text.replace("fedcopl join --server", "fedcopl join --accept always --server")
@@ -24,8 +24,8 @@ def blocks(port):
 
 
 @pytest.fixture
-def type_in(tmp_path):
-    """Run commands in the folder, to their end or in the background; what is left is ended."""
+def run_shell(tmp_path):
+    """Return a function that runs commands in the folder, to their end or, with a log file, in the background."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     running = []
 
@@ -55,17 +55,17 @@ def type_in(tmp_path):
 
 
 @pytest.mark.slow
-def test_three_sites_in_ten_minutes(tmp_path, type_in):
-    images, check, serve, join, look, predict, stop = blocks(free_port())
-    type_in(images)
-    assert "What never leaves it: images" in type_in(check)
-    server = type_in(serve, "server.log")
+def test_the_page_of_three_sites(tmp_path, run_shell):
+    images, check, serve, join, status, predict, stop = blocks(free_port())
+    run_shell(images)
+    assert "What never leaves it: images" in run_shell(check)
+    server = run_shell(serve, "server.log")
     until(lambda: (tmp_path / "federation" / "ca.pem").exists(), (tmp_path / "server.log").read_text)
     for site in SITES:
-        type_in(join.replace("site=hospital", f"site={site}"), f"{site}.log")
+        run_shell(join.replace("site=hospital", f"site={site}"), f"{site}.log")
     until(lambda: server.poll() is not None, (tmp_path / "server.log").read_text)
     assert server.returncode == 0, (tmp_path / "server.log").read_text()
-    assert all(site in type_in(look) for site in SITES)
+    assert all(site in run_shell(status) for site in SITES)
     until(lambda: "classifier is in" in (tmp_path / "hospital.log").read_text(), (tmp_path / "hospital.log").read_text)
-    assert "digits/hospital/1.png,one," in type_in(predict)
-    assert type_in(stop).count("stopped") == 3
+    assert "digits/hospital/1.png,one," in run_shell(predict)
+    assert run_shell(stop).count("stopped") == 3

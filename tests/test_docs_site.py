@@ -1,4 +1,4 @@
-"""The documents as a site, the pages made by tools, and the notebooks."""
+"""The documents as a site, the generated page of commands, and the notebooks."""
 
 import json
 
@@ -8,7 +8,7 @@ import commands_page
 import docs_site
 from documents import ROOT, assert_same_output, page, stripped_lines
 
-SEARCHED = {  # a word that users search, in lower case, and the section that answers
+SEARCHES = {  # a search word in lower case: a section that must contain it
     "cite": "index.html#cite",
     "resume": "errors.html#resume-after-an-error",
     "heic": "install.html#extras",
@@ -18,12 +18,12 @@ NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.slow
-def test_the_page_of_commands_is_as_the_commands_are():
+def test_the_page_of_commands_is_up_to_date():
     assert page("docs/commands.md") == commands_page.page(), "run tools/commands_page.py"
 
 
 @pytest.mark.slow
-def test_every_page_has_its_place_in_the_site():
+def test_every_page_is_in_the_navigation_of_the_site():
     named = page("mkdocs.yml")
     pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").glob("*.md")]
     assert [name for name in pages if f" {name}\n" not in named] == []
@@ -39,7 +39,7 @@ def test_a_notebook_becomes_a_page():
     assert made == "# Title\ntext\n\n```python\n1 + 1\n```\n\n```text\n2\n```\n\n```python\nx = 1\n```\n"
 
 
-def test_links_of_the_first_page_lead_to_pages_of_the_site():
+def test_links_of_the_readme_become_links_of_the_site():
     assert docs_site.as_in_docs("[a](docs/data.md), [b](docs/decisions)") == "[a](data.md), [b](decisions)"
     assert docs_site.without_files("[b](decisions)") == "[b](decisions/index.md)"
     assert (
@@ -48,25 +48,25 @@ def test_links_of_the_first_page_lead_to_pages_of_the_site():
 
 
 @pytest.mark.slow
-def test_the_site_is_built_and_asks_nobody(tmp_path):
-    """mkdocs itself fails on a link that leads nowhere."""
+def test_the_site_is_built_and_loads_nothing_from_the_network(tmp_path):
+    """mkdocs itself fails for a broken link."""
     assert docs_site.main() == 0
     site = ROOT / "build" / "site"
     first = (site / "index.html").read_text(encoding="utf-8")
     assert 'href="tutorial.html"' in first
-    for fetched in ('src="http', "src=http", 'rel="stylesheet" href="http', "fonts.googleapis", "unpkg.com"):
-        assert fetched not in first
+    for external in ('src="http', "src=http", 'rel="stylesheet" href="http', "fonts.googleapis", "unpkg.com"):
+        assert external not in first
     assert (site / "javascripts" / "iframe-worker.js").is_file()
     index = (site / "search" / "search_index.js").read_text(encoding="utf-8")
     sections = json.loads(index[index.index("{") : index.rindex("}") + 1])["docs"]
-    for word, expected in SEARCHED.items():
+    for word, expected in SEARCHES.items():
         found = {section["location"] for section in sections if word in f"{section['title']} {section['text']}".lower()}
         assert expected in found, word
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_prints_what_it_shows(path, tmp_path):
+def test_the_outputs_of_a_notebook_are_reproduced(path, tmp_path):
     import nbclient
     import nbformat
 

@@ -1,4 +1,4 @@
-"""The examples in docstrings are run."""
+"""Doctests of the package."""
 
 import doctest
 from importlib import import_module
@@ -7,13 +7,13 @@ import pytest
 
 from layers import MODULES, SOURCE
 
-SLOW = {"api", "classifier.predict"}  # they train
+SLOW = {"api", "classifier.predict"}  # they train models
 EXAMPLES = sorted(
     ".".join(path.relative_to(SOURCE).with_suffix("").parts)
     for path in MODULES
     if ">>> " in path.read_text(encoding="utf-8")
 )
-WANTED = {  # what others build on
+EXTENSION_POINTS = {  # modules that users and plug-ins import
     "api",
     "config",
     "errors",
@@ -24,8 +24,8 @@ WANTED = {  # what others build on
 }
 
 
-def test_what_others_build_on_has_examples():
-    assert set(EXAMPLES) >= WANTED
+def test_extension_points_have_examples():
+    assert set(EXAMPLES) >= EXTENSION_POINTS
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in EXAMPLES])

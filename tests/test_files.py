@@ -1,4 +1,4 @@
-"""Files written so that a stop at any moment leaves none of them half."""
+"""Atomic writing of files, and safe reading of untrusted ones."""
 
 import os
 
@@ -12,7 +12,7 @@ from fedcopl.errors import ConfigError, DataError, RunFolderError
 from fedcopl.files import parse_json, parse_toml, read_limited, write_many
 
 
-def test_many_files_are_there_with_nothing_else_and_for_the_owner_alone(tmp_path):
+def test_written_files_are_private_and_leave_no_temporary_files(tmp_path):
     files = [(tmp_path / "sub" / f"{number}", bytes([number])) for number in range(5)]
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "3").write_bytes(b"old")
@@ -22,23 +22,23 @@ def test_many_files_are_there_with_nothing_else_and_for_the_owner_alone(tmp_path
 
 
 @pytest.mark.parametrize("can_sync", [True, False])
-def test_a_stop_leaves_the_old_ones_or_the_new_ones(tmp_path, monkeypatch, can_sync):
+def test_an_interrupted_write_keeps_the_old_files(tmp_path, monkeypatch, can_sync):
     if not can_sync:
         monkeypatch.delattr(os, "sync")
     (tmp_path / "a").write_bytes(b"old")
 
-    def stopped():
+    def interrupted():
         yield tmp_path / "b", b"new"
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_many(stopped())
+        write_many(interrupted())
     assert (tmp_path / "a").read_bytes() == b"old"
     write_many([(tmp_path / "a", b"new"), (tmp_path / "b", b"new")])
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == b"new"
 
 
-def test_why_one_of_many_cannot_be_written_is_said(tmp_path):
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError, match="file/a: cannot be written"):
         write_many([(tmp_path / "file" / "a", b"")])
@@ -77,7 +77,7 @@ def test_ordinary_toml_and_json_are_read():
     assert parse_json(r'{"a": "\\u001b", "b": NaN, "c": 12}') == {"a": r"\u001b", "b": None, "c": 12}
 
 
-def test_a_pipe_and_a_large_file_are_not_read(tmp_path):
+def test_only_regular_files_within_the_limit_are_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_bytes(b"12345")
     with pytest.raises(ValueError, match="regular"):
@@ -87,7 +87,7 @@ def test_a_pipe_and_a_large_file_are_not_read(tmp_path):
     assert read_limited(tmp_path / "large", 5) == b"12345"
 
 
-def test_an_error_never_steers_the_terminal():
+def test_an_error_escapes_control_characters():
     assert str(RunFolderError("a\x1b[2J\nb\u202e")) == r"a\x1b[2J\nb\u202e"
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from layers import LEVEL, MODULES, SOURCE, imports, part_of
 
-ONLY = {  # packages from outside that only these parts may use
+ALLOWED_IN = {  # third-party package: the parts that may import it
     "torch": {"clip", "methods", "classifier"},
     "flwr": {"deployment", "flower_app", "simulation"},
     "tokenizers": {"clip"},
     "sklearn": {"data", "classifier"},
     "jinja2": {"report", "local_page", "classifier"},
-    "starlette": {"local_page", "review", "watch", "deployment"},  # the last: what a SuperLink of Flower's is made of
+    "starlette": {"local_page", "review", "watch", "deployment"},  # Flower's SuperLink is a Starlette application
     "uvicorn": {"local_page"},
     "sqlite3": {"review"},
     "onnx": {"classifier"},
@@ -31,28 +31,28 @@ ONLY = {  # packages from outside that only these parts may use
     "mlflow": set(),
     "wandb": set(),
 }
-PURE = {"numpy", "typing", "dataclasses", "collections", "math"}  # all that algorithm/ may use
+PURE = {"numpy", "typing", "dataclasses", "collections", "math"}  # the only packages that algorithm/ may import
 
 
-def test_the_walk_finds_the_package():
+def test_every_part_has_a_layer():
     assert len(MODULES) >= 30
     assert {part_of(path) for path in MODULES} - {"__init__", "__main__"} == set(LEVEL)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_looks_only_down(path):
+def test_a_module_imports_only_from_lower_layers(path):
     part = part_of(path)
-    for ours, outside in imports(path):
-        if ours and ours != part and part not in {"__init__", "__main__"}:
-            assert LEVEL[ours] < LEVEL[part], f"{part} must not import {ours}"
-        if outside in ONLY:
-            assert part in ONLY[outside], f"{part} must not import {outside}"
-        if outside and part == "algorithm":
-            assert outside in PURE, f"algorithm must not import {outside}"
+    for internal, external in imports(path):
+        if internal and internal != part and part not in {"__init__", "__main__"}:
+            assert LEVEL[internal] < LEVEL[part], f"{part} must not import {internal}"
+        if external in ALLOWED_IN:
+            assert part in ALLOWED_IN[external], f"{part} must not import {external}"
+        if external and part == "algorithm":
+            assert external in PURE, f"algorithm must not import {external}"
 
 
 def bodies() -> Iterator[tuple[str, int]]:
-    """Yield every function and the lines of its body; the options of a command are in its signature."""
+    """Yield every function with the number of lines of its body, without its signature."""
     for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
@@ -61,7 +61,7 @@ def bodies() -> Iterator[tuple[str, int]]:
                 yield f"{path.relative_to(SOURCE)}:{node.name}", len(lines)
 
 
-def test_sizes():
+def test_functions_and_modules_are_short():
     sizes = dict(bodies())
     assert max(sizes.values()) <= 40, max(sizes, key=sizes.get)
     assert statistics.median(sizes.values()) <= 6

@@ -1,4 +1,4 @@
-"""The list of faults that `make mutants` puts in fits the program, and the tool tells what became of each."""
+"""Every fault of tools/mutants.toml applies to the source, and the tool reports whether tests detect it."""
 
 import re
 from dataclasses import replace
@@ -11,13 +11,13 @@ from mutants import ROOT, BadMutant, Mutant, Workshop, part_of, read_mutants
 MUTANTS = read_mutants()
 
 
-def test_there_are_many_and_each_has_a_name_of_its_own():
+def test_there_are_many_mutants_with_unique_names():
     assert len(MUTANTS) >= 60
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mutant_fits_the_program_and_names_tests_that_exist(mutant):
+def test_a_mutant_applies_to_its_file_and_names_existing_tests(mutant):
     mutant.applied_to((ROOT / mutant.file).read_text(encoding="utf-8"))
     assert mutant.tests
     for test in mutant.tests:
@@ -26,7 +26,7 @@ def test_a_mutant_fits_the_program_and_names_tests_that_exist(mutant):
         assert all(re.search(rf"^def {name}\b", text, re.MULTILINE) for name in function), test
 
 
-def test_parts_are_all_together():
+def test_the_parts_contain_all_mutants():
     parts = [part_of(MUTANTS, f"{number}/4") for number in (1, 2, 3, 4)]
     assert sorted(mutant.name for part in parts for mutant in part) == sorted(mutant.name for mutant in MUTANTS)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
@@ -36,7 +36,7 @@ def test_parts_are_all_together():
 
 @pytest.fixture
 def workshop(tmp_path):
-    """A program of one line with a test of one line."""
+    """A package of two lines with a test of one line."""
     source = tmp_path / "source"
     for folder in ("src", "tests"):
         (source / folder).mkdir(parents=True)
@@ -46,7 +46,7 @@ def workshop(tmp_path):
     return Workshop.below(tmp_path / "copy", source)
 
 
-def test_what_becomes_of_a_mutant(workshop, monkeypatch):
+def test_the_result_of_a_mutant(workshop, monkeypatch):
     fault = Mutant("three halves", "src/two.py", "1 + 1", "1 + 2", ("tests/test_two.py",))
     broken = replace(fault, new="1 +")
     unnoticed = replace(fault, old="two + 1", new="two + 2")
@@ -58,7 +58,7 @@ def test_what_becomes_of_a_mutant(workshop, monkeypatch):
 @pytest.mark.parametrize(
     ("old", "why"), [("gone", "occurs 0 times"), ("1", "occurs 2 times"), ("1 + 2", "its new one")]
 )
-def test_a_text_that_does_not_say_where_is_a_mistake(workshop, old, why):
+def test_an_old_text_that_is_not_unique_is_an_error(workshop, old, why):
     text = (workshop.root / "src" / "two.py").read_text().replace("1 + 1", "1 + 2")
     with pytest.raises(BadMutant, match=why):
         Mutant("unclear", "src/two.py", old, "1 + 2", ()).applied_to(text)

@@ -1,4 +1,4 @@
-"""One name, one meaning: held over the whole package."""
+"""Names are unique and not ambiguous in the whole package."""
 
 import ast
 from collections import defaultdict
@@ -9,15 +9,15 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "fedcopl"
 TREES = {path.relative_to(SOURCE): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")}
-VAGUE = {"told", "place", "places"}  # each once had five meanings
+AMBIGUOUS = {"told", "place", "places"}
 
 
 def is_camel_case(name: str) -> bool:
     return name[0].isupper() and any(letter.islower() for letter in name)
 
 
-def kinds(tree: ast.Module) -> Iterator[str]:
-    """Classes wherever they stand, and names that a module gives to types."""
+def type_names(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of all classes, also nested ones, and of type aliases."""
     yield from (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     for node in tree.body:
         targets = (
@@ -26,12 +26,12 @@ def kinds(tree: ast.Module) -> Iterator[str]:
         yield from (target.id for target in targets if isinstance(target, ast.Name) and is_camel_case(target.id))
 
 
-def test_a_type_has_a_name_of_its_own():
+def test_type_names_are_unique():
     files = defaultdict(list)
     for path, tree in TREES.items():
-        for name in kinds(tree):
+        for name in type_names(tree):
             files[name].append(str(path))
-    assert {name: where for name, where in files.items() if len(where) > 1} == {}
+    assert {name: paths for name, paths in files.items() if len(paths) > 1} == {}
 
 
 def names(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -48,5 +48,5 @@ def names(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("path", TREES, ids=str)
-def test_nothing_is_called_by_a_word_of_many_meanings(path):
-    assert [f"{path}:{line}" for line, name in names(TREES[path]) if name.strip("_").lower() in VAGUE] == []
+def test_no_name_is_ambiguous(path):
+    assert [f"{path}:{line}" for line, name in names(TREES[path]) if name.strip("_").lower() in AMBIGUOUS] == []

@@ -1,6 +1,6 @@
-"""What users install: the wheels in a fresh environment without extras, with the newest dependencies, as processes.
+"""The program as users install it: wheels in a fresh environment without extras, with the newest dependencies.
 
-`make test-install` runs this file alone. It needs a package index, as `make demo` does, and takes a minute or two.
+`make test-install` runs this file alone. It needs a package index, as `make demo` does, and takes two minutes.
 """
 
 import json
@@ -16,14 +16,14 @@ from tempfile import TemporaryDirectory
 import pytest
 from PIL import Image
 
-from release_check import ENVIRONMENT, QUICK, build, install, look_inside
+from release_check import ENVIRONMENT, QUICK, build, check_contents, install
 from waiting import WAIT_LIMIT, until
 
 pytestmark = pytest.mark.slow
 
 
 class PlainInstall:
-    """The program `fedcopl` of a fresh environment, and a folder to work in."""
+    """The program `fedcopl` of a fresh environment, with a working directory."""
 
     def __init__(self, scratch: Path):
         self.wheel, experiments, self.sdist = build(scratch)
@@ -34,7 +34,7 @@ class PlainInstall:
         for number in range(3):
             Image.new("L", (32, 32), 60 * number).save(self.folder / "photos" / f"{number}.png")
         (self.folder / "classes.txt").write_text("zero\none\n")
-        # Two processes where a simulation forks: the number of cores must not decide what is tested.
+        # Two workers, so that simulations fork also on a machine with one core.
         self.environment = {**ENVIRONMENT, "COLUMNS": "100", "FEDCOPL_WORKERS": "2", "HOME": str(scratch)}
 
     def start(self, *words: str) -> subprocess.Popen[str]:
@@ -49,9 +49,9 @@ class PlainInstall:
         )
 
     def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.end(self.start(*words))
+        return self.wait(self.start(*words))
 
-    def end(self, process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    def wait(self, process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
         with process:
             try:
                 out, err = process.communicate(timeout=WAIT_LIMIT)
@@ -64,7 +64,7 @@ class PlainInstall:
 
 @pytest.fixture(scope="module")
 def fedcopl():
-    with TemporaryDirectory(prefix="fedcopl-plain-") as scratch:  # not pytest's: it would keep gigabytes
+    with TemporaryDirectory(prefix="fedcopl-plain-") as scratch:  # pytest would keep its gigabytes
         yield PlainInstall(Path(scratch))
 
 
@@ -80,19 +80,19 @@ def test_no_extra_is_installed(fedcopl):
     script = (
         "from importlib.metadata import version\n"
         "from importlib.util import find_spec\n"
-        "wanted = 'flwr ray starlette uvicorn onnx onnxruntime pyarrow datasets pydicom cryptography'\n"
-        "print([name for name in wanted.split() if find_spec(name)], version('typer'))"
+        "extras = 'flwr ray starlette uvicorn onnx onnxruntime pyarrow datasets pydicom cryptography'\n"
+        "print([name for name in extras.split() if find_spec(name)], version('typer'))"
     )
     printed = subprocess.run(
         [fedcopl.bin / "python", "-c", script], capture_output=True, text=True, check=True, env=fedcopl.environment
     ).stdout
     found, typer = printed.rsplit(maxsplit=1)
     assert found == "[]"
-    assert tuple(map(int, typer.split(".")[:2])) >= (0, 29), "this is older than what users get"
+    assert tuple(map(int, typer.split(".")[:2])) >= (0, 29), "users get a newer version of typer"
 
 
-def test_the_files_of_a_release(fedcopl):
-    look_inside(fedcopl.wheel)
+def test_the_files_in_wheel_and_sdist(fedcopl):
+    check_contents(fedcopl.wheel)
     with tarfile.open(fedcopl.sdist) as sdist:
         inside = {name.split("/", 1)[-1] for name in sdist.getnames()}
     assert {"pyproject.toml", "src/fedcopl/demo.toml", "experiments/pyproject.toml"} <= inside
@@ -103,16 +103,16 @@ import sys
 from typer.main import get_command
 from fedcopl.cli import app, main
 
-def show(words, command):
+def show_help(words, command):
     sys.argv = ["fedcopl", *words, "--help"]
     try:
         main()
-    except SystemExit as left:
-        assert not left.code, words
+    except SystemExit as end:
+        assert not end.code, words
     for name, below in getattr(command, "commands", {}).items():
-        show([*words, name], below)
+        show_help([*words, name], below)
 
-show([], get_command(app))
+show_help([], get_command(app))
 """
 
 
@@ -126,14 +126,14 @@ def test_every_help_page(fedcopl):
     assert "Usage: fedcopl reproduce" in pages.stdout
 
 
-def test_help_is_a_process_as_well(fedcopl):
+def test_help_of_the_installed_program(fedcopl):
     page = fedcopl("run", "--help")
     assert page.returncode == 0 and page.stdout.startswith("Usage: fedcopl run [OPTIONS] [CONFIG.toml] [key=value ...]")
     alone = fedcopl()
     assert alone.returncode == 2 and "Commands" in alone.stdout + alone.stderr
 
 
-MISTAKES = {  # words: exit code, beginning of the one line
+ERRORS = {  # arguments: exit code, beginning of the one line of stderr
     "rnu": (2, "rnu: there is no such command; did you mean run?"),
     "models chekc": (2, "chekc: there is no such command; did you mean check?"),
     "run --rounds 2": (2, "--rounds: there is no such option of fedcopl run; did you mean rounds=VALUE?"),
@@ -153,7 +153,7 @@ MISTAKES = {  # words: exit code, beginning of the one line
     "reproduce table1 --jobs x": (2, "--jobs: should be at least 1, not x"),
     "results --place nowhere": (7, "nowhere/results.sqlite: there are no results"),
 }
-WITHOUT_EXTRAS = {  # words: the extra to name
+WITHOUT_EXTRAS = {  # arguments: the extra that the message names
     "server": "flower",
     "join --images photos": "flower",
     "status": "flower",
@@ -167,12 +167,12 @@ WITHOUT_EXTRAS = {  # words: the extra to name
 }
 
 
-EACH_IN_A_PROCESS = """
+RUN_EACH = """
 import json, os, sys, tempfile
-import fedcopl.cli  # as each command does first; what else it needs it loads in its own process
+import fedcopl.cli  # imported once; each process imports the modules of its command
 from fedcopl.__main__ import main
 
-def start(words):
+def run(words):
     streams = [tempfile.TemporaryFile() for _ in range(2)]
     process = os.fork()
     if process == 0:
@@ -180,20 +180,20 @@ def start(words):
             os.dup2(stream.fileno(), number)
         sys.argv = ["fedcopl", *words.split()]
         main()
-        raise RuntimeError("the command line does not end the process")
+        raise RuntimeError("main() returned")
     code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     return code, *(stream.read().decode() for stream in streams if stream.seek(0) == 0)
 
-print(json.dumps({words: start(words) for words in sys.argv[1:]}))
+print(json.dumps({words: run(words) for words in sys.argv[1:]}))
 """
 
 
 @pytest.fixture(scope="module")
-def ended(fedcopl):
-    """Exit code, stdout and stderr of each of these commands: one process each, forked when the program is loaded."""
+def results(fedcopl):
+    """Return exit code, stdout and stderr of each command; each runs in a forked process, which saves the imports."""
     (fedcopl.folder / "table.parquet").touch()
-    answers = subprocess.run(
-        [fedcopl.bin / "python", "-c", EACH_IN_A_PROCESS, *MISTAKES, *WITHOUT_EXTRAS],
+    process = subprocess.run(
+        [fedcopl.bin / "python", "-c", RUN_EACH, *ERRORS, *WITHOUT_EXTRAS],
         cwd=fedcopl.folder,
         env=fedcopl.environment,
         stdin=subprocess.DEVNULL,
@@ -201,25 +201,25 @@ def ended(fedcopl):
         text=True,
         timeout=WAIT_LIMIT,
     )
-    assert answers.returncode == 0, answers.stderr
-    return json.loads(answers.stdout)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
 
 
-@pytest.mark.parametrize("words", MISTAKES)
-def test_a_mistake_is_one_line(ended, words):
-    (code, out, err), (expected, line) = ended[words], MISTAKES[words]
+@pytest.mark.parametrize("words", ERRORS)
+def test_an_error_is_one_line(results, words):
+    (code, out, err), (expected, line) = results[words], ERRORS[words]
     assert (code, out) == (expected, "")
     assert err.startswith(f"fedcopl: {line}") and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("words", WITHOUT_EXTRAS)
-def test_a_missing_extra_is_one_line_that_names_it(ended, words):
-    code, out, err = ended[words]
+def test_a_missing_extra_is_one_line_that_names_it(results, words):
+    code, out, err = results[words]
     assert code != 0 and out == "" and "Traceback" not in err
     assert f"pip install 'fedcopl[{WITHOUT_EXTRAS[words]}]'" in err.splitlines()[-1]
 
 
-def test_a_mistake_of_a_process_that_is_started_anew(fedcopl):
+def test_an_error_of_a_newly_started_process(fedcopl):
     for words in ("rnu", "server"):
         fresh = fedcopl(words)
         assert fresh.returncode == 2 and fresh.stdout == "" and fresh.stderr.count("\n") == 1
@@ -233,8 +233,8 @@ def test_predict_report_and_export(fedcopl, run):
     again = fedcopl("export", run, "--client", "client-0", "-o", "classifier")
     assert again.returncode == 7 and again.stderr.startswith("fedcopl: classifier: ")
     for words in (["-c", "classifier"], ["-c", run, "--client", "client-1"]):
-        answers = fedcopl("predict", "photos", *words)
-        assert answers.returncode == 0 and answers.stdout.count("\n") == 4, answers.stderr
+        predicted = fedcopl("predict", "photos", *words)
+        assert predicted.returncode == 0 and predicted.stdout.count("\n") == 4, predicted.stderr
     assert fedcopl("report", run, "-o", "page.html").stdout == "page.html\n"
     onnx = fedcopl("export", run, "--client", "client-0", "-o", "other", "--onnx")
     assert onnx.returncode == 4 and "pip install 'fedcopl[onnx]'" in onnx.stderr
@@ -287,38 +287,38 @@ METHODS, LABELERS = {"mine": Mine}, {"top-few": TopFew}
 """
 
 
-def test_a_plugin_in_one_process_after_the_other(fedcopl):
+def test_a_plugin_is_needed_in_each_process(fedcopl):
     (fedcopl.folder / "plugin.py").write_text(PLUGIN)
-    own = ["--plugin", "plugin.py"]
-    trained = fedcopl("run", *own, "method=mine", "labeler=top-few", *QUICK, "-o", "plugged")
+    option = ["--plugin", "plugin.py"]
+    trained = fedcopl("run", *option, "method=mine", "labeler=top-few", *QUICK, "-o", "plugged")
     assert trained.returncode == 0, trained.stderr
     assert "Mine + Top few" in trained.stdout
     for words in (["predict", "photos", "-c", "plugged"], ["export", "plugged", "-o", "plugged-classifier"]):
         without = fedcopl(*words, "--client", "client-0")
         assert without.returncode == 2 and without.stderr.count("\n") == 1
         assert "unknown method 'mine'" in without.stderr and "add --plugin FILE.py" in without.stderr
-        assert fedcopl(*words, "--client", "client-0", *own).returncode == 0
-    assert fedcopl("predict", "photos", "-c", "plugged-classifier", *own).returncode == 0
-    assert "mine" in fedcopl("methods", *own).stdout
+        assert fedcopl(*words, "--client", "client-0", *option).returncode == 0
+    assert fedcopl("predict", "photos", "-c", "plugged-classifier", *option).returncode == 0
+    assert "mine" in fedcopl("methods", *option).stdout
 
 
 def test_a_table_of_the_paper_with_the_default_number_of_jobs(fedcopl):
-    ended = fedcopl("reproduce", "table2", "--scale", "smoke")  # each method once
+    ended = fedcopl("reproduce", "table2", "--scale", "smoke")  # one run per method
     assert ended.returncode == 0, ended.stderr
     assert "written to results/smoke" in ended.stdout
 
 
 @pytest.mark.parametrize("seconds", [0, 0.4])
 @pytest.mark.parametrize("words", ["run", "doctor"])
-def test_ctrl_c_while_it_loads(fedcopl, words, seconds):
+def test_ctrl_c_during_imports(fedcopl, words, seconds):
     process = fedcopl.start(words)
-    wait_until_loaded(process, "pydantic_core")  # before, Python itself starts
+    wait_until_loaded(process, "pydantic_core")  # earlier, Python itself is starting
     time.sleep(seconds)
     ended = interrupt(fedcopl, process)
     assert ended.returncode == 130 and ended.stderr.splitlines()[-1].startswith("fedcopl: stopped")
 
 
-def test_ctrl_c_in_a_run_which_goes_on(fedcopl):
+def test_ctrl_c_in_a_run_that_is_resumed(fedcopl):
     process = fedcopl.start("run", "rounds=6", "train.epochs=1", "-o", "stopped")
     assert any(line.startswith("round 1/6") for line in process.stderr)
     ended = interrupt(fedcopl, process)
@@ -328,7 +328,7 @@ def test_ctrl_c_in_a_run_which_goes_on(fedcopl):
 
 
 @pytest.mark.parametrize("command", ["predict photos -c {} --client client-0", "export {} --client client-0 -o late"])
-def test_ctrl_c_in_what_uses_a_run(fedcopl, run, command):
+def test_ctrl_c_in_predict_and_export(fedcopl, run, command):
     process = fedcopl.start(*command.format(run).split())
     wait_until_loaded(process, "libtorch")
     ended = interrupt(fedcopl, process)
@@ -342,4 +342,4 @@ def wait_until_loaded(process, library):
 
 def interrupt(fedcopl, process):
     os.kill(process.pid, signal.SIGINT)
-    return fedcopl.end(process)
+    return fedcopl.wait(process)

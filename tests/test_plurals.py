@@ -1,4 +1,4 @@
-"""`1 image`, `2 images`: every number of things in a message goes through one function."""
+"""Messages use `plurals` for counts: `1 image`, `2 images`."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 FILES = [*(ROOT / "src").rglob("*.py"), *(ROOT / "experiments/src").rglob("*.py")]
 THINGS = "images|clients|sites|rounds|epochs|workers|runs|answers|refreshes|files|messages|problems|notes|days|seconds"
 NUMBER_OF = re.compile(rf" ((training|test|labelled|usable|new|other) )*({THINGS})\b")
-NOT_A_NUMBER = {  # what stands before a verb, and a text whose bits count
+NOT_A_COUNT = {  # file and expression: text that stands before a verb or a noun
     ("proxies.py", "strip_credentials(proxy)"),
     ("checks.py", "address"),
     ("dataset.py", "records[0].split"),
@@ -18,8 +18,8 @@ NOT_A_NUMBER = {  # what stands before a verb, and a text whose bits count
 }
 
 
-def numbers_without_care(tree):
-    """Numbers in f-strings right before a plural: `{count} images`; constants and `3 of {all} images` apart."""
+def counts_before_plurals(tree):
+    """Yield expressions of f-strings before a plural, `{n} images`, except constants and `3 of {n} images`."""
     for text in (node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)):
         before = [ast.Constant(""), *text.values]
         for last, value, after in zip(before, text.values, text.values[1:], strict=False):
@@ -31,11 +31,11 @@ def numbers_without_care(tree):
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_numbers_of_things_are_counted(file):
-    found = numbers_without_care(ast.parse(file.read_text("utf-8")))
-    assert [shown for shown in found if (file.name, shown) not in NOT_A_NUMBER] == []
+def test_messages_do_not_format_plurals_themselves(file):
+    expressions = counts_before_plurals(ast.parse(file.read_text("utf-8")))
+    assert [shown for shown in expressions if (file.name, shown) not in NOT_A_COUNT] == []
 
 
-def test_what_the_test_finds():
+def test_counts_before_plurals():
     tree = ast.parse('f"{n} images", f"{n:,} training images", f"1 of {n} runs", f"{MOST} files", f"{name} rounds up"')
-    assert [*numbers_without_care(tree)] == ["n", "n", "name"]
+    assert [*counts_before_plurals(tree)] == ["n", "n", "name"]

@@ -24,7 +24,7 @@ def play(watcher):
     watcher.round_done(RoundRecord(round=1))
 
 
-def test_lines_where_nothing_can_be_written_over():
+def test_lines_in_a_file():
     stream = io.StringIO()
     play(_LineReporter(Console(file=stream, width=200), 2))
     lines = stream.getvalue().splitlines()
@@ -34,7 +34,7 @@ def test_lines_where_nothing_can_be_written_over():
     assert lines[4] == "round 2/2"
 
 
-def test_without_training_there_are_no_rounds_to_speak_of():
+def test_without_training_no_rounds_are_shown():
     stream = io.StringIO()
     watcher = _LineReporter(Console(file=stream, width=200), 1)
     watcher.started(RunConfig(rounds=1, method="zeroshot"), 3, 0)
@@ -42,8 +42,8 @@ def test_without_training_there_are_no_rounds_to_speak_of():
     assert stream.getvalue().splitlines() == ["3 clients, no training", "predicted, accuracy 50.0 %"]
 
 
-def test_a_site_has_its_terminal_back_once_its_images_are_prepared(monkeypatch):
-    # While rich shows a bar, sys.stderr is no terminal to those who ask: nobody would be asked to agree to a run.
+def test_stderr_is_a_terminal_again_once_the_images_are_prepared(monkeypatch):
+    # While rich shows a bar, sys.stderr is not a terminal, and the site would not prompt for consent to a run.
     before, console = sys.stderr, Console(stderr=True, force_terminal=True)
     monkeypatch.setattr(progress, "Console", lambda stderr: console)
     with watch_site() as watcher:
@@ -52,7 +52,7 @@ def test_a_site_has_its_terminal_back_once_its_images_are_prepared(monkeypatch):
         watcher.prepared(2, 2)
         assert sys.stderr is before
         watcher.prepared(1, 2)
-    assert sys.stderr is before  # also after a mistake halfway
+    assert sys.stderr is before  # also when the bar is unfinished
 
 
 def test_a_bar_on_a_terminal():
@@ -75,10 +75,10 @@ class FakeConsole:
         (False, False, True, _LineReporter),
         (True, False, False, _BarReporter),
         (True, True, True, _BarReporter),
-        (True, True, False, _LineReporter),  # a notebook without widgets can replace nothing
+        (True, True, False, _LineReporter),  # without widgets a notebook cannot update a bar
     ],
 )
-def test_the_watcher_suits_where_it_is_shown(monkeypatch, terminal, notebook, widgets, kind):
+def test_the_reporter_depends_on_terminal_and_notebook(monkeypatch, terminal, notebook, widgets, kind):
     monkeypatch.setattr(progress, "Console", lambda stderr: FakeConsole(terminal, notebook))
     monkeypatch.setattr(progress, "find_spec", lambda name: widgets or None)
     monkeypatch.setattr(progress, "Progress", lambda *_, **__: Progress(console=Console(file=io.StringIO())))

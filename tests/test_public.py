@@ -1,4 +1,4 @@
-"""What users import, and what importing costs."""
+"""Public names of the package, and the modules that an import loads."""
 
 import subprocess
 import sys
@@ -12,22 +12,22 @@ HEAVY = "{'torch', 'matplotlib', 'flwr', 'sklearn', 'scipy', 'jinja2'}"
 
 def test_public_names():
     classes = ["Classifier", "FedCoPLError", "Federation", "Result", "RunConfig", "Site"]
-    wanted = [*classes, "load_config", "load_plugin", "simulate"]
-    assert sorted(fedcopl.__all__) == wanted
+    expected = [*classes, "load_config", "load_plugin", "simulate"]
+    assert sorted(fedcopl.__all__) == expected
     assert all(hasattr(fedcopl, name) for name in fedcopl.__all__)
-    assert set(wanted) <= set(dir(fedcopl))
+    assert set(expected) <= set(dir(fedcopl))
 
 
-def test_a_name_that_is_none():
+def test_an_unknown_name():
     with pytest.raises(AttributeError, match="has no attribute 'Federations'"):
         _ = fedcopl.Federations
 
 
-def test_importing_is_light():
+def test_importing_the_package_loads_no_heavy_module():
     code = f"import fedcopl, sys; loaded = {HEAVY} & set(sys.modules); assert not loaded, loaded"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_command_line_is_light_too():
+def test_importing_the_command_line_loads_no_heavy_module():
     code = "import fedcopl.cli, sys; assert not {'torch', 'matplotlib', 'onnx', 'onnxruntime'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

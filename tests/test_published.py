@@ -1,4 +1,4 @@
-"""`--as-published` is what docs/as-published.md says, and the page leaves no setting out."""
+"""docs/as-published.md lists all settings of the method, with the values that `--as-published` sets."""
 
 import json
 import re
@@ -10,9 +10,9 @@ from fedcopl.config import AS_PUBLISHED, RunConfig, as_published, by_full_name, 
 
 DOCS = Path(__file__).parents[1] / "docs"
 ROW = re.compile(r"^\| `(?P<name>[\w.]+)` \| (?P<published>[^|]+) \| (?P<default>[^|]+) \|", re.M)
-# Which images and which model, where and how fast it is computed, what is measured and hidden: not of the method.
+# Sections about data, model, hardware, evaluation and privacy are not part of the published method.
 SECTIONS = ("labels", "priors", "train", "sharing")
-MORE = {
+OTHER_SETTINGS = {
     "rounds",
     *(f"data.{name}" for name in ("clients", "partition", "beta", "classes_per_client", "min_train")),
     *(f"model.{name}" for name in ("precision", "visual_prompts", "visual_depth", "text_prompts")),
@@ -26,34 +26,36 @@ def rows():
     return {row["name"]: (row["published"].strip(), row["default"].strip()) for row in ROW.finditer(page)}
 
 
-def written(value):
+def as_in_the_page(value):
     return json.dumps(value) if isinstance(value, bool) else str(value) or "none"
 
 
 @pytest.mark.parametrize("name", rows())
-def test_the_page_says_what_is_set(name):
+def test_a_row_has_the_published_value_and_the_default(name):
     published, default = rows()[name]
-    assert (published, default.strip("*")) == (written(PUBLISHED[name]), written(DEFAULTS[name]))
+    assert (published, default.strip("*")) == (as_in_the_page(PUBLISHED[name]), as_in_the_page(DEFAULTS[name]))
 
 
-def test_bold_is_exactly_what_as_published_changes():
+def test_bold_defaults_are_those_that_as_published_changes():
     bold = {name for name, (_, default) in rows().items() if default.startswith("**")}
     assert bold == set(AS_PUBLISHED) == {name for name in DEFAULTS if DEFAULTS[name] != PUBLISHED[name]}
 
 
-def test_no_setting_of_the_method_is_left_out():
-    wanted = MORE | {name for name in DEFAULTS if name.split(".")[0] in SECTIONS}
-    assert set(rows()) == wanted, "docs/as-published.md: a row for each, with what was published and why"
+def test_every_setting_of_the_method_has_a_row():
+    expected = OTHER_SETTINGS | {name for name in DEFAULTS if name.split(".")[0] in SECTIONS}
+    assert set(rows()) == expected, (
+        "docs/as-published.md: one row for each, with the published value and the reason of a change"
+    )
 
 
-def test_the_command_line_sets_the_same():
+def test_the_command_line_can_set_the_same_values():
     pairs = [f"{name}={json.dumps(value)}" for name, value in AS_PUBLISHED.items()]
     assert override({}, pairs) == as_published()
 
 
 CLAIM, LINK = re.compile(r"as[ -]published", re.I), re.compile(r"\]\((docs/|\.\./)?as-published\.md[)#]")
 EXEMPT = {
-    "as-published.md",  # is what the others link
+    "as-published.md",
     "api.md",  # made from docstrings, which have no links
     "commands.md",  # made from the help of commands, which names the page in words
 }
@@ -62,9 +64,9 @@ CLAIMING = [page for page in PAGES if CLAIM.search(page.read_text(encoding="utf-
 
 
 @pytest.mark.parametrize("page", CLAIMING, ids=lambda page: page.name)
-def test_who_speaks_of_as_published_says_what_that_is(page):
+def test_a_page_that_mentions_as_published_links_its_page(page):
     assert LINK.search(page.read_text(encoding="utf-8")), f"{page}: link docs/as-published.md"
 
 
-def test_many_pages_speak_of_it():
+def test_the_pages_that_mention_as_published():
     assert {"README.md", "methods.md", "priors.md", "results.md", "settings.md"} <= {page.name for page in CLAIMING}

@@ -1,4 +1,4 @@
-"""The live report, requested as a browser requests it, while its folder changes."""
+"""The live report, requested by an HTTP client while the run folder changes."""
 
 import json
 import os
@@ -14,12 +14,12 @@ from fedcopl.watch import _SILENT_ROUNDS, _SILENT_SECONDS, LivePage, _runs_folde
 from report.sample_results import sample_results, so_far, write_run
 
 KEYS = Keys("secret-token", 8000)
-OURS = "http://127.0.0.1:8000"
+ADDRESS = "http://127.0.0.1:8000"
 NASTY = "<img src=x onerror=alert(1)>"
 
 
 def browser_of(folder):
-    client = TestClient(LivePage(folder, KEYS).app(), base_url=OURS)
+    client = TestClient(LivePage(folder, KEYS).app(), base_url=ADDRESS)
     client.cookies.set(KEYS.cookie, KEYS.token)
     return client
 
@@ -28,7 +28,7 @@ def text_of(browser):
     return browser.get("/").text.replace("\N{NO-BREAK SPACE}", " ")
 
 
-def go_on(folder, rounds, /, **changes):
+def write_progress(folder, rounds, /, **changes):
     (folder / "progress.json").write_text(json.dumps(so_far(sample_results(rounds=4), rounds) | changes))
 
 
@@ -43,7 +43,7 @@ def folder(tmp_path):
 def test_before_during_and_after_a_run(folder):
     browser = browser_of(folder)
     assert "Waiting for the first round to end." in text_of(browser)
-    go_on(folder, 1)
+    write_progress(folder, 1)
     page = text_of(browser)
     assert "Running: round 1 of 4 is done, about 12 s left." in page  # three rounds of 4.1 s
     assert '<progress max="4" value="1"' in page and "<svg" in page
@@ -52,7 +52,7 @@ def test_before_during_and_after_a_run(folder):
     assert "Finished: 4 rounds done, 16 s." in text_of(browser)
 
 
-def test_a_run_that_stopped_because_it_no_longer_gained_is_finished(folder):
+def test_a_converged_run_is_finished(folder):
     results = so_far(sample_results(rounds=4), 3)
     results["rounds"][-1]["converged"] = True
     (folder / "results.json").write_text(json.dumps(results))
@@ -68,24 +68,24 @@ def test_a_review_appears_on_the_page(folder):
     assert "20 images reviewed" in text_of(browser)
 
 
-def test_only_a_new_version_is_sent(folder):
-    go_on(folder, 1)
+def test_a_page_is_sent_only_if_it_changed(folder):
+    write_progress(folder, 1)
     browser = browser_of(folder)
     version = browser.get("/").text.split('data-version="')[1].split('"')[0]
     assert browser.get("/", params={"seen": version}).status_code == 204
-    go_on(folder, 2)
+    write_progress(folder, 2)
     assert browser.get("/", params={"seen": version}).status_code == 200
 
 
-def test_nothing_is_written(folder):
-    go_on(folder, 1)
+def test_the_run_folder_is_not_changed(folder):
+    write_progress(folder, 1)
     before = {path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in folder.iterdir()}
     browser_of(folder).get("/")
     assert {path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in folder.iterdir()} == before
 
 
 def test_a_folder_that_disappears_and_comes_back(folder):
-    go_on(folder, 2)
+    write_progress(folder, 2)
     browser = browser_of(folder)
     text_of(browser)
     folder.rename(folder.with_name("away"))
@@ -101,7 +101,7 @@ def test_a_folder_that_disappears_and_comes_back(folder):
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\0", b"[1, 2]", b'{"a": ', b"null", b"[" * 100_000])
 def test_a_damaged_file_is_named(folder, content):
-    go_on(folder, 1)
+    write_progress(folder, 1)
     browser = browser_of(folder)
     text_of(browser)
     (folder / "progress.json").write_bytes(content)
@@ -109,28 +109,28 @@ def test_a_damaged_file_is_named(folder, content):
     assert page.status_code == 200 and "progress.json: is damaged" in page.text and "<svg" in page.text
 
 
-def test_a_server_that_stopped_says_why(folder):
-    go_on(folder, 1)
+def test_the_reason_of_an_early_stop_is_shown(folder):
+    write_progress(folder, 1)
     (folder / "ended.txt").write_text("round 3, step Unmask: <b>clinic</b> refused\n")
     assert "Stopped early: round 3, step Unmask: &lt;b&gt;clinic&lt;/b&gt; refused." in text_of(browser_of(folder))
 
 
-@pytest.mark.parametrize(("each", "longest"), [(1.0, _SILENT_SECONDS), (100.0, _SILENT_ROUNDS * 100.0)])
-def test_silence_is_measured_against_the_usual_round(folder, monkeypatch, each, longest):
+@pytest.mark.parametrize(("round_seconds", "limit"), [(1.0, _SILENT_SECONDS), (100.0, _SILENT_ROUNDS * 100.0)])
+def test_a_warning_appears_when_a_round_takes_unusually_long(folder, monkeypatch, round_seconds, limit):
     rounds = so_far(sample_results(rounds=4), 2)["rounds"]
-    go_on(folder, 2, rounds=[record | {"seconds": each * (n + 1)} for n, record in enumerate(rounds)])
+    write_progress(folder, 2, rounds=[record | {"seconds": round_seconds * (n + 1)} for n, record in enumerate(rounds)])
     changed = os.stat(folder / "progress.json").st_mtime
-    for later, text in ((longest - 1, "Running: round 2"), (longest + 1, "Check that the run is still alive.")):
+    for later, text in ((limit - 1, "Running: round 2"), (limit + 1, "Check that the run is still alive.")):
         monkeypatch.setattr("fedcopl.watch.time.time", lambda later=later: changed + later)
         assert text in text_of(browser_of(folder))
 
 
-def test_who_is_missing_is_in_the_table_of_clients(folder):
+def test_missing_clients_are_in_the_table_of_clients(folder):
     rounds = so_far(sample_results(rounds=4), 2)["rounds"]
-    everyone = [f"client-{n}" for n in range(5)]
-    rounds[0] |= {"sites": everyone}
-    rounds[1] |= {"sites": everyone[:3], "dropped": {"client-3": "no reply in time"}}
-    go_on(folder, 2, rounds=rounds)
+    sites = [f"client-{n}" for n in range(5)]
+    rounds[0] |= {"sites": sites}
+    rounds[1] |= {"sites": sites[:3], "dropped": {"client-3": "no reply in time"}}
+    write_progress(folder, 2, rounds=rounds)
     page = text_of(browser_of(folder))
     assert '<td>1 of 2</td><td class="text bad">reply not used: no reply in time</td>' in page
     assert '<td>1 of 2</td><td class="text bad">absent</td>' in page
@@ -161,28 +161,28 @@ def test_the_folder_of_a_server_or_a_site_shows_its_runs(tmp_path):
     assert _runs_folder(home) == home / "runs"
 
 
-def test_it_only_reads(folder):
+def test_only_get_requests_are_allowed(folder):
     for method in ("POST", "PUT", "PATCH", "DELETE"):
-        assert browser_of(folder).request(method, "/", headers={"origin": OURS}).status_code == 405
+        assert browser_of(folder).request(method, "/", headers={"origin": ADDRESS}).status_code == 405
 
 
-def test_it_needs_the_token_and_gives_no_files(folder):
-    stranger = TestClient(LivePage(folder, KEYS).app(), base_url=OURS)
-    assert {stranger.get(path).status_code for path in ("/", "/static/live.js")} == {403}
+def test_requests_need_the_token_and_get_no_other_files(folder):
+    without_token = TestClient(LivePage(folder, KEYS).app(), base_url=ADDRESS)
+    assert {without_token.get(path).status_code for path in ("/", "/static/live.js")} == {403}
     for path in ("/settings.toml", "/static/..%2fwatch.py", "/static/review.js", "/..%2fsettings.toml"):
         assert browser_of(folder).get(path).status_code == 404
 
 
 def test_scripts_come_from_this_server_only(folder):
-    go_on(folder, 1)
+    write_progress(folder, 1)
     policy = browser_of(folder).get("/").headers["content-security-policy"]
     assert "default-src 'none'" in policy and "script-src 'self';" in policy
 
 
-def test_names_are_only_text(folder):
-    go_on(folder, 1, name=NASTY, classes=[NASTY, *sample_results()["classes"][1:]])
+def test_names_are_escaped(folder):
+    write_progress(folder, 1, name=NASTY, classes=[NASTY, *sample_results()["classes"][1:]])
     page = text_of(browser_of(folder))
     assert NASTY not in page and "&lt;img src=x" in page
     surrogate = browser_of(folder)
-    go_on(folder, 1, name="caf\udce9")
+    write_progress(folder, 1, name="caf\udce9")
     assert "caf\\udce9" in text_of(surrogate)

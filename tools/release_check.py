@@ -1,8 +1,8 @@
-"""Build the wheel and the sdist, install each into a fresh environment, and use it as a newcomer would.
+"""Build the wheel and the sdist, install each into a fresh environment, and run the demo.
 
 .venv/bin/python tools/release_check.py        # `make release-check`; needs a package index, takes minutes
 
-`tests/test_plain_install.py` tries more of the wheel with the same environment.
+`tests/test_plain_install.py` tests the wheel in more detail in such an environment.
 """
 
 import os
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = (ROOT, ROOT / "experiments")
 NEEDED = ("fedcopl/demo.toml", "fedcopl/clip/glyph_clip/model.safetensors", "fedcopl/py.typed")
 QUICK = ("rounds=1", "train.epochs=1", "model.threads=1")
-# What a user's shell does not have: sources on the path of Python, and settings of this program.
+# The environment of a user: without PYTHONPATH and settings of this program.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "FEDCOPL"))}
 
 
@@ -27,16 +27,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         wheel, _, sdist = build(scratch)
-        look_inside(wheel)
-        for made in (wheel, sdist):
-            use(made, scratch / made.suffix.lstrip("."), version)
+        check_contents(wheel)
+        for package in (wheel, sdist):
+            check_installed(package, scratch / package.suffix.lstrip("."), version)
     print(f"fedcopl {version}: wheel and sdist install and run")
 
 
 def build(scratch: Path) -> tuple[Path, Path, Path]:
     """Build the wheels of fedcopl and of fedcopl-experiments, and the sdist of fedcopl.
 
-    The environment that builds them contains only what `build-system.requires` names, as pip's does.
+    The build environment contains only the packages of `build-system.requires`, as pip's does.
     """
     dist = scratch / "dist"
     needed = {name for folder in PACKAGES for name in _pyproject(folder)["build-system"]["requires"]}
@@ -48,20 +48,20 @@ def build(scratch: Path) -> tuple[Path, Path, Path]:
     return package, experiments, sdist
 
 
-def look_inside(wheel: Path) -> None:
-    """Refuse a wheel that lacks what the demo needs, or that holds tests or tools."""
+def check_contents(wheel: Path) -> None:
+    """Fail if a wheel lacks files of the demo or contains tests or tools."""
     names = zipfile.ZipFile(wheel).namelist()
     missing = [name for name in NEEDED if name not in names]
-    strange = [name for name in names if name.split("/")[0] not in ("fedcopl",) and ".dist-info" not in name]
-    if missing or strange:
-        raise SystemExit(f"{wheel.name}: lacks {missing}, should not hold {strange}")
+    unexpected = [name for name in names if name.split("/")[0] != "fedcopl" and ".dist-info" not in name]
+    if missing or unexpected:
+        raise SystemExit(f"{wheel.name}: lacks {missing}, should not contain {unexpected}")
 
 
 def install(home: Path, *packages: str | Path) -> Path:
     """Install packages into a new environment with the newest dependencies that they allow; return its `bin`.
 
-    The pip is the one of this Python, because a copy in each environment takes seconds. Modules are compiled when they
-    are imported: most of those of torch never are.
+    The pip of this Python is used, because a pip in each environment takes seconds to install. Modules are compiled
+    only when they are imported, because most modules of torch never are.
     """
     run(sys.executable, "-m", "venv", "--without-pip", home)
     pip = (sys.executable, "-m", "pip", "--python", home / "bin" / "python")
@@ -69,15 +69,15 @@ def install(home: Path, *packages: str | Path) -> Path:
     return home / "bin"
 
 
-def use(made: Path, home: Path, version: str) -> None:
-    """Install a wheel or sdist into its own environment, away from the sources, and run the demo."""
-    print(f"installing {made.name}", flush=True)
-    fedcopl = install(home, made) / "fedcopl"
+def check_installed(package: Path, home: Path, version: str) -> None:
+    """Install a wheel or sdist into a new environment, outside the sources, and run the demo."""
+    print(f"installing {package.name}", flush=True)
+    fedcopl = install(home, package) / "fedcopl"
     printed = subprocess.run(
         [fedcopl, "--version"], check=True, capture_output=True, text=True, cwd=home, env=ENVIRONMENT
     ).stdout
     if printed.split() != ["fedcopl", version]:
-        raise SystemExit(f"{made.name}: its version is {printed.strip()}")
+        raise SystemExit(f"{package.name}: its version is {printed.strip()}")
     run(fedcopl, "run", *QUICK, "--out", home / "run", cwd=home)
     run(fedcopl, "run", "method=priors", "--out", home / "priors", cwd=home)
 
