@@ -17,7 +17,7 @@ from fedcopl.clip.device import Arithmetic
 from fedcopl.clip.encoder import ClientImages, Encoder, TokenStore
 from fedcopl.clip.frozen_clip import Clip, load_clip
 from fedcopl.config import RunConfig
-from fedcopl.data.parallel import in_order
+from fedcopl.data.parallel import parallel_map
 from fedcopl.methods import choose_method
 from fedcopl.methods.learner import ClipLearner
 from fedcopl.methods.prompted_model import PromptedModel
@@ -103,7 +103,7 @@ def labelling(
 
     def cut() -> np.ndarray:
         return np.stack(
-            list(in_order(lambda number: ours.preprocess.resize_and_crop(Image.open(paths[number])), len(paths)))
+            list(parallel_map(lambda number: ours.preprocess.resize_and_crop(Image.open(paths[number])), len(paths)))
         )
 
     def label(pixels: np.ndarray) -> None:

@@ -15,18 +15,18 @@ import numpy as np
 from .classifier.loading import FinishedRun, TrainingImages
 from .classifier.predict import Classifier
 from .config import RunConfig, override
-from .data.catalog import read_by_settings
+from .data.catalog import with_decode_options
 from .data.dataset import Dataset, clean_all, read_classes
 from .data.in_memory import (
     SITES,
+    ImageLabels,
     Images,
-    LabelsOfImages,
-    SiteHolding,
+    SiteImages,
     class_numbers,
+    collect_images,
+    collect_labelled_images,
     dataset_of_images,
     dataset_of_sites,
-    gather,
-    gather_labelled,
 )
 from .errors import ConfigError, DataError, FedCoPLError, naming_arguments
 from .plurals import counted
@@ -190,19 +190,19 @@ class Site:
 
     name: str
     images: Images
-    test: Images | tuple[Images, LabelsOfImages] | None = None
+    test: Images | tuple[Images, ImageLabels] | None = None
 
-    def holding(self, classes: Sequence[str]) -> SiteHolding:
+    def holding(self, classes: Sequence[str]) -> SiteImages:
         """Return the site's images, listed and validated."""
         origin = f"site {self.name}"
-        train = gather(self.images, origin)
+        train = collect_images(self.images, origin)
         if not len(train):
             reason = f"; {train.skipped[0][0]}: {train.skipped[0][1]}" if train.skipped else ""
             raise DataError(f"{origin}: has no images{reason}")
         if self.test is None:
-            return SiteHolding(self.name, train)
+            return SiteImages(self.name, train)
         images, labels = self.test if isinstance(self.test, tuple) else (self.test, None)
-        return SiteHolding(self.name, train, *gather_labelled(images, labels, classes, f"{origin}, test"))
+        return SiteImages(self.name, train, *collect_labelled_images(images, labels, classes, f"{origin}, test"))
 
     def __repr__(self) -> str:
         measured = "" if self.test is None else ", with test images"
@@ -295,10 +295,10 @@ class Federation:
 @naming_arguments()
 def simulate(
     images: Images | None = None,
-    labels: LabelsOfImages | None = None,
+    labels: ImageLabels | None = None,
     *,
     classes: Sequence[str] | str | Path | None = None,
-    test: Images | tuple[Images, LabelsOfImages] | None = None,
+    test: Images | tuple[Images, ImageLabels] | None = None,
     folder: str | Path | None = None,
     progress: bool | ProgressReporter = True,
     resume: bool = False,
@@ -338,18 +338,18 @@ def simulate(
 
 def _dataset(
     images: Images,
-    labels: LabelsOfImages | None,
-    test: Images | tuple[Images, LabelsOfImages] | None,
+    labels: ImageLabels | None,
+    test: Images | tuple[Images, ImageLabels] | None,
     classes: Sequence[str],
 ) -> Dataset:
-    train = gather(images, "images")
+    train = collect_images(images, "images")
     truth = None if labels is None else class_numbers(labels, classes, "labels")
     if truth is not None and len(truth) != len(train):
         raise DataError(f"labels: {len(truth)} for {counted(len(train), 'image')}")
     if test is None:
         return dataset_of_images(train, truth, None, classes)
     test_images, test_labels = test if isinstance(test, tuple) else (test, None)
-    measured = gather_labelled(test_images, test_labels, classes, "test")
+    measured = collect_labelled_images(test_images, test_labels, classes, "test")
     return dataset_of_images(train, truth, measured, classes)
 
 
@@ -364,7 +364,7 @@ def _run(
 ) -> Result:
     directory = TemporaryDirectory(prefix="fedcopl-") if folder is None else Path(folder)
     path = Path(directory.name) if isinstance(directory, TemporaryDirectory) else directory
-    dataset = None if given is None else read_by_settings(given, config.data)
+    dataset = None if given is None else with_decode_options(given, config.data)
     previous = None if previous_run is None else Path(previous_run)
     options: dict[str, Any] = {"resume": resume, "dataset": dataset, "previous_run": previous, "workers": workers}
     with watch(config.rounds, progress) as reporter:
@@ -378,7 +378,7 @@ def _read_names(classes: Sequence[str] | str | Path) -> tuple[str, ...]:
     if isinstance(classes, str | Path):
         file = Path(classes).expanduser()
         listed = read_classes(file)
-        if others := listed.other_names:
+        if others := listed.synonyms:
             raise DataError(
                 f"{classes}: put other names into the template instead: model.template='a photo of a {{}}{others}'"
             )

@@ -7,7 +7,7 @@ from PIL import Image
 
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import CLASSES
-from fedcopl.data.in_memory import SiteHolding, dataset_of_sites, gather
+from fedcopl.data.in_memory import SiteImages, collect_images, dataset_of_sites
 from fedcopl.simulation.simulate import simulate
 from small_digits import all_digits
 
@@ -25,18 +25,18 @@ def digits(split: str, start: int, stop: int) -> tuple[list[Image.Image], np.nda
     return list(images.images[start:stop]), images.labels[start:stop]
 
 
-def holdings() -> list[SiteHolding]:
+def holdings() -> list[SiteImages]:
     return [holding(name, 40 * number) for number, name in enumerate(SITES)]
 
 
-def holding(name: str, start: int) -> SiteHolding:
+def holding(name: str, start: int) -> SiteImages:
     train, _ = digits("train", start, start + 40)
     test, truth = digits("test", start, start + 30)
-    return SiteHolding(name, pictures(train), pictures(test), truth)
+    return SiteImages(name, pictures(train), pictures(test), truth)
 
 
 def pictures(images):
-    return gather(images, "images")
+    return collect_images(images, "images")
 
 
 def small_dataset():

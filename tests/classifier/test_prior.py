@@ -17,8 +17,8 @@ from fedcopl.classifier.predict import Predictor
 from fedcopl.classifier.prior import Prior
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import CLASSES
-from fedcopl.data.in_memory import SiteHolding, dataset_of_sites
-from fedcopl.data.label_files import class_prior_of, read_class_prior
+from fedcopl.data.in_memory import SiteImages, dataset_of_sites
+from fedcopl.data.label_files import parse_class_prior, read_class_prior
 from fedcopl.errors import ConfigError, DataError, ModelError
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import PriorState
@@ -45,7 +45,7 @@ def skewed_holding(name, labels):
         chosen = [place for place, label in enumerate(truth) if label in labels][:many]
         parts.append(([images[place] for place in chosen], truth[chosen]))
     (train, _), (test, truth) = parts
-    return SiteHolding(name, pictures(train), pictures(test), truth)
+    return SiteImages(name, pictures(train), pictures(test), truth)
 
 
 def simulated(folder, **settings):
@@ -286,7 +286,7 @@ def test_unknown_priors_are_refused(north):
 @given(st.lists(st.floats(0, 1e300), min_size=2, max_size=5).filter(any))
 def test_shares_of_any_scale_are_normalised(shares):
     classes = [str(number) for number in range(len(shares))]
-    class_prior = class_prior_of(dict(zip(classes, shares, strict=True)), classes, "test")
+    class_prior = parse_class_prior(dict(zip(classes, shares, strict=True)), classes, "test")
     assert (class_prior > 0).all() and class_prior.sum() == pytest.approx(1)
     assert np.argmax(shares) in np.flatnonzero(class_prior == class_prior.max())
 
@@ -295,7 +295,7 @@ def test_shares_by_hand(tmp_path):
     (tmp_path / "mix.csv").write_text("class,share\nsea_lion,30\ncat,10\n")
     (tmp_path / "mix.json").write_text('{"cat": 0.1, "sea lion": 0.3}')
     for name in ("mix.csv", "mix.json"):
-        class_prior = class_prior_of(read_class_prior(tmp_path / name), ["cat", "sea lion"], name)
+        class_prior = parse_class_prior(read_class_prior(tmp_path / name), ["cat", "sea lion"], name)
         assert class_prior == pytest.approx([0.25, 0.75])
 
 
@@ -331,7 +331,7 @@ def test_a_wrong_file_is_one_clear_line(tmp_path, ending, text, message):
     file = tmp_path / f"mix.{ending}"
     file.write_text(text)
     with pytest.raises(DataError, match=message) as caught:
-        class_prior_of(read_class_prior(file), ["cat", "dog"], str(file))
+        parse_class_prior(read_class_prior(file), ["cat", "dog"], str(file))
     assert str(caught.value).startswith(str(file)) and "\n" not in str(caught.value)
 
 

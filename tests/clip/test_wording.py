@@ -91,7 +91,7 @@ def test_a_line_of_the_class_file_holds_other_names(tmp_path):
     file.write_text("cat | kitten|house_cat\n\ndog\n")
     listed = read_classes(file)
     assert listed.names == ("cat", "dog")
-    assert listed.other_names == " | cat = kitten | cat = house cat"
+    assert listed.synonyms == " | cat = kitten | cat = house cat"
     file.write_text("cat |\ndog\n")
     with pytest.raises(DataError, match="has an empty name"):
         read_classes(file)

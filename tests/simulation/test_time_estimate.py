@@ -60,7 +60,7 @@ def test_every_method_can_be_measured(method):
 
 
 def test_load_above_the_cores_is_busy(monkeypatch):
-    monkeypatch.setattr(time_estimate, "workers", lambda: 4)
+    monkeypatch.setattr(time_estimate, "available_cores", lambda: 4)
     for load, busy in ((4.5, True), (3.5, False)):
         monkeypatch.setattr(time_estimate.os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
         assert time_estimate._is_busy() == busy

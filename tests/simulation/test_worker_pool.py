@@ -223,7 +223,7 @@ def is_alive(process):
 
 def test_worker_count(monkeypatch):
     monkeypatch.delenv("FEDCOPL_WORKERS")
-    monkeypatch.setattr(workers, "cores", lambda: 8)
+    monkeypatch.setattr(workers, "available_cores", lambda: 8)
     assert _worker_count("auto", jobs=100) == 8
     assert _worker_count("auto", jobs=5) == 5
     assert _worker_count("auto", jobs=100, threads=3) == _worker_count(1, jobs=100, threads=3) == 1

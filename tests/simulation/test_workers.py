@@ -123,7 +123,7 @@ def test_on_a_gpu_there_is_one_process(monkeypatch):
 
 def test_fewer_workers_with_little_memory(monkeypatch):
     monkeypatch.setenv("FEDCOPL_WORKERS", "auto")
-    monkeypatch.setattr(workers, "cores", lambda: 8)
+    monkeypatch.setattr(workers, "available_cores", lambda: 8)
     clip = load_clip("glyph-clip")
     each = working_memory(config_of(), clip, CLASSES)
     for free, count in ((None, 5), (100 * each, 5), (3.5 * each, 3), (0.1 * each, 1)):

@@ -56,7 +56,7 @@ def load(
 def zero_shot(classes_file: Path, backbone: str | Path, device: str = "auto") -> Classifier:
     """Return plain CLIP as a classifier of the classes that a file names, one a line; it needs no run."""
     listed = read_classes(classes_file)
-    classes, template = tuple(listed.names), TEMPLATE + listed.other_names
+    classes, template = tuple(listed.names), TEMPLATE + listed.synonyms
     config = RunConfig(method="zeroshot")
     built = _build(config, classes, template, backbone, device, "fp32")
     clip = TrainedOn.of(str(backbone), fingerprint(built.clip))

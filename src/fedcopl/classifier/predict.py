@@ -21,14 +21,14 @@ from ..data.dataset import Skipped
 from ..data.decoding import BadImage, DecodeOptions
 from ..data.images import FilePage, ImageList, ImageSource, pages_of, silence_decoders
 from ..data.in_memory import (
+    ImageLabels,
     Images,
-    LabelsOfImages,
     class_numbers,
+    collect_images,
     files_below,
-    gather,
 )
-from ..data.label_files import class_prior_of
-from ..data.parallel import in_order
+from ..data.label_files import parse_class_prior
+from ..data.parallel import parallel_map
 from ..errors import ConfigError, DataError, ModelError, naming_arguments
 from ..methods.prompted_model import ImageSide, PromptedModel, Prompts
 from ..plurals import counted
@@ -124,7 +124,7 @@ def batches(pictures: Iterable[NamedImage], to_pixels: ToPixels, options: Decode
     while chunk := list(islice(waiting, ENCODE_BATCH)):
         with silence_decoders():
             images = ImageList([image.picture for image in chunk]).with_options(options)
-            opened = list(in_order(partial(_open, images, to_pixels), len(chunk)))
+            opened = list(parallel_map(partial(_open, images, to_pixels), len(chunk)))
         good = [pixels for pixels in opened if not isinstance(pixels, str)]
         problems = {index: reason for index, reason in enumerate(opened) if isinstance(reason, str)}
         pixels = np.stack(good) if good else np.zeros((0,), np.uint8)
@@ -318,7 +318,7 @@ class Classifier:
             rows.append(self.predictor.log_probabilities(batch.pixels))
         return np.concatenate(rows)
 
-    def score(self, images: Images, labels: LabelsOfImages) -> float:
+    def score(self, images: Images, labels: ImageLabels) -> float:
         """Return the accuracy on labelled images; labels are class names or numbers."""
         truth = class_numbers(labels, self.recipe.classes, "labels")
         predicted = self.predict_log_proba(images).argmax(axis=1)
@@ -372,7 +372,7 @@ class Classifier:
             images: The images to estimate the class prior from.
         """
         if isinstance(prior, Mapping):
-            return self.with_class_prior(class_prior_of(prior, self.recipe.classes, "prior"))
+            return self.with_class_prior(parse_class_prior(prior, self.recipe.classes, "prior"))
         if prior == "none":
             return (
                 self
@@ -426,7 +426,7 @@ class Classifier:
         """Yield the images with their names; a folder is listed while it is read."""
         if isinstance(images, str | Path) and Path(images).expanduser().is_dir():
             return _every_page(_named_below(Path(images).expanduser(), []), self.recipe.decode_options)
-        pictures = gather(images, "images")
+        pictures = collect_images(images, "images")
         images_with_names = (NamedImage(name, item) for name, item in zip(pictures.names, pictures.items, strict=True))
         return _every_page(images_with_names, self.recipe.decode_options)
 

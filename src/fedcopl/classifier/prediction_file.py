@@ -234,32 +234,32 @@ class _PredictionFile:
 
 
 @dataclass
-class Tally:
+class LabellingProgress:
     """The progress of a labelling."""
 
     images: int = 0
     abstained: int = 0
-    broken: int = 0
+    unreadable: int = 0
     unsure: int = 0  # no class is as probable as all others together
     labels: Counter[str] = field(default_factory=Counter)
     resumed: int = 0  # rows of an interrupted labelling
-    not_images: int = 0  # other files in folders
-    first_not_image: Skipped | None = None
+    other_files: int = 0  # other files in folders
+    first_other_file: Skipped | None = None
     skipped: list[Skipped] = field(default_factory=list)  # other files that are not counted yet
 
     def add(self, predictions: Sequence[Prediction]) -> None:
         """Count a batch of predictions."""
         self.images += len(predictions)
         self.abstained += sum(one.abstains is True for one in predictions)
-        self.broken += sum(one.problem is not None for one in predictions)
+        self.unreadable += sum(one.problem is not None for one in predictions)
         self.unsure += sum(one.probability is not None and one.probability < 0.5 for one in predictions)
         self.labels.update(one.label for one in predictions if one.label is not None)
         self.count_skipped()
 
     def count_skipped(self) -> None:
         """Count the skipped files, and keep only the first, because there may be any number."""
-        self.not_images += len(self.skipped)
-        self.first_not_image = self.first_not_image or next(iter(self.skipped), None)
+        self.other_files += len(self.skipped)
+        self.first_other_file = self.first_other_file or next(iter(self.skipped), None)
         self.skipped.clear()
 
 
@@ -269,10 +269,10 @@ def label_images(
     rows: _PredictionRows,
     threshold: float | None,
     out: str,
-    progress: Callable[[Tally], None],
+    progress: Callable[[LabellingProgress], None],
     *,
     overwrite: bool = False,
-) -> Tally:
+) -> LabellingProgress:
     """Write predictions, batch by batch, to standard output (-) or a file; an interrupted labelling is resumed.
 
     Args:
@@ -281,8 +281,8 @@ def label_images(
         out: The file, or - for standard output.
         overwrite: Whether to replace an existing file.
     """
-    tally = Tally()
-    pictures = pictures_at(paths, tally.skipped, classifier.recipe.decode_options)
+    done = LabellingProgress()
+    pictures = pictures_at(paths, done.skipped, classifier.recipe.decode_options)
     limit = classifier.threshold if threshold is None else threshold
     options = {"classifier": classifier.fingerprint, "threshold": limit, "format": type(rows).__name__, "top": rows.top}
     file = None if out == "-" else _PredictionFile(Path(out), rows, options)
@@ -290,7 +290,7 @@ def label_images(
         if file is None:
             sys.stdout.write(rows.header)
         else:
-            tally.resumed = file.open(overwrite)
+            done.resumed = file.open(overwrite)
             file.skip_written(pictures)
         for batch in classifier.prediction_batches(pictures, top=rows.top, threshold=threshold):
             if file is None:
@@ -298,9 +298,9 @@ def label_images(
                 sys.stdout.flush()
             else:
                 file.append(batch)
-            tally.add(batch)
-            progress(tally)
+            done.add(batch)
+            progress(done)
         if file is not None:
             file.finish()
-    tally.count_skipped()
-    return tally
+    done.count_skipped()
+    return done

@@ -22,7 +22,7 @@ from .show import print_next
 if TYPE_CHECKING:
     from ..classifier.loading import FinishedRun
     from ..classifier.predict import Classifier
-    from ..classifier.prediction_file import Tally
+    from ..classifier.prediction_file import LabellingProgress
 
 _PHOTO_MODEL = "ViT-B/32"  # of --zero-shot without --backbone
 _MAX_CLASSES = 20  # whose counts are printed
@@ -117,11 +117,11 @@ def predict(
             loaded = loaded.fitted_to(pictures_at(images, [], loaded.recipe.decode_options))
         loaded = _with_prior(loaded, prior, shares)
         with _progress() as progress:
-            tally = label_images(loaded, images, rows, threshold, out, progress, overwrite=overwrite)
+            done = label_images(loaded, images, rows, threshold, out, progress, overwrite=overwrite)
     except KeyboardInterrupt as error:
         hint = "" if out == "-" else "; the same command continues"
         raise Interrupted(f"stopped{hint}") from error
-    for line in _summary(tally, out):
+    for line in _summary(done, out):
         print(line, file=sys.stderr)
     if classifier is None:
         print_next(("fedcopl", "new", "STUDY"))
@@ -157,10 +157,10 @@ def _read_shares(prior: str, words: tuple[str, ...]) -> dict[str, object] | None
 
 def _with_prior(loaded: "Classifier", prior: str, shares: Mapping[str, object] | None) -> "Classifier":
     """Return the classifier with the class prior of --prior: a word, or the shares of its file."""
-    from ..data.label_files import class_prior_of
+    from ..data.label_files import parse_class_prior
 
     if shares is not None:
-        return loaded.with_class_prior(class_prior_of(shares, loaded.recipe.classes, prior))
+        return loaded.with_class_prior(parse_class_prior(shares, loaded.recipe.classes, prior))
     return loaded.with_prior("none") if prior == "none" else loaded
 
 
@@ -171,48 +171,48 @@ def _threshold_of(share: float, loaded: "Classifier") -> float:
     return confidence.threshold(share)
 
 
-def _summary(tally: "Tally", out: str) -> Iterator[str]:
+def _summary(done: "LabellingProgress", out: str) -> Iterator[str]:
     """Yield the number of images, of those without a usable label, and the counts per class."""
-    parts = [counted(tally.resumed + tally.images, "image")]
-    if tally.resumed:
-        parts.append(f"{tally.resumed:,} of them before the interruption")
-    if tally.abstained:
-        parts.append(f"{tally.abstained:,} without a label")
-    if tally.broken:
-        parts.append(f"{tally.broken:,} unreadable")
-    if tally.first_not_image:
-        name, reason = tally.first_not_image
-        parts.append(f"{counted(tally.not_images, 'other file')} skipped, for example {name!r}: {reason}")
-    parts.append(f"{tally.unsure:,} unsure (no class reaches 50 %)")
+    parts = [counted(done.resumed + done.images, "image")]
+    if done.resumed:
+        parts.append(f"{done.resumed:,} of them before the interruption")
+    if done.abstained:
+        parts.append(f"{done.abstained:,} without a label")
+    if done.unreadable:
+        parts.append(f"{done.unreadable:,} unreadable")
+    if done.first_other_file:
+        name, reason = done.first_other_file
+        parts.append(f"{counted(done.other_files, 'other file')} skipped, for example {name!r}: {reason}")
+    parts.append(f"{done.unsure:,} unsure (no class reaches 50 %)")
     yield ", ".join(parts) + ("" if out == "-" else f" -> {out}")
-    classes = [f"{name}: {count:,}" for name, count in tally.labels.most_common(_MAX_CLASSES)]
-    if len(tally.labels) > _MAX_CLASSES:
-        classes.append(f"and {len(tally.labels) - _MAX_CLASSES} more classes")
+    classes = [f"{name}: {count:,}" for name, count in done.labels.most_common(_MAX_CLASSES)]
+    if len(done.labels) > _MAX_CLASSES:
+        classes.append(f"and {len(done.labels) - _MAX_CLASSES} more classes")
     if classes:
         yield ", ".join(classes)
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[["Tally"], None]]:
+def _progress() -> Iterator[Callable[["LabellingProgress"], None]]:
     """Show a count on a terminal, and a line every ten thousand images elsewhere."""
     console, began = Console(stderr=True), time.monotonic()
 
-    def summary(tally: "Tally") -> str:
-        each = tally.images / max(time.monotonic() - began, 1e-9)
-        return f"{counted(tally.resumed + tally.images, 'image')}, {each:,.0f} a second"
+    def summary(done: "LabellingProgress") -> str:
+        each = done.images / max(time.monotonic() - began, 1e-9)
+        return f"{counted(done.resumed + done.images, 'image')}, {each:,.0f} a second"
 
     if console.is_terminal:
         with Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True) as bar:
             task = bar.add_task("loading")
-            yield lambda tally: bar.update(task, description=summary(tally))
+            yield lambda done: bar.update(task, description=summary(done))
         return
     lines = 0
 
-    def line(tally: "Tally") -> None:
+    def line(done: "LabellingProgress") -> None:
         nonlocal lines
-        if tally.images // _LINE_EVERY > lines:
-            lines = tally.images // _LINE_EVERY
-            print(summary(tally), file=sys.stderr)
+        if done.images // _LINE_EVERY > lines:
+            lines = done.images // _LINE_EVERY
+            print(summary(done), file=sys.stderr)
 
     yield line
 

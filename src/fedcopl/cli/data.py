@@ -58,7 +58,7 @@ def _list_sources() -> None:
     for title in ("name", "description", "download"):
         table.add_column(title)
     for name, source in SOURCES.items():
-        table.add_row(name, source.about, "yes" if name in DOWNLOADS else "")
+        table.add_row(name, source.description, "yes" if name in DOWNLOADS else "")
     Console(highlight=False).print(table)
     print_next(("fedcopl", "data", "check", "NAME", "PATH"), ("fedcopl", "data", "get", "NAME", "FOLDER"))
 

@@ -35,12 +35,12 @@ def _list_models() -> None:
 @app.command("show")
 def _show(name: _ModelName) -> None:
     """Print the details of one model."""
-    from ..clip.known_models import BUILT_IN, RELEASES, about, known_model
+    from ..clip.known_models import BUILT_IN, RELEASES, describe_known_model, known_model
 
     if name in BUILT_IN:
         raise ConfigError(f"{name}: is embedded in this package; fedcopl models check {name} prints its details")
     model = RELEASES.get(name) or known_model(name)  # a release may also have OpenAI's name
-    for title, text in about(model):
+    for title, text in describe_known_model(model):
         print(f"{title:<12}{text}")
     if model.weights:
         print(f"{'files':<12}{', '.join([*model.other_files, model.weights])}")
@@ -55,11 +55,11 @@ def _check(
     ] = None,
 ) -> None:
     """Print the format of a checkpoint and whether it loads; if not, the reason (exit code 4)."""
-    from ..clip.frozen_clip import describe, kind_of, load_clip
+    from ..clip.frozen_clip import checkpoint_kind, describe, load_clip
     from ..clip.known_models import locate
 
     file = locate(path)
-    print(f"{'format':<12}{kind_of(file)}")
+    print(f"{'format':<12}{checkpoint_kind(file)}")
     try:
         clip = load_clip(file, activation=activation)
     except ModelError:

@@ -145,7 +145,7 @@ class ClientImages:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def part(self, rows: Rows) -> "ClientImages":
+    def subset(self, rows: Rows) -> "ClientImages":
         """Return a subset, by positions within the client."""
         return ClientImages(self.store, self.rows[rows])
 

@@ -126,7 +126,7 @@ _PREFIXES = (
 )
 
 
-def kind_of(path: Path) -> str:
+def checkpoint_kind(path: Path) -> str:
     """Describe the kind of a checkpoint by its files; raises ModelError if it is none."""
     if path.is_file():
         names = read_weights(path).tensors

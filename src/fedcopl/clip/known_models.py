@@ -106,7 +106,7 @@ def known_model(name: str) -> KnownModel:
     raise ModelError(f"{name}: is not a known model; `fedcopl models list` prints all of them{hint}")
 
 
-def about(model: KnownModel) -> Iterator[tuple[str, str]]:
+def describe_known_model(model: KnownModel) -> Iterator[tuple[str, str]]:
     """Describe a model, line by line."""
     yield "name", model.name
     yield "for", model.purpose

@@ -31,7 +31,7 @@ from .dataset import Dataset, ImageSet
 from .decoding import BadImage
 from .formats import is_readable_now
 from .images import UNREADABLE, PillowImages, StoredImages, digest, digests, silence_decoders
-from .parallel import in_order
+from .parallel import parallel_map
 
 _FORMAT = 2  # of the entries: entries of another format are ignored
 _RESERVE = 32_000_000  # bytes of the disk that stay free
@@ -244,7 +244,7 @@ def _build(
     part.mkdir(OWNER_ONLY_FOLDER)
     try:
         with open(part / _PIXELS, "wb", opener=only_for_owner) as rows, silence_decoders():
-            for index, result in enumerate(in_order(work, len(contents))):
+            for index, result in enumerate(parallel_map(work, len(contents))):
                 if isinstance(result, str):
                     bad[index] = result
                 else:

@@ -23,7 +23,7 @@ from .decoding import DecodeOptions
 from .folder import read_folder
 from .images import ImageList, PillowImages, pages_of, silence_decoders
 from .official import read_cifar, read_listed
-from .parallel import in_order
+from .parallel import parallel_map
 from .tables import read_huggingface, read_manifest
 
 _DIGITS = "datasets/data/digits.csv.gz"  # in scikit-learn
@@ -60,7 +60,7 @@ class _Source:
     """A reader of a data set, and its description."""
 
     read: Callable[[Data], Dataset]
-    about: str  # one line for `fedcopl data list`
+    description: str  # one line for `fedcopl data list`
 
 
 SOURCES: Mapping[str, _Source] = {
@@ -86,10 +86,10 @@ def load_dataset(data: Data) -> Dataset:
     if data.source == "digits" and data.path:
         raise ConfigError("data.path: the embedded digits read no path; for your images use data.source=folder")
     DecodeOptions.of(data)  # report invalid settings before files are listed
-    return read_by_settings(SOURCES[data.source].read(data), data)
+    return with_decode_options(SOURCES[data.source].read(data), data)
 
 
-def read_by_settings(dataset: Dataset, data: Data) -> Dataset:
+def with_decode_options(dataset: Dataset, data: Data) -> Dataset:
     """Apply the decode options of the settings: window, bands, pages."""
     options = DecodeOptions.of(data)
     splits = []
@@ -105,7 +105,7 @@ def _split_pages(images: ImageSet, options: DecodeOptions) -> ImageSet:
     if not isinstance(listed, ImageList):
         return images
     with silence_decoders():
-        pages = list(in_order(lambda index: pages_of(listed.sources[index], options), len(listed)))
+        pages = list(parallel_map(lambda index: pages_of(listed.sources[index], options), len(listed)))
     rows = [row for row, own in enumerate(pages) for _ in own]
     names = [
         f"{name}#{number}" if len(own) > 1 else name

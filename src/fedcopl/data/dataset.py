@@ -54,11 +54,11 @@ class Dataset:
     test: ImageSet
     clients: tuple[str, ...] = ()  # of the natural partition, in the order of the numbers in ImageSet.clients
     skipped: Sequence[Skipped] = ()
-    other_names: str = ""  # synonyms of classes in the syntax of `model.template`: `clip.wording`
+    synonyms: str = ""  # synonyms of classes in the syntax of `model.template`: `clip.wording`
 
     def wording(self, template: str) -> str:
         """Return the given template, or the data set's own, with the synonyms of the classes."""
-        return (template or self.template) + self.other_names
+        return (template or self.template) + self.synonyms
 
     def without(self, train: Mapping[int, str], test: Mapping[int, str]) -> "Dataset":
         """Return the data set without some images, given with a reason each, and list them in `skipped`."""
@@ -103,7 +103,7 @@ class ClassList:
 
     names: Sequence[str]
     origin: object
-    other_names: str = ""  # in the syntax of `model.template`
+    synonyms: str = ""  # in the syntax of `model.template`
 
 
 def read_classes(file: Path) -> ClassList:
@@ -119,8 +119,8 @@ def read_classes(file: Path) -> ClassList:
         raise DataError(f"{file}: names no class; write one name per line")
     if empty := next((names for names in rows if "" in names), None):
         raise DataError(f"{file}: the line {' | '.join(empty)!r} has an empty name; write name | other name")
-    other_names = "".join(f" | {name} = {other}" for name, *others in rows for other in others)
-    return ClassList(clean_all([names[0] for names in rows], file), file, other_names)
+    synonyms = "".join(f" | {name} = {other}" for name, *others in rows for other in others)
+    return ClassList(clean_all([names[0] for names in rows], file), file, synonyms)
 
 
 def find_classes(classes_file: str, root: Path) -> ClassList | None:
@@ -183,7 +183,7 @@ def build(
         for split in ("train", "test")
     )
     excluded = sorted((printable(image), reason) for image, reason in skipped)
-    return Dataset(name, classes, TEMPLATE, train, test, clients, excluded, listed.other_names if listed else "")
+    return Dataset(name, classes, TEMPLATE, train, test, clients, excluded, listed.synonyms if listed else "")
 
 
 def _classes(records: Sequence[FileRecord], origin: Path, listed: ClassList | None) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from ..errors import RunFolderError
 from ..files import write_text
 from .decoding import BadImage, DecodeOptions, Picture
 from .formats import pages_in, read_picture
-from .parallel import in_order
+from .parallel import parallel_map
 
 
 class StoredImages(Sequence[Image.Image]):
@@ -240,7 +240,7 @@ def digests(images: StoredImages, index_file: Path | None = None) -> list[str]:
         return stat if is_settled else None, result
 
     new = {}
-    for index, (stat, result) in zip(unread, in_order(read, len(unread)), strict=True):
+    for index, (stat, result) in zip(unread, parallel_map(read, len(unread)), strict=True):
         results[index] = result
         if stat is not None:
             new[str(files[index])] = (stat, result)

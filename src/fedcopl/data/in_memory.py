@@ -18,7 +18,7 @@ from .images import FilePage, ImageList, ImageSource, PillowImages
 
 Images = str | Path | Image.Image | NDArray[np.uint8] | Sequence[str | Path | Image.Image | NDArray[np.uint8]]
 """A folder, a file, a Pillow image, an array (n, height, width, 3) or (n, height, width), or a list of single ones."""
-LabelsOfImages = Sequence[str] | Sequence[int] | NDArray[Any]
+ImageLabels = Sequence[str] | Sequence[int] | NDArray[Any]
 """Class names, or their numbers in the list of classes."""
 
 SITES = "sites"  # `data.source` of images given in Python
@@ -37,7 +37,7 @@ class _Pictures:
 
 
 @dataclass(frozen=True)
-class SiteHolding:
+class SiteImages:
     """Images of one site."""
 
     name: str
@@ -46,7 +46,7 @@ class SiteHolding:
     truth: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # of the test images
 
 
-def gather(images: Images, argument: str) -> _Pictures:
+def collect_images(images: Images, argument: str) -> _Pictures:
     """Collect the given images; `argument` names the argument in error messages."""
     if isinstance(images, str | Path):
         path = Path(images).expanduser()
@@ -105,7 +105,7 @@ def _single(image: object, index: int, argument: str) -> ImageSource:
     raise DataError(f"{argument}: image {index} is a {type(image).__name__}, not a path, a Pillow image or an array")
 
 
-def class_numbers(labels: LabelsOfImages, classes: Sequence[str], argument: str) -> NDArray[np.int64]:
+def class_numbers(labels: ImageLabels, classes: Sequence[str], argument: str) -> NDArray[np.int64]:
     """Convert labels to class numbers; `argument` names the argument in error messages."""
     given = list(labels)
     if given and all(isinstance(label, int | np.integer) and not isinstance(label, bool) for label in given):
@@ -123,8 +123,8 @@ def class_numbers(labels: LabelsOfImages, classes: Sequence[str], argument: str)
     return np.array([number_of[clean(str(label))] for label in given], np.int64)
 
 
-def gather_labelled(
-    images: Images, labels: LabelsOfImages | None, classes: Sequence[str], argument: str
+def collect_labelled_images(
+    images: Images, labels: ImageLabels | None, classes: Sequence[str], argument: str
 ) -> tuple[_Pictures, NDArray[np.int64]]:
     """Collect images with their true labels; without `labels`, from a folder with a sub-folder for each class."""
     if labels is None:
@@ -135,13 +135,13 @@ def gather_labelled(
         folders = sorted(folders_in(Path(images).expanduser().resolve()), key=lambda path: by_name(path.name))
         labelled = [(file, folder.name) for folder in folders for file in files_below(folder, [])]
         images, labels = [file for file, _ in labelled], [label for _, label in labelled]
-    pictures, truth = gather(images, argument), class_numbers(labels, classes, argument)
+    pictures, truth = collect_images(images, argument), class_numbers(labels, classes, argument)
     if len(truth) != len(pictures):
         raise DataError(f"{argument}: {counted(len(pictures), 'image')} but {len(truth)} labels")
     return pictures, truth
 
 
-def dataset_of_sites(holdings: Sequence[SiteHolding], classes: Sequence[str]) -> Dataset:
+def dataset_of_sites(holdings: Sequence[SiteImages], classes: Sequence[str]) -> Dataset:
     """Combine the sites' images into one data set with a natural partition."""
     trains, tests = [holding.train for holding in holdings], [holding.test for holding in holdings]
     sites = [holding.name for holding in holdings]

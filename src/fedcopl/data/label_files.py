@@ -83,7 +83,7 @@ def read_class_prior(file: Path) -> dict[str, Any]:
         raise DataError(f"{file}: cannot be read as class shares: {error}") from error
 
 
-def class_prior_of(given: Mapping[str, Any], classes: Sequence[str], origin: str) -> FloatArray:
+def parse_class_prior(given: Mapping[str, Any], classes: Sequence[str], origin: str) -> FloatArray:
     """Return the class prior, (C,), normalised to sum 1; `origin` names the source in error messages."""
     shares = {clean(str(name)): share for name, share in given.items()}
     for name in shares:

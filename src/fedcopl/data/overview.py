@@ -18,7 +18,7 @@ from .cache import Progress, describe_duplicates
 from .dataset import Dataset, ImageSet
 from .decoding import BadImage, Span
 from .images import UNREADABLE, digest, silence_decoders
-from .parallel import in_order
+from .parallel import parallel_map
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _open_all(images: ImageSet, progress: Callable[[int], None]) -> list[_Opened
 
     opened = []
     with silence_decoders():
-        for image in in_order(open_one, len(stored)):
+        for image in parallel_map(open_one, len(stored)):
             opened.append(image)
             progress(len(opened))
     return opened

@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 _AHEAD = 4  # finished results per thread that may wait: bounds the memory
 
 
-def workers() -> int:
+def available_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -28,9 +28,9 @@ def free_memory() -> int | None:
         return None
 
 
-def in_order(work: Callable[[int], _T], count: int) -> Iterator[_T]:
+def parallel_map(work: Callable[[int], _T], count: int) -> Iterator[_T]:
     """Compute work(0), work(1), ... in parallel and yield the results in order."""
-    threads = workers()
+    threads = available_cores()
     waiting: deque[Future[_T]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:

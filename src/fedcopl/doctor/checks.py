@@ -27,7 +27,7 @@ from ..data.dataset import Dataset, Skipped, clean, find_classes
 from ..data.folder import CLIENTS, SPLITS, folders_in, images_below, is_folder, misspelt_split
 from ..data.images import UNREADABLE, digests
 from ..data.overview import survey
-from ..data.parallel import free_memory, workers
+from ..data.parallel import available_cores, free_memory
 from ..data.partitioning import check_partition
 from ..deployment.addresses import connect, proxy_to, strip_credentials
 from ..errors import ConfigError, FedCoPLError, printable
@@ -373,11 +373,11 @@ def _check_device(model: Model) -> Iterator[_Finding]:
         yield _Finding("problem", "device", str(error), "change the setting named above")
         return
     yield _Finding("ok", "device", f"{chosen.device.type}, {chosen.precision}")
-    if model.threads > workers():
-        detail = f"model.threads is {model.threads}, but there are {workers()} cores"
+    if model.threads > available_cores():
+        detail = f"model.threads is {model.threads}, but there are {available_cores()} cores"
         yield _Finding("note", "threads", detail, "lower model.threads")
     else:
-        yield _Finding("ok", "threads", f"{threads_for(model) or 'as torch chooses'} of {workers()} cores")
+        yield _Finding("ok", "threads", f"{threads_for(model) or 'as torch chooses'} of {available_cores()} cores")
 
 
 def _check_expiry(folder: Path) -> Iterator[_Finding]:

@@ -121,7 +121,7 @@ class ImageSide:
         if not len(self):
             return 0, None, 1.0
         index = evenly_spaced(len(self), _COMPARED_IMAGES)
-        rows, some = torch.from_numpy(index), ImageSide(self._model, self._images.part(index))
+        rows, some = torch.from_numpy(index), ImageSide(self._model, self._images.subset(index))
         same = some.logits(prompts).argmax(-1) == self.zero_shot_logits()[rows].argmax(-1)
         prompted = torch.cat(some.features(self._model.method.inference_prompts(prompts)))
         plain = self.plain_part(index)

@@ -20,7 +20,7 @@ from ..config import Model, RunConfig
 from ..data.cache import PixelCache, Prepared, prepare
 from ..data.catalog import load_dataset
 from ..data.dataset import Dataset
-from ..data.label_files import class_prior_of, read_class_prior, read_corrections
+from ..data.label_files import parse_class_prior, read_class_prior, read_corrections
 from ..data.partitioning import client_names, partition_dataset
 from ..errors import ConfigError, DataError
 from ..federation.server import ServerState
@@ -99,7 +99,7 @@ def known_class_prior(config: RunConfig, classes: Sequence[str]) -> FloatArray |
         return None
     if not config.priors.logit_bias:
         raise ConfigError("priors.class_prior: has no effect without priors.logit_bias; set priors.logit_bias=true")
-    return class_prior_of(read_class_prior(Path(config.priors.class_prior)), classes, config.priors.class_prior)
+    return parse_class_prior(read_class_prior(Path(config.priors.class_prior)), classes, config.priors.class_prior)
 
 
 def build_images(dataset: Dataset, transform: ImageTransform, progress: ProgressReporter) -> Prepared:

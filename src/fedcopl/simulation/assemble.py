@@ -219,11 +219,11 @@ def _clients(
     train, test = built.images(prepared.train), built.images(prepared.test)
     names, truth = client_names(dataset, config.data), dataset.test.labels
     test_sets = {
-        name: built.test_set(test.part(part), truth[part])
+        name: built.test_set(test.subset(part), truth[part])
         for name, part in zip(names, parts.test, strict=True)
         if truth is not None
     }
-    learners = [built.learner(train.part(part), number) for number, part in enumerate(parts.train)]
+    learners = [built.learner(train.subset(part), number) for number, part in enumerate(parts.train)]
     if built.model.method.pools:
         return {config.method: _central(built, learners[0], _PooledTestSet(test_sets), dataset)}, test_sets, learners
     labels, clients = expert_labels(config.data.corrections, dataset), {}

@@ -14,7 +14,7 @@ from ..clip.device import threads_of_arithmetic
 from ..clip.frozen_clip import Clip
 from ..config import RunConfig
 from ..data.dataset import Dataset
-from ..data.parallel import workers
+from ..data.parallel import available_cores
 from ..data.partitioning import client_names
 from ..labelers import choose_labeler
 from ..methods import choose_method, with_effective_rounds
@@ -114,4 +114,4 @@ def _seconds(work: Callable[[], object]) -> float:
 
 def _is_busy() -> bool:
     """Return whether more processes are ready to run than there are cores."""
-    return hasattr(os, "getloadavg") and os.getloadavg()[0] > workers()
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > available_cores()

@@ -25,8 +25,7 @@ from ..clip.encoder import CHUNK_TOKENS, ENCODE_BATCH
 from ..clip.frozen_clip import Clip
 from ..clip.vision_towers import ResNetTower
 from ..config import RunConfig
-from ..data.parallel import free_memory
-from ..data.parallel import workers as cores
+from ..data.parallel import available_cores, free_memory
 from ..errors import ConfigError, FedCoPLError
 from ..federation.client import Client
 from ..methods import choose_method
@@ -303,7 +302,7 @@ def _worker_count(requested: WorkerCount, jobs: int, threads: int = 1, memory_li
     text = os.environ.get(_WORKERS_VARIABLE, "auto") if requested == "auto" else str(requested)
     if text != "auto" and not (text.isdecimal() and int(text)):
         raise ConfigError(f"{_WORKERS_VARIABLE}: should be auto or a number of workers, not {text!r}")
-    return max(1, min(jobs, min(cores(), memory_limit) if text == "auto" else int(text)))
+    return max(1, min(jobs, min(available_cores(), memory_limit) if text == "auto" else int(text)))
 
 
 def working_memory(config: RunConfig, clip: Clip, classes: Sequence[str]) -> float:

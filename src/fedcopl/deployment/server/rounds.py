@@ -63,7 +63,7 @@ class PreparedServer:
         listed = read_classes(plan.classes_file)
         classes = tuple(listed.names)
         # The prompt templates are written out: sites must not choose their own.
-        template = (plan.config.model.template or TEMPLATE) + listed.other_names
+        template = (plan.config.model.template or TEMPLATE) + listed.synonyms
         model = plan.config.model.model_copy(update={"template": template})
         config = with_reference(with_effective_rounds(plan.config.model_copy(update={"model": model})), earlier)
         require_accounting(config)
