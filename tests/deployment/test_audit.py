@@ -62,15 +62,15 @@ def test_every_message_is_in_the_audit_log(played):
     wire, folder = played
     for name, crossed in wire.crossed.items():
         lines = read_audit(folder / name)
-        there = [(one.way, one.bytes, one.digest) for one in lines]
-        assert there == [(way, len(content), sha256(content).hexdigest()) for way, content in crossed]
+        logged = [(line.direction, line.bytes, line.digest) for line in lines]
+        assert logged == [(side, len(content), sha256(content).hexdigest()) for side, content in crossed]
         assert {one.kind for one in lines} >= {"setupkeys", "estimate", "train", "evaluate"}
         assert {(one.run, one.peer) for one in lines} == {("run", "server:9092")}
         # and the server's record has the same digests, from the other side
-        other_way = {"in": "out", "out": "in"}
+        other_side = {"in": "out", "out": "in"}
         at_server = [line for line in read_audit(folder / "server") if line.peer == name]
-        assert sorted((other_way[one.way], one.digest) for one in at_server) == sorted(
-            (one.way, one.digest) for one in lines
+        assert sorted((other_side[line.direction], line.digest) for line in at_server) == sorted(
+            (line.direction, line.digest) for line in lines
         )
 
 

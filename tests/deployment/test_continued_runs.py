@@ -2,7 +2,7 @@
 
 import pytest
 
-from deployment.toolbox import LoopGrid, NotingWatcher, digit_sites
+from deployment.toolbox import LoopGrid, NotingReporter, digit_sites
 from fedcopl.config import RunConfig
 from fedcopl.deployment.server.grid_transport import Timeouts
 from fedcopl.deployment.server.rounds import PreparedServer, ServerPlan, serve
@@ -35,7 +35,7 @@ def run_of_sites(grid, data, out, earlier=None):
     return serve(grid, PreparedServer.prepare(plan), SilentReporter())
 
 
-def site_of(name, data, folder, watcher):
+def site_of(name, data, folder, progress):
     home = SiteHome(
         name,
         data / "clients" / name,
@@ -44,7 +44,7 @@ def site_of(name, data, folder, watcher):
         {"threads": 1},
         consent=Consent(min_images=0),
     )
-    return RunningSite(home, watcher)
+    return RunningSite(home, progress)
 
 
 def answering(site):
@@ -53,8 +53,8 @@ def answering(site):
 
 @pytest.mark.slow
 def test_a_continued_deployment_equals_a_continued_simulation(data, tmp_path):
-    watcher = NotingWatcher()
-    sites = {name: site_of(name, data, tmp_path / name, watcher) for name in ("site-a", "site-b")}
+    progress = NotingReporter()
+    sites = {name: site_of(name, data, tmp_path / name, progress) for name in ("site-a", "site-b")}
     grid = LoopGrid({name: answering(site) for name, site in sites.items()})
     first = run_of_sites(grid, data, tmp_path / "first")
     second = run_of_sites(grid, data, tmp_path / "second", tmp_path / "first")
@@ -69,18 +69,18 @@ def test_a_continued_deployment_equals_a_continued_simulation(data, tmp_path):
     for name in sites:
         own = tmp_path / name / "runs" / second.run_id / "prompts/clients" / f"{name}.safetensors"
         assert own.read_bytes() == (tmp_path / "june/prompts/clients" / f"{name}.safetensors").read_bytes()
-    assert not [note for note in watcher.notes if "starts with new prompts" in note]
+    assert not [note for note in progress.notes if "starts with new prompts" in note]
 
     # A site that has lost its folder reports that it was in no earlier run, and takes part.
-    newcomer = site_of("site-b", data, tmp_path / "anew", watcher)
+    newcomer = site_of("site-b", data, tmp_path / "anew", progress)
     grid = LoopGrid({"site-a": answering(sites["site-a"]), "site-b": answering(newcomer)})
     third = run_of_sites(grid, data, tmp_path / "third", tmp_path / "second")
     assert third.rounds[0].sites == ("site-a", "site-b")
-    assert f"this site was not in the run {second.run_id} and starts with new prompts" in watcher.notes
+    assert f"this site was not in the run {second.run_id} and starts with new prompts" in progress.notes
 
 
 def test_a_server_refuses_an_earlier_run_that_does_not_fit_before_any_site_joins(data, tmp_path):
-    grid = LoopGrid({"site-a": answering(site_of("site-a", data, tmp_path / "a", NotingWatcher()))})
+    grid = LoopGrid({"site-a": answering(site_of("site-a", data, tmp_path / "a", NotingReporter()))})
     run_of_sites(grid, data, tmp_path / "first")
     (tmp_path / "fewer.txt").write_text("\n".join((data / "classes.txt").read_text().splitlines()[1:]))
     plan = ServerPlan(

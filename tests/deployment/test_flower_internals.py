@@ -280,6 +280,11 @@ def test_a_patched_superlink_is_open_to_sites_only(unpatched, path, for_sites):
     assert (answers("127.0.0.1", path, key="guess") == 404) is path.startswith(superlink._FOR_OPERATOR)
 
 
+def test_the_bundle_of_a_run_is_an_archive():
+    bundle = connections.build_fab_from_files({"pyproject.toml": connections._APP.encode()})[0]
+    assert bundle[:2] == b"PK"
+
+
 def test_a_server_checks_the_health_of_its_superlink():
     assert TestClient(create_app(None)).get("/health").status_code == 200
 
@@ -290,7 +295,7 @@ def test_the_grid_has_the_attributes_we_use():
     assert callable(grid.set_run) and callable(grid.close)
 
 
-@pytest.mark.parametrize("module", [connections, flower_internals, message_format], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [flower_internals, message_format], ids=lambda module: module.__name__)
 def test_doctests_of_flower_internals(module):
     result = doctest.testmod(module)
     assert result.attempted > 0 and result.failed == 0

@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Message
 from numpy.lib import format as npy
 
-from deployment.toolbox import FakeSite, LoopGrid, NotingWatcher, failed, terms
+from deployment.toolbox import FakeSite, LoopGrid, NotingReporter, failed, terms
 from fakes import NO_PRIORS, START, CoupledLearner, FlakyFederation, NoisyLearner, clients, run, start
 from fedcopl.config import RunConfig
 from fedcopl.deployment.message_format import read_reply, reply_records
@@ -68,8 +68,8 @@ def sites(tmp_path, config=CONFIG, count=3):
     return {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, count).items()}
 
 
-def federation_of(grid, watcher=None, timeouts=A_MINUTE, **more):
-    return GridTransport(grid, terms(CONFIG), KnownSites({}), timeouts, watcher or NotingWatcher(), **more)
+def federation_of(grid, progress=None, timeouts=A_MINUTE, **more):
+    return GridTransport(grid, terms(CONFIG), KnownSites({}), timeouts, progress or NotingReporter(), **more)
 
 
 def played(federation, config=CONFIG):
@@ -144,12 +144,12 @@ def test_a_late_site_is_left_out_and_reported(tmp_path):
     nodes = sites(tmp_path)
     silent = nodes["client-1"]
     nodes["client-1"] = lambda message: None if spoiled(message, "train", 1) else silent(message)
-    watcher = NotingWatcher()
-    federation = federation_of(LoopGrid(nodes), watcher)
+    progress = NotingReporter()
+    federation = federation_of(LoopGrid(nodes), progress)
     bits, reports = played(federation)
     assert bits == lost("client-1", ("Train", 0))[0]
     assert reports[0].participants == ("client-0", "client-2")
-    assert watcher.notes == ["round 1, Train: client-1 is left out: no reply within 60 s"]
+    assert progress.notes == ["round 1, Train: client-1 is left out: no reply within 60 s"]
     assert federation.take_drops().in_words() == {"client-1": "Train: no reply within 60 s"}
 
 
@@ -227,10 +227,10 @@ def test_malformed_replies_are_dropped_and_reported(tmp_path, node, words):
     nodes = sites(tmp_path)
     good = nodes["client-1"]
     nodes["client-1"] = lambda message: node(message) if spoiled(message, "train", 1) else good(message)
-    watcher = NotingWatcher()
-    bits, _ = played(federation_of(LoopGrid(nodes), watcher))
+    progress = NotingReporter()
+    bits, _ = played(federation_of(LoopGrid(nodes), progress))
     assert bits == lost("client-1", ("Train", 0))[0]
-    [note] = watcher.notes
+    [note] = progress.notes
     assert note.startswith("round 1, Train: client-1 is left out: ") and words in note
 
 
@@ -264,11 +264,11 @@ def test_an_exception_while_reading_a_reply_affects_one_site_only(tmp_path, monk
         return reply, folder
 
     monkeypatch.setattr("fedcopl.deployment.server.grid_transport.read_reply", breaks)
-    nodes, watcher = sites(tmp_path), NotingWatcher()
+    nodes, progress = sites(tmp_path), NotingReporter()
     altered(nodes, ["client-1"], Trained(TRAIN.shared, 1, -1.0))
-    _, reports = played(federation_of(LoopGrid(nodes), watcher))
+    _, reports = played(federation_of(LoopGrid(nodes), progress))
     assert reports[0].participants == ("client-0", "client-2")
-    assert watcher.notes == ["round 1, Train: client-1 is left out: the reply cannot be read: MemoryError"]
+    assert progress.notes == ["round 1, Train: client-1 is left out: the reply cannot be read: MemoryError"]
 
 
 def test_a_reply_from_another_node_is_dropped(tmp_path):
@@ -283,23 +283,23 @@ def test_a_reply_from_another_node_is_dropped(tmp_path):
         return reply
 
     grid._reply = forged
-    watcher = NotingWatcher()
-    bits, _ = played(federation_of(grid, watcher))
+    progress = NotingReporter()
+    bits, _ = played(federation_of(grid, progress))
     assert bits == lost("client-1", ("Train", 0))[0]
-    assert watcher.notes == ["round 1, Train: client-1 is left out: the reply came from another node"]
+    assert progress.notes == ["round 1, Train: client-1 is left out: the reply came from another node"]
 
 
 def test_another_process_with_a_sites_key_is_not_accepted(tmp_path):
     nodes = sites(tmp_path)
     grid = LoopGrid(nodes)
-    watcher = NotingWatcher()
-    federation = federation_of(grid, watcher)
+    progress = NotingReporter()
+    federation = federation_of(grid, progress)
     federation.request({name: Evaluate(0, None) for name in federation.clients()})
     twin = FakeSite("client-1", nodes["client-1"].client, tmp_path / "twin")
     twin.folder_name = "another"
     grid.nodes["client-1"] = twin  # the same node to Flower: it has the key
     assert list(federation.request({"client-1": Evaluate(1, None), "client-0": Evaluate(1, None)})) == ["client-0"]
-    assert watcher.notes == [
+    assert progress.notes == [
         "round 2, Evaluate: client-1 is left out: the reply came from another folder than before: "
         "two sites use this key, or it was moved"
     ]
@@ -326,11 +326,11 @@ def test_a_lost_request_is_sent_again_with_the_same_bits(tmp_path, local):
 
 
 def test_disconnection_and_reconnection_are_reported_once(tmp_path):
-    grid, watcher = LoopGrid(sites(tmp_path)), NotingWatcher()
-    federation = federation_of(grid, timeouts=Timeouts(90, 1), watcher=watcher)
+    grid, progress = LoopGrid(sites(tmp_path)), NotingReporter()
+    federation = federation_of(grid, timeouts=Timeouts(90, 1), progress=progress)
     for present in ({"a", "b"}, {"a"}, {"a"}, {"a", "b"}):
         federation._note_connections(("a", "b"), present)
-    assert watcher.notes == ["b is not connected; waiting for it, up to 90 s", "b is connected again"]
+    assert progress.notes == ["b is not connected; waiting for it, up to 90 s", "b is connected again"]
 
 
 def test_a_reconnected_site_gets_its_request_again(tmp_path, local):
@@ -353,11 +353,11 @@ def test_a_reconnected_site_gets_its_request_again(tmp_path, local):
 def test_the_server_waits_for_min_sites(tmp_path, clock):
     grid = LoopGrid(sites(tmp_path))
     grid.offline = {"client-1", "client-2"}
-    watcher = NotingWatcher()
+    progress = NotingReporter()
     clock.at(3600, grid.offline.clear)
-    assert len(federation_of(grid, watcher, Timeouts(60, 3)).clients()) == 3
+    assert len(federation_of(grid, progress, Timeouts(60, 3)).clients()) == 3
     assert clock.now >= 3600
-    assert watcher.notes == ["waiting: 1 of at least 3 sites are connected"]  # said once
+    assert progress.notes == ["waiting: 1 of at least 3 sites are connected"]  # said once
 
 
 def test_the_timeout_does_not_apply_before_min_sites_have_replied(tmp_path, clock):
@@ -365,11 +365,11 @@ def test_the_timeout_does_not_apply_before_min_sites_have_replied(tmp_path, cloc
     good = nodes["client-1"]
     nodes["client-1"] = lambda message: good(message) if clock.now > 300 else None
     nodes["client-2"] = lambda message: None
-    watcher = NotingWatcher()
-    federation = federation_of(LoopGrid(nodes), watcher, Timeouts(60, 2))
+    progress = NotingReporter()
+    federation = federation_of(LoopGrid(nodes), progress, Timeouts(60, 2))
     replies = federation.request({name: Estimate(0, SHARED) for name in federation.clients()})
     assert list(replies) == ["client-0", "client-1"]
-    assert "waiting: 1 of at least 2 sites have replied" in watcher.notes
+    assert "waiting: 1 of at least 2 sites have replied" in progress.notes
 
 
 def test_an_evaluation_neither_waits_nor_ends_the_run(tmp_path):
@@ -429,12 +429,12 @@ def test_too_many_invalid_replies_end_the_run_with_the_reasons(tmp_path):
 def test_a_repeated_error_of_a_site_is_reported_once_and_counted_each_time(tmp_path):
     nodes = sites(tmp_path)
     nodes["client-1"] = to(Estimate(3, SHARED), Estimated(np.ones(3, np.int64)))
-    watcher = NotingWatcher()
-    federation = federation_of(LoopGrid(nodes), watcher, timeouts=Timeouts(1, 1, 0.01))
+    progress = NotingReporter()
+    federation = federation_of(LoopGrid(nodes), progress, timeouts=Timeouts(1, 1, 0.01))
     federation.clients()
     for _ in range(3):
         federation.request({"client-1": Evaluate(0, SHARED), "client-0": Evaluate(0, SHARED)})
-    assert len(watcher.notes) == 1
+    assert len(progress.notes) == 1
     assert "(3 times)" in federation.take_drops().in_words()["client-1"]
 
 
@@ -459,10 +459,10 @@ def test_details_of_a_sites_error_stay_there(tmp_path):
 
 
 def test_a_request_out_of_order_is_refused_with_its_reason(tmp_path):
-    watcher = NotingWatcher()
-    federation = federation_of(LoopGrid(sites(tmp_path)), watcher, Timeouts(60, 0))
+    progress = NotingReporter()
+    federation = federation_of(LoopGrid(sites(tmp_path)), progress, Timeouts(60, 0))
     assert federation.request({name: Select(0, 0, None, 1) for name in federation.clients()}) == {}
-    assert watcher.notes[0].endswith("is left out: refused: Select request before an Estimate request")
+    assert progress.notes[0].endswith("is left out: refused: Select request before an Estimate request")
 
 
 def test_a_site_with_invalid_shares_ends_a_secure_run_and_is_named(tmp_path):
@@ -475,7 +475,7 @@ def test_a_site_with_invalid_shares_ends_a_secure_run_and_is_named(tmp_path):
         return KeyShares(dict.fromkeys(reply.sealed, bytes(SEALED))) if isinstance(message, ShareKeys) else reply
 
     nodes["client-1"].handle = with_junk
-    federation = GridTransport(LoopGrid(nodes), terms(config), KnownSites({}), A_MINUTE, NotingWatcher())
+    federation = GridTransport(LoopGrid(nodes), terms(config), KnownSites({}), A_MINUTE, NotingReporter())
     with pytest.raises(NoClientReplied, match=r"masks of client-1 cannot be removed: .* new run without that client"):
         played(federation, config)
 
@@ -484,7 +484,7 @@ def test_secure_aggregation_over_the_grid(tmp_path):
     config = RunConfig.from_mapping({"rounds": 2, "privacy": {"secure_aggregation": True}, "priors": NO_PRIORS}, "test")
     nodes = {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, 4).items()}
     grid = LoopGrid(nodes)
-    federation = GridTransport(grid, terms(config), KnownSites({}), A_MINUTE, NotingWatcher())
+    federation = GridTransport(grid, terms(config), KnownSites({}), A_MINUTE, NotingReporter())
     bits, _ = played(federation, config)
     assert bits == played(LocalTransport(clients(config, NoisyLearner, 4)), config)[0]
     assert federation.take_drops().in_words() == {}

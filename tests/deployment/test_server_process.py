@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from deployment.toolbox import NotingWatcher, join_refusal
+from deployment.toolbox import NotingReporter, join_refusal
 from fedcopl.deployment.addresses import own_address
 from fedcopl.deployment.flower_internals.connections import Control
 from fedcopl.deployment.keys import SiteKey, server_certificates, site_key
@@ -68,27 +68,27 @@ def test_the_superlink_requires_tls_and_registered_keys_and_stores_nothing_on_di
 
 
 def test_a_key_that_cannot_be_registered_does_not_stop_the_others(control):
-    watcher = NotingWatcher()
-    _admit(control, [SiteKey("a", b"1"), SiteKey("b", b"2"), SiteKey("c", b"3")], watcher)
-    first, refusal, last = watcher.notes
+    progress = NotingReporter()
+    _admit(control, [SiteKey("a", b"1"), SiteKey("b", b"2"), SiteKey("c", b"3")], progress)
+    first, refusal, last = progress.notes
     assert (first, last) == ("a may join now", "c may join now")
     assert refusal.startswith("b cannot be registered (Public key already in use.)")
     assert control._client.there == {b"1": "a", b"3": "c"}
-    _admit(control, [SiteKey("a", b"1"), SiteKey("c", b"3")], watcher)
-    assert len(watcher.notes) == 3
+    _admit(control, [SiteKey("a", b"1"), SiteKey("c", b"3")], progress)
+    assert len(progress.notes) == 3
 
 
 @contextmanager
 def open_for_sites(root, host="127.0.0.1"):
     """A server without a run: what it was told, and where sites find it."""
-    folder, watcher = root / "federation", NotingWatcher()
+    folder, progress = root / "federation", NotingReporter()
     home = ServerHome(folder, folder / "sites", server_certificates(folder, [own_address(host)]), host, free_port())
     with (
         _superlink(home, 10**6) as (link, secret),
         closing(_connect_control(home, link, secret)) as control,
-        _keep_admitted(home.sites, control, watcher),
+        _keep_admitted(home.sites, control, progress),
     ):
-        yield watcher, ServerAddress(home.local, home.certificates.ca), home
+        yield progress, ServerAddress(home.local, home.certificates.ca), home
 
 
 @pytest.mark.slow
@@ -101,37 +101,37 @@ def test_a_removed_site_rejoins_with_a_new_key(tmp_path):
         shutil.copy(file, tmp_path / "part")
         (tmp_path / "part").rename(sites / f"{name}.pub")
 
-    with open_for_sites(tmp_path) as (watcher, server, home):
+    with open_for_sites(tmp_path) as (progress, server, home):
         stranger = Control(home.local, home.certificates.ca, b"guessed")  # another user of this machine
         with pytest.raises(httpx.HTTPStatusError, match="404"):
             stranger.sites()
         assert stranger.register("hospital", b"a key of his own") == "status 404"
         until(lambda: "refused: '/v1/control/register-node'" in home.log.read_text(), home.log.read_text)
         let_in(public, "hospital")
-        until(lambda: join_refusal(server, private) is None, lambda: watcher.notes)
+        until(lambda: join_refusal(server, private) is None, lambda: progress.notes)
         (sites / "hospital.pub").unlink()
-        until(lambda: (join_refusal(server, private) or "").startswith(NOT_LET_IN), lambda: watcher.notes)
+        until(lambda: (join_refusal(server, private) or "").startswith(NOT_LET_IN), lambda: progress.notes)
 
         let_in(public, "hospital")  # the old key: the operator is told what to do
-        until(lambda: any("hospital cannot be registered" in note for note in watcher.notes), lambda: watcher.notes)
-        assert "the site needs a new key (delete its site.key" in watcher.notes[-1]
+        until(lambda: any("hospital cannot be registered" in note for note in progress.notes), lambda: progress.notes)
+        assert "the site needs a new key (delete its site.key" in progress.notes[-1]
         assert (join_refusal(server, private) or "").startswith(NOT_LET_IN)
         let_in(other_public, "zoo")  # nobody else is stopped by that
-        until(lambda: join_refusal(server, other) is None, lambda: watcher.notes)
+        until(lambda: join_refusal(server, other) is None, lambda: progress.notes)
         old = private.read_bytes()
         private.unlink()
         site_key(tmp_path / "site", "hospital")
         assert private.read_bytes() != old
         let_in(public, "hospital")
-        until(lambda: join_refusal(server, private) is None, lambda: watcher.notes)
+        until(lambda: join_refusal(server, private) is None, lambda: progress.notes)
 
     private.write_bytes(old)
     site_key(tmp_path / "site", "hospital")
     let_in(public, "hospital")
-    with open_for_sites(tmp_path) as (watcher, server, _):  # a server that starts again lets in the old key too
+    with open_for_sites(tmp_path) as (progress, server, _):  # a server that starts again lets in the old key too
         assert join_refusal(server, private) is None
         assert join_refusal(server, other) is None
-    assert watcher.notes == []
+    assert progress.notes == []
     flower = home.log.parent  # what sites reply is nowhere on the disk, and nobody else can look
     assert list(flower.glob("*.db*")) == [] and flower.stat().st_mode & 0o077 == 0
 

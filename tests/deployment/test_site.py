@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from deployment.deployment import NO_PRIORS
-from deployment.toolbox import LoopGrid, NotingWatcher, digit_sites, failed
+from deployment.toolbox import LoopGrid, NotingReporter, digit_sites, failed
 from fakes import run
 from fedcopl.classifier import load
 from fedcopl.config import RunConfig, override
@@ -172,11 +172,11 @@ def test_a_run_keeps_the_images_it_began_with(few, asked, caplog):
     site.handle(Select(0, 0, None, 1), terms)
     images = site.home.images
     shutil.copy(images / "005.png", images / "-new.png")  # sorts first: every label would go to its neighbour
-    grid, watcher = LoopGrid({"few": lambda message: reply_to(message, few)}), NotingWatcher()
-    federation = GridTransport(grid, terms, KnownSites({"few": 0}), Timeouts(60, 0, 0.01), watcher)
+    grid, progress = LoopGrid({"few": lambda message: reply_to(message, few)}), NotingReporter()
+    federation = GridTransport(grid, terms, KnownSites({"few": 0}), Timeouts(60, 0, 0.01), progress)
     assert federation.request({"few": Train(0, server.shared)}) == {}
     words = "images: not those that this run began with; restore them, or wait for the next run"
-    assert watcher.notes == [f"round 1, Train: few is left out: refused: {words}"]  # and not how many there are
+    assert progress.notes == [f"round 1, Train: few is left out: refused: {words}"]  # and not how many there are
     assert f"{words}; it began with 6 images, " in caplog.text and "; now there are 7 images, " in caplog.text
     (images / "-new.png").unlink()
     assert few().handle(Train(0, server.shared), terms).examples > 0
@@ -292,13 +292,13 @@ def two(data, tmp_path_factory):
     return {name: lambda message, site=site: reply_to(message, lambda: site) for name, site in sites.items()}
 
 
-class StopAfterOne(NotingWatcher):
+class StopAfterOne(NotingReporter):
     def round_done(self, record):
         raise Interrupted("enough")
 
 
-def served(nodes, plan, watcher=None):
-    return serve(LoopGrid(nodes), PreparedServer.prepare(plan), watcher or NotingWatcher())
+def served(nodes, plan, progress=None):
+    return serve(LoopGrid(nodes), PreparedServer.prepare(plan), progress or NotingReporter())
 
 
 def test_a_server_over_a_grid_can_be_stopped_and_reports_its_results(two, data, tmp_path):

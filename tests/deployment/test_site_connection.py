@@ -105,8 +105,8 @@ def test_an_unknown_connection_is_made_again(link, connection):
 
 
 def test_a_rejected_heartbeat_ends_the_connection(link, connection, monkeypatch):
-    monkeypatch.setattr("fedcopl.deployment.flower_internals.site_connection._BEAT", 0.0)
-    connection.beat(threading.Event())  # returns at the first that is not taken
+    monkeypatch.setattr("fedcopl.deployment.flower_internals.site_connection._HEARTBEAT_INTERVAL", 0.0)
+    connection.send_heartbeats(threading.Event())  # returns at the first that is rejected
     with pytest.raises(ConnectionLost, match="no longer knows this connection"):
         connection.next()
 
@@ -121,7 +121,7 @@ def test_an_object_other_than_a_message_is_refused(link, connection):
     array = Array(np.zeros(2))
     link.question = array
     link.pieces = {name: one.deflate() for name, one in link.fleet.get_all_nested_objects(array).items()}
-    with pytest.raises(ConnectionLost, match="a Array came as a request"):
+    with pytest.raises(ConnectionLost, match="received a Array instead of a request"):
         connection.next()
 
 

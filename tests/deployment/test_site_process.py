@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import httpx
 from PIL import Image
 
-from deployment.toolbox import NotingWatcher
+from deployment.toolbox import NotingReporter
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_process import ServerAddress, SiteReporter
 
@@ -16,7 +16,7 @@ def asked(kind, number):
 
 
 def test_dozens_of_short_requests_are_one_line():
-    heard = NotingWatcher()
+    heard = NotingReporter()
     news = SiteReporter(heard, ServerAddress("server:1", Path("ca.pem")))
     for kind, refused in [("adapt", False)] * 40 + [("estimate", False)] * 2 + [("adapt", True)]:
         news.replied(asked(kind, 1), 0.25, refused=refused)
@@ -29,7 +29,7 @@ def test_dozens_of_short_requests_are_one_line():
 
 
 def test_a_server_that_ends_after_a_run_is_not_an_error():
-    heard, away = NotingWatcher(), httpx.ConnectError("refused")
+    heard, away = NotingReporter(), httpx.ConnectError("refused")
     news = SiteReporter(heard, ServerAddress("server:1", Path("ca.pem")))
     for trouble, finished in [(None, None), (None, Path("site/runs/a b")), (away, None), (None, None), (away, None)]:
         news.check(SimpleNamespace(error=trouble))
@@ -48,7 +48,7 @@ def test_a_class_name_too_long_for_default_prompts_is_reported_before_joining(tm
     (tmp_path / "images").mkdir()
     Image.new("RGB", (32, 32)).save(tmp_path / "images/0.png")
     (tmp_path / "classes.txt").write_text("cat\n" + "dog " * 12)  # fits into 40 tokens, but not beside 16 of a prompt
-    heard = NotingWatcher()
+    heard = NotingReporter()
     home = SiteHome("a", tmp_path / "images", str(tmp_path / "classes.txt"), tmp_path / "home", {"threads": 1})
     RunningSite(home, heard)
     [line] = [line for line in heard.notes if "tokens" in line]

@@ -118,7 +118,7 @@ class LoopGrid(Grid):
         raise NotImplementedError
 
 
-class NotingWatcher(SilentReporter):
+class NotingReporter(SilentReporter):
     """A reporter that keeps all notes and replies."""
 
     def __init__(self):

@@ -252,9 +252,9 @@ def audit(
             description = (
                 f"{line.run} round {line.round} {line.kind}, {line.bytes:,} bytes, sha256 {line.digest[:_SHOWN_DIGEST]}"
             )
-            typer.echo(f"{when:%Y-%m-%d %H:%M:%S}  {line.way:<4}{line.peer}  {description}: {line.decision}")
-    sizes = {way: [line.bytes for line in chosen if line.way == way] for way in ("in", "out")}
-    totals = [f"{len(byte_counts)} {way}, {sum(byte_counts):,} bytes" for way, byte_counts in sizes.items()]
+            typer.echo(f"{when:%Y-%m-%d %H:%M:%S}  {line.direction:<4}{line.peer}  {description}: {line.decision}")
+    sizes = {side: [line.bytes for line in chosen if line.direction == side] for side in ("in", "out")}
+    totals = [f"{len(byte_counts)} {side}, {sum(byte_counts):,} bytes" for side, byte_counts in sizes.items()]
     refused = sum(line.decision.startswith(("refused", "dropped")) for line in chosen)
     typer.echo("; ".join([*totals, f"{refused} refused or dropped"]))
     typer.echo(f"verified: {counted(len(lines), 'line')}, none changed; the head is {lines[-1].chain}")

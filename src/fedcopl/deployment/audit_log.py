@@ -28,15 +28,15 @@ IN, OUT = "in", "out"
 
 @dataclass(frozen=True)
 class AuditMessage:
-    """One message in or out: a line of the log, whose last fields the log itself fills in."""
+    """A message in or out, as a line of the log; `AuditLog.write` sets the last three fields."""
 
-    way: str  # IN or OUT
+    direction: str  # IN or OUT
     peer: str  # at a site the server, at a server the site
     run: str
     round: str
     kind: str
-    bytes: int  # of the whole content
-    digest: str  # SHA-256 of the whole content
+    bytes: int  # of the content
+    digest: str  # SHA-256 of the content
     decision: str
     number: int = 0  # counted from 1
     time: float = 0.0
@@ -51,7 +51,7 @@ class AuditLog:
     now: Callable[[], float] = time.time
 
     def write(self, message: AuditMessage) -> None:
-        """Append a line, before the message is read or sent; `RunFolderError` if that fails."""
+        """Append a line before the message is read or sent; `RunFolderError` if that fails."""
         file = self.folder / AUDIT
         try:
             number, before, is_torn = self._end()
@@ -68,19 +68,19 @@ class AuditLog:
             raise RunFolderError(f"{file}: cannot be written: {error.strerror or error}") from error
 
     def _end(self) -> tuple[int, str, bool]:
-        """Return number and chain of the last complete line, and whether an incomplete one follows."""
+        """Return the number and chain of the last complete line, and whether an incomplete line follows."""
         file = self.folder / AUDIT
         if not file.exists():
             return 0, _BEGIN, False
         with file.open("rb") as log:
             log.seek(max(0, file.stat().st_size - _TAIL))
-            *lines, rest = log.read().split(b"\n")
+            *lines, incomplete = log.read().split(b"\n")
         last = next((line for line in map(_parsed, reversed(lines)) if line is not None), None)
-        return (last.number, last.chain, bool(rest)) if last else (0, _BEGIN, bool(rest))
+        return (last.number, last.chain, bool(incomplete)) if last else (0, _BEGIN, bool(incomplete))
 
 
 def _chain(before: str, line: AuditMessage) -> str:
-    """Return the SHA-256 of the previous chain and of a line."""
+    """Return the SHA-256 of the previous chain and a line."""
     plain = {name: value for name, value in asdict(line).items() if name != "chain"}
     return sha256(f"{before} {json.dumps(plain, sort_keys=True)}".encode()).hexdigest()
 
@@ -108,7 +108,7 @@ def read_audit(folder: Path) -> list[AuditMessage]:
     lines: list[AuditMessage] = []
     for line in map(_parsed, content.split(b"\n")):
         if line is None:
-            continue  # left by a crash: the next line has its number
+            continue  # incomplete after a crash: the next line has the same number
         if line.number != len(lines) + 1 or line.chain != _chain(before, line):
             raise RunFolderError(f"{file}: was tampered with: line {len(lines) + 1} was changed")
         before = line.chain

@@ -1,13 +1,13 @@
-"""Requests and replies as they cross the wire; received data is never executed.
+"""Serialisation of requests and replies; received data is never executed.
 
-`pack` turns a message into plain data: a kind, a tree of JSON, and the arrays the tree points to. It is generic over
-the data classes of `messages`, so that a new message needs no new code here. `request_records` and `reply_records` turn
-that into Flower's records. When a message is read every field is checked against its type, and of an array, which
-travels in NumPy's own format, the header is compared with the data before anything is allocated: no pickle, no object,
-no archive. `audit_message` describes a message for the audit log.
+`pack` turns a message into plain data: a kind, a JSON tree of its fields, and the arrays that the tree refers to. It
+works for all data classes of `messages`; a new message needs no code here. `request_records` and `reply_records` put
+the packed message into Flower's records. A reader checks every field against its type. Arrays are in NumPy's file
+format: the header is compared with the data before anything is allocated, and pickles, objects and archives are
+refused. `audit_message` describes a message for the audit log.
 
-A message is one record and its terms a second one: Flower sends every record, and every array of a record, as a piece
-with four HTTP requests. A piece that all sites get is sent to the SuperLink once.
+A message is one record, its terms are a second one: Flower sends every record, and every array of a record, as a piece
+with four HTTP requests. A piece that is the same for all sites is sent to the SuperLink once.
 """
 
 import io
@@ -44,15 +44,15 @@ class Unreadable(ValueError):
 
 
 class Packed(NamedTuple):
-    """A message as it is sent and as it is stored."""
+    """A serialised message, to be sent or stored."""
 
     kind: str
-    tree: str  # JSON of the fields; {"array": 3} and {"bytes": 3} point into `arrays`
+    tree: str  # JSON of the fields; {"array": 3} and {"bytes": 3} refer to `arrays[3]`
     arrays: tuple[_PackedArray, ...]
 
 
 def pack(message: Request | Reply) -> Packed:
-    """Return a message as plain data; see `Packed`."""
+    """Serialise a message."""
     arrays: list[_PackedArray] = []
     tree = {field.name: _tree(getattr(message, field.name), arrays) for field in fields(message)}
     return Packed(type(message).__name__, json.dumps(tree), tuple(arrays))
@@ -76,7 +76,7 @@ def _tree(value: Any, arrays: list[_PackedArray]) -> Any:
 
 
 def unpack(packed: Packed) -> Request | Reply:
-    """Return the message, or raise `Unreadable` with the first error found in it."""
+    """Return the message, or raise `Unreadable` with its first error."""
     if packed.kind not in _KINDS:
         raise Unreadable(f"unknown message {_shown(packed.kind)}")
     kind = _KINDS[packed.kind]
@@ -147,7 +147,7 @@ def _described(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Untrusted text, shortened for a log."""
+    """Return an untrusted value as text, shortened for a log."""
     return repr(value)[:60]
 
 
@@ -189,7 +189,7 @@ def refusal_records(reason: str) -> RecordDict:
 
 
 def refusal_of(records: RecordDict) -> str:
-    """Return the text of a refusal; an empty one for any other message."""
+    """Return the text of a refusal; an empty string for any other message."""
     refusal = records.config_records.get(_REFUSED)
     return "" if refusal is None else f"refused: {one_line(refusal.get('reason'))}"
 
@@ -225,38 +225,38 @@ def one_line(text: Any) -> str:
 
 
 def _records(packed: Packed, extra: dict[str, str] | None = None) -> RecordDict:
-    about: dict[str, Any] = {"kind": packed.kind, "tree": packed.tree, **(extra or {})}
-    arrays = {_ARRAYS: [_saved(array) for array in packed.arrays]} if packed.arrays else {}
-    return RecordDict({_MESSAGE: ConfigRecord({**about, **arrays})})
+    record: dict[str, Any] = {"kind": packed.kind, "tree": packed.tree, **(extra or {})}
+    if packed.arrays:
+        record[_ARRAYS] = [_array_bytes(array) for array in packed.arrays]
+    return RecordDict({_MESSAGE: ConfigRecord(record)})
 
 
-def _saved(array: _PackedArray) -> bytes:
+def _array_bytes(array: _PackedArray) -> bytes:
     stream = io.BytesIO()
     npy.write_array(stream, array, version=(1, 0), allow_pickle=False)
     return stream.getvalue()
 
 
 def _packed(records: RecordDict, max_bytes: int) -> Packed:
-    about = records.config_records.get(_MESSAGE)
-    if about is None or not isinstance(about.get("kind"), str) or not isinstance(about.get("tree"), str):
+    record: Mapping[str, Any] = records.config_records.get(_MESSAGE, ConfigRecord())
+    kind, tree, arrays = record.get("kind"), record.get("tree"), record.get(_ARRAYS, [])
+    if not isinstance(kind, str) or not isinstance(tree, str):
         raise Unreadable("the record has no fedcopl message")
-    stored = about.get(_ARRAYS, [])
-    if not isinstance(stored, list) or not all(isinstance(one, bytes) for one in stored):
+    if not isinstance(arrays, list) or not all(isinstance(one, bytes) for one in arrays):
         raise Unreadable("the arrays of the message are not bytes")
-    saved = cast(list[bytes], stored)
-    size = len(str(about["tree"])) + sum(map(len, saved))
+    size = len(tree) + sum(map(len, arrays))
     if size > max_bytes:
         raise Unreadable(f"{size:,} bytes, more than the limit of {max_bytes:,}")
-    return Packed(str(about["kind"]), str(about["tree"]), tuple(map(_read_array, saved)))
+    return Packed(kind, tree, tuple(map(_read_array, arrays)))
 
 
-def _read_array(saved: bytes) -> NDArray[Any]:
+def _read_array(content: bytes) -> _PackedArray:
     """Parse untrusted bytes in the format of `np.save`."""
-    stream = io.BytesIO(saved)
+    stream = io.BytesIO(content)
     try:
         version = npy.read_magic(stream)
         shape, fortran, dtype = npy.read_array_header_1_0(stream)
-        data = saved[stream.tell() :]
+        data = content[stream.tell() :]
         if version != (1, 0):
             raise Unreadable("an array has an unknown format")
         if dtype not in _DTYPES or fortran:
@@ -268,7 +268,7 @@ def _read_array(saved: bytes) -> NDArray[Any]:
         return np.frombuffer(data, dtype).reshape(shape)
     except Unreadable:
         raise
-    except Exception as error:  # whatever a hostile header may cause in the parser
+    except Exception as error:  # a hostile header may cause any error in the parser
         raise Unreadable("an array has a broken header") from error
 
 
@@ -282,28 +282,30 @@ def _terms(records: RecordDict) -> Terms:
 
 
 def _content_bytes(records: RecordDict) -> bytes:
-    """Serialise the content of a message in a fixed order: the same bytes at both ends of the wire."""
+    """Serialise the content of a message in a fixed order: the same bytes at the sender and at the receiver."""
     parts: list[bytes] = []
     for name in sorted(records):
         for key, value in sorted(records[name].items()):
             parts += [name.encode(), str(key).encode()]
-            data: Any = getattr(value, "data", value)  # of an array
+            data: Any = getattr(value, "data", value)  # the bytes of an array, if the value is one
             is_list = isinstance(data, list) and all(isinstance(one, bytes) for one in data)
             parts += data if is_list else [data if isinstance(data, bytes) else repr(value).encode()]
     return b"\n".join(parts)
 
 
-def audit_message(message: Message, way: str, peer: str, decision: str, request: Message | None = None) -> AuditMessage:
-    """Describe a message for the audit log; the run and round of a reply are those of its request."""
-    about = request or message
-    terms = about.content.config_records.get(_TERMS, ConfigRecord()) if about.has_content() else ConfigRecord()
+def audit_message(
+    message: Message, direction: str, peer: str, decision: str, request: Message | None = None
+) -> AuditMessage:
+    """Describe a message for the audit log; run, round and kind of a reply are those of its `request`."""
+    source = request or message
+    terms = source.content.config_records.get(_TERMS, ConfigRecord()) if source.has_content() else ConfigRecord()
     content = _content_bytes(message.content) if message.has_content() else str(message.error.reason).encode()
     return AuditMessage(
-        way=way,
+        direction=direction,
         peer=one_line(peer),
         run=one_line(terms.get("run", "")),
-        round=one_line(about.metadata.group_id),
-        kind=one_line(about.metadata.message_type.removeprefix("query.")),
+        round=one_line(source.metadata.group_id),
+        kind=one_line(source.metadata.message_type.removeprefix("query.")),
         bytes=len(content),
         digest=sha256(content).hexdigest(),
         decision=one_line(decision),

@@ -30,15 +30,15 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Terms:
-    """The run that a request belongs to, and what the server and a site must agree on."""
+    """The run of a request, and the settings, classes and model on which the server and a site must agree."""
 
-    run: str  # id of the run: the same after a restart of the server
-    attempt: int  # how many times the server was started for this run
+    run: str  # id of the run; a restart of the server keeps it
+    attempt: int  # number of starts of the server for this run
     number: int  # of the site; names its random streams
     version: str  # of fedcopl
-    classes: str  # how many, and the digest of their names in order
-    model: str  # name and digest of the frozen model; the names may differ
-    settings: Mapping[str, _Scalar]  # flat, only what differs from the defaults
+    classes: str  # number of classes, and the digest of their names in order
+    model: str  # name and digest of the frozen model; only the digests are compared
+    settings: Mapping[str, _Scalar]  # flat; those that differ from the defaults
 
     def at(self, number: int) -> "Terms":
         """Return the terms for the site with this number."""
@@ -54,7 +54,7 @@ def terms_of(run: str, attempt: int, config: RunConfig, classes: Sequence[str], 
 
 
 def flat_settings(config: RunConfig) -> dict[str, _Scalar]:
-    """`section.key` -> value of every setting that differs from its default and is not set by each site."""
+    """Return `section.key` -> value for the settings of the server that differ from their defaults."""
     own = {f"{section}.{leaf}" for section, leaves in LOCAL.items() for leaf in leaves}
     changed = by_full_name(config.model_dump(exclude_defaults=True))
     return {name: value for name, value in changed.items() if name not in own}
@@ -80,8 +80,8 @@ def classes_digest(classes: Sequence[str]) -> str:
 
 
 def differences(terms: Terms, classes: str, model: str) -> list[str]:
-    """Return why a site must refuse these terms; each line names both sides."""
-    own, digest = version("fedcopl"), model.split()[-1]  # the server need not know the name of the site's file
+    """Return a line for each incompatibility of the server with this site; it names the values of both."""
+    own, digest = version("fedcopl"), model.split()[-1]  # the name of the site's model file is not sent to the server
     sides = [
         ("fedcopl", terms.version, own, _release_of(terms.version) == _release_of(own)),
         ("classes", terms.classes, classes, terms.classes == classes),
@@ -105,20 +105,20 @@ def images_digest(names: Sequence[str], contents: Sequence[str]) -> str:
 
 
 def check_pinned(file: Path, terms: Terms, images: str) -> None:
-    """Raise `Refused` if terms or images differ from those the run began with; the first request stores them in `file`.
+    """Raise `Refused` if terms or images differ from those at the first request of the run, which are stored in `file`.
 
-    Otherwise a server could switch off the privacy of a run, or have a site train with the random streams of another;
-    and pseudo labels, which belong to positions in the list of images, would be assigned to the wrong images.
+    Otherwise a server could switch off the privacy of a run, or have a site train with the random streams of another
+    site; and pseudo labels, which are stored by position in the list of images, would be assigned to other images.
     """
     now = {"number": terms.number, **{f"{SETTING}{key}": value for key, value in terms.settings.items()}}
     if not file.exists():
-        kept = json.dumps({_IMAGES: images, _CLASSES: terms.classes, **now}, indent=1) + "\n"
+        first = json.dumps({_IMAGES: images, _CLASSES: terms.classes, **now}, indent=1) + "\n"
         make_private_folder(file.parent)
-        write_private(file, kept.encode())
+        write_private(file, first.encode())
     with reading(file):
         began = dict(json.loads(file.read_text(encoding="utf-8")))
-        before, classes = began.pop(_IMAGES), began.pop(_CLASSES)
-    keys = [*began, *(key for key in now if key not in began)]
+        images_before, classes = began.pop(_IMAGES), began.pop(_CLASSES)
+    keys = dict.fromkeys([*began, *now])
     changed = [f"{key} was {began.get(key)!r}, is {now.get(key)!r}" for key in keys if began.get(key) != now.get(key)]
     if began.get("number") != now["number"]:
         raise Refused(
@@ -128,7 +128,7 @@ def check_pinned(file: Path, terms: Terms, images: str) -> None:
         raise Refused(f"the settings of this run have changed: {'; '.join(changed)}")
     if classes != terms.classes:
         raise Refused(f"the classes of this run have changed: it began with {classes}, and has {terms.classes} now")
-    if before != images:
+    if images_before != images:
         refusal = Refused("images: not those that this run began with; restore them, or wait for the next run")
-        refusal.add_note(f"it began with {before}; now there are {images}")  # the count may be private
+        refusal.add_note(f"it began with {images_before}; now there are {images}")  # the count may be private
         raise refusal

@@ -35,12 +35,12 @@ class _LogReporter(SilentReporter):
 
 @app.main()
 def _main(grid: Grid, context: Context) -> None:
-    plan, watcher = read_run_settings(context.run_config), _LogReporter()
+    plan, progress = read_run_settings(context.run_config), _LogReporter()
     if plan.classes_file is None:
         finished = threading.Event()
         simulate_over(
-            grid, plan.config, plan.out, resume=plan.resume, progress=watcher, over=finished, previous_run=plan.earlier
+            grid, plan.config, plan.out, resume=plan.resume, progress=progress, over=finished, previous_run=plan.earlier
         )
     else:
-        serve(grid, PreparedServer.prepare(plan), watcher)
+        serve(grid, PreparedServer.prepare(plan), progress)
     write_report(plan.out)

@@ -1,13 +1,14 @@
 """HTTP clients of a server for its SuperLink, for which Flower offers no public client.
 
 `Control` registers sites and starts a run. `server_task` acquires the task of that run from the Runtime interface.
-Flower would unpack the app that the task names and run it; here the server's own process does the task.
+Flower would unpack and run the app that the task names; here the server's own process executes the task.
 """
 
 import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,14 @@ from ...errors import FederationError, Interrupted
 from . import CONTROL_HEADER, act_for, control_key
 
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
-_ACQUIRE_TIME = 60.0  # seconds
+_ACQUIRE_TIME = 60.0  # seconds to wait for the task
 RUN_GIVEN_UP = RunNotRunningException  # raised by a grid when the SuperLink has ended its run
+# The bundle that a SuperLink requires of a run; each site runs the code that it has installed.
 _APP = """
 [project]
 name = "fedcopl"
 version = "1.0.0"
-description = "Names the app; the code is what each site has installed."
+description = "Bundle without code: each site runs the fedcopl that it has installed."
 license = "Apache-2.0"
 
 [tool.flwr.app]
@@ -102,7 +104,7 @@ class Control:
     def start_run(self) -> int:
         """Start a run whose app bundle contains no code, and return its id."""
         request = StartRunRequest()
-        request.fab.content = _app_bundle()
+        request.fab.content = build_fab_from_files({"pyproject.toml": _APP.encode()})[0]
         return int(self._client.StartRun(request).run_id)
 
     def traffic(self, run_id: int) -> dict[str, int]:
@@ -114,42 +116,34 @@ class Control:
         self._client.close()
 
 
-def _app_bundle() -> bytes:
-    """Return the app bundle that a SuperLink requires: names, no code.
-
-    >>> _app_bundle()[:2]  # a ZIP archive
-    b'PK'
-    """
-    return build_fab_from_files({"pyproject.toml": _APP.encode()})[0]
-
-
 @contextmanager
 def server_task(address: str, ca: Path, secret: bytes, should_stop: Callable[[], bool]) -> Iterator[HttpGrid]:
-    """Acquire the task of the run that was started and do it; gives its grid, and reports the end to the SuperLink."""
+    """Acquire the task of the run that was started, yield its grid, and report the end to the SuperLink."""
     certificate = ca.read_bytes()
     token = _acquire_task(address, certificate, secret, should_stop)
     grid = HttpGrid(address, False, certificate, token=token)
     client = _runtime(address, certificate, "flwr-serverapp", RuntimeTokenHttpInterceptor(token))
-    ended = SubStatus.FAILED
+    heartbeats, status = HeartbeatSender(partial(_send_heartbeat, client)), SubStatus.FAILED
+    heartbeats.start()
     try:
-        with _heartbeats(client):
-            task = client.PullTaskInput(PullTaskInputRequest())
-            act_for(task.task_id, task.run.run_id, task.context.node_id)
-            grid.set_run(run_from_proto(task.run))
-            yield grid
-            ended = SubStatus.COMPLETED
+        task = client.PullTaskInput(PullTaskInputRequest())
+        act_for(task.task_id, task.run.run_id, task.context.node_id)
+        grid.set_run(run_from_proto(task.run))
+        yield grid
+        status = SubStatus.COMPLETED
     finally:
+        heartbeats.stop()
         try:
-            client.PushTaskOutput(PushTaskOutputRequest(sub_status=ended, details=""))
+            client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=""))
         except httpx.HTTPError as error:
-            if ended == SubStatus.COMPLETED:  # otherwise a lost SuperLink may be the error that is reported anyway
+            if status == SubStatus.COMPLETED:  # after a failure, the first error is raised instead
                 _log.warning("cannot report the end of the run to the SuperLink: %s", error)
         grid.close()
         client.close()
 
 
 def _acquire_task(address: str, certificate: bytes, secret: bytes, should_stop: Callable[[], bool]) -> str:
-    """Return the token of the task; only a process that has the secret of the SuperLink gets it."""
+    """Return the token of the task; the SuperLink gives it only to a process that has its secret."""
     acquiring = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[_ACQUIRE])
     request = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
     end = time.monotonic() + _ACQUIRE_TIME
@@ -170,20 +164,10 @@ def _runtime(address: str, certificate: bytes, component: str, interceptor: Any)
     return RuntimeHttpClient.from_server_address(address, False, certificate, interceptors)
 
 
-@contextmanager
-def _heartbeats(client: RuntimeHttpClient) -> Iterator[None]:
-    """Send heartbeats of a task. Flower's own function would end the process on a bad response."""
-
-    def beat() -> bool:
-        try:
-            client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
-        except httpx.HTTPError:
-            return False
-        return True
-
-    sender = HeartbeatSender(beat)
-    sender.start()
+def _send_heartbeat(client: RuntimeHttpClient) -> bool:
+    """Send a heartbeat of the task. Flower's own function would end the process on an error response."""
     try:
-        yield
-    finally:
-        sender.stop()
+        client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+    except httpx.HTTPError:
+        return False
+    return True

@@ -44,14 +44,14 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from . import HEARTBEAT, act_for
 
-_BEAT = 0.6 * HEARTBEAT  # seconds between two heartbeats
-_GONE = (502, 503, 504)  # status from a gateway whose server is away
-_PIECES = 60.0  # seconds for the pieces of a request to arrive
+_HEARTBEAT_INTERVAL = 0.6 * HEARTBEAT  # seconds between two heartbeats
+_GATEWAY_ERRORS = (502, 503, 504)  # status codes of a gateway that does not reach its server
+_PIECES_TIMEOUT = 60.0  # seconds for the pieces of a request to arrive
 _MAX_BYTES = 10**9  # of a request
 
 
 class ConnectionLost(Exception):
-    """The server no longer knows this connection, or a message was lost on it: reconnect."""
+    """The server no longer knows this connection, or a message was lost: the site has to reconnect."""
 
 
 @contextmanager
@@ -65,14 +65,14 @@ def site_connection(address: str, ca: Path, key: ec.EllipticCurvePrivateKey) -> 
         public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         node = client.ActivateNode(ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT)).node_id
         connection = SiteConnection(client, Node(node_id=node))
-        over = threading.Event()
-        beating = threading.Thread(target=connection.beat, args=(over,), daemon=True)
-        beating.start()
+        closed = threading.Event()
+        heartbeats = threading.Thread(target=connection.send_heartbeats, args=(closed,), daemon=True)
+        heartbeats.start()
         try:
             yield connection
         finally:
-            over.set()
-            beating.join()
+            closed.set()
+            heartbeats.join()
             with suppress(httpx.HTTPError, RuntimeError):  # the server may be gone
                 client.DeactivateNode(DeactivateNodeRequest(node_id=node))
 
@@ -82,34 +82,29 @@ class SiteConnection:
 
     def __init__(self, client: FleetHttpClient, node: Node):
         self._client, self._node = client, node
-        self.error: httpx.HTTPError | None = None  # why the last poll failed; it is repeated
-        self._unknown = False
+        self.error: httpx.HTTPError | None = None  # of the last poll, None if it succeeded
+        self._is_rejected = False
 
-    def beat(self, over: threading.Event) -> None:
-        """Send heartbeats until the end, or until the server no longer knows this connection."""
+    def send_heartbeats(self, closed: threading.Event) -> None:
+        """Send heartbeats until the connection is closed, or until the server no longer knows it."""
         request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
-        while not over.wait(_BEAT):
+        while not self._is_rejected and not closed.wait(_HEARTBEAT_INTERVAL):
             try:
-                self._unknown = not self._client.SendNodeHeartbeat(request).success
+                self._is_rejected = not self._client.SendNodeHeartbeat(request).success
             except httpx.HTTPStatusError as error:
-                self._unknown = error.response.status_code not in _GONE
+                self._is_rejected = error.response.status_code not in _GATEWAY_ERRORS
             except httpx.HTTPError:
                 continue
-            if self._unknown:
-                return
 
     def next(self) -> Message | None:
-        """Return the next request; None if there is none, or no server."""
-        if self._unknown:
+        """Return the next request; None if there is none, or if the server cannot be reached (`error`)."""
+        if self._is_rejected:
             raise ConnectionLost("the server no longer knows this connection")
         try:
             pulled = self._client.PullMessages(PullMessagesRequest(node=self._node))
-        except httpx.HTTPStatusError as error:
-            if error.response.status_code not in _GONE:
+        except (httpx.HTTPStatusError, httpx.TransportError) as error:
+            if isinstance(error, httpx.HTTPStatusError) and error.response.status_code not in _GATEWAY_ERRORS:
                 raise ConnectionLost(f"status {error.response.status_code}") from error
-            self.error = error
-            return None
-        except httpx.TransportError as error:
             self.error = error
             return None
         self.error = None
@@ -121,7 +116,7 @@ class SiteConnection:
     def _fetch(self, run: int, tree: ObjectTree) -> Message:
         pull = make_pull_object_fn_protobuf(self._client.PullObject, self._node, run)
         contents: dict[str, bytes] = {}
-        end = time.monotonic() + _PIECES
+        end = time.monotonic() + _PIECES_TIMEOUT
         for piece in dict.fromkeys(part.object_id for part in iterate_object_tree(tree)):
             contents[piece] = _pull_when_available(pull, piece, end)
             if sum(map(len, contents.values())) > _MAX_BYTES:
@@ -129,7 +124,7 @@ class SiteConnection:
         make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run)(tree.object_id)
         message = inflate_object_from_contents(tree.object_id, contents)
         if not isinstance(message, Message):
-            raise ConnectionLost(f"a {type(message).__name__} came as a request")
+            raise ConnectionLost(f"received a {type(message).__name__} instead of a request")
         message.metadata.__dict__["_message_id"] = tree.object_id
         act_for(0, run, self._node.node_id)
         return message

@@ -1,39 +1,36 @@
 """Flower's SuperLink with two middlewares: `python -m ...flower_internals.superlink PARENT HOST MAX_REPLY ARGUMENTS...`
 
 A SuperLink serves three interfaces on one port: Fleet for the sites, which authenticate with their keys; Control, which
-registers keys and starts apps; and Runtime, for its own child processes. The last two do not authenticate, so that
-anyone who reaches the port could register a site. `_LocalOnly` opens them to this machine only, and Control only with a
-key derived from the secret in the server's folder, so not to other users of the machine.
+registers keys and starts apps; and Runtime, for its own child processes. The last two do not authenticate: anyone who
+reaches the port could register a site. `_LocalOnly` opens them to this machine only, and Control only with a key that
+is derived from the secret in the server's folder, so not to other users of the machine.
 
 A site sends a reply in pieces, one HTTP request each. Flower stores all of them, and the server validates a reply only
 when it is complete. `_UploadLimit` counts the bytes that each key uploads from one request of the server to the next.
 
-What is stored is in memory, which is Flower's own default: everything that has to survive a restart is in files of the
-server, and a database takes three times as long per request.
+The SuperLink keeps messages in memory, Flower's default: the server has files for everything that has to survive a
+restart, and a database takes three times as long per request.
 """
 
 import logging
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Collection
 from hmac import compare_digest
 from pathlib import Path
-from typing import Any
 
 from flwr.proto.fleet_pb2 import PullMessagesResponse
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 from flwr.superlink import extensions
 from flwr.superlink.cli import flower_superlink
+from starlette.middleware import Middleware
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..addresses import AddressNumber, is_this_machine, own_numbers
 from ..processes import end_with_parent
 from . import CONTROL_HEADER, control_key
 
-_Scope = MutableMapping[str, Any]
-_Event = MutableMapping[str, Any]
-_Receive = Callable[[], Awaitable[_Event]]
-_Send = Callable[[_Event], Awaitable[None]]
-_App = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
 _FOR_SITES = "/v1/fleet/"  # prefix of the paths of Fleet
 _PULL, _UPLOADS = f"{_FOR_SITES}pull-messages", (f"{_FOR_SITES}push-messages", f"{_FOR_SITES}push-object")
 _KEY = FLEET_HTTP_PUBLIC_KEY_HEADER.encode()
@@ -45,15 +42,15 @@ _log = logging.getLogger("fedcopl.flower")
 class _UploadLimit:
     """Refuses uploads of a site beyond `max_reply` bytes per request of the server, and any larger HTTP request.
 
-    An upload counts as soon as it is complete, so that parallel uploads count too, and no longer if the SuperLink
-    rejects it: the limit of a key cannot be used up without that key.
+    An upload counts as soon as it is complete, so that parallel uploads are added up. It no longer counts once the
+    SuperLink rejects it: nobody can use up the limit of a key without having that key.
     """
 
-    def __init__(self, app: _App, max_reply: int):
+    def __init__(self, app: ASGIApp, max_reply: int):
         self.app, self.max_reply = app, max_reply
         self._uploaded: Counter[bytes] = Counter()  # key -> bytes since its last request
 
-    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = str(scope.get("path", ""))
         if scope["type"] != "http" or not path.startswith(_FOR_SITES):
             await self.app(scope, receive, send)
@@ -63,12 +60,11 @@ class _UploadLimit:
         declared = headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > self._room(key, is_upload):
             _log.warning("refused a request of %s bytes", f"{int(declared):,}")
-            await send({"type": "http.response.start", "status": 413, "headers": []})
-            await send({"type": "http.response.body", "body": b""})
+            await Response(status_code=413)(scope, receive, send)
             return
         read, counted, status, response = 0, 0, 0, b""
 
-        async def limited() -> _Event:
+        async def limited() -> Message:
             nonlocal read, counted
             event = await receive()
             read += len(event.get("body", b""))
@@ -79,7 +75,7 @@ class _UploadLimit:
                 self._uploaded[key] += counted
             return event
 
-        async def observed(event: _Event) -> None:
+        async def observed(event: Message) -> None:
             nonlocal status, response
             status = event.get("status", status)
             if path == _PULL:
@@ -101,7 +97,7 @@ class _UploadLimit:
 
 
 def _has_request(response: bytes) -> bool:
-    """Return whether a response to a site contains a request of the server; our sites always use protobuf."""
+    """Return whether a response to a site contains a request of the server; our sites use protobuf, never JSON."""
     try:
         return bool(PullMessagesResponse.FromString(response).messages_list)
     except Exception:  # protobuf's DecodeError, in a module without types
@@ -109,20 +105,22 @@ def _has_request(response: bytes) -> bool:
 
 
 class _LocalOnly:
-    """Passes requests of sites, and requests from this machine; those to Control need the operator's key."""
+    """Accepts requests to Fleet from any machine, and others from this machine only; Control needs the operator's key.
 
-    def __init__(self, app: _App, own: Collection[AddressNumber] = (), key: str = ""):
+    `own` are the addresses that count as this machine, besides loopback.
+    """
+
+    def __init__(self, app: ASGIApp, own: Collection[AddressNumber] = (), key: str = ""):
         self.app, self.own, self.key = app, own, key
 
-    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or self.allows(scope):
             await self.app(scope, receive, send)
             return
         print(f"refused: {scope['path']!r:.80} from {scope.get('client')}", flush=True)
-        await send({"type": "http.response.start", "status": 404, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
+        await Response(status_code=404)(scope, receive, send)
 
-    def allows(self, scope: _Scope) -> bool:
+    def allows(self, scope: Scope) -> bool:
         path, client = str(scope["path"]), scope.get("client")
         if path.startswith(_FOR_SITES) and ".." not in path:
             return True
@@ -130,16 +128,14 @@ class _LocalOnly:
             return False
         if not path.startswith(_FOR_OPERATOR):
             return True
-        shown = dict(scope.get("headers") or ()).get(CONTROL_HEADER.encode(), b"")
-        return bool(self.key) and compare_digest(shown, self.key.encode())
+        given_key = dict(scope.get("headers") or ()).get(CONTROL_HEADER.encode(), b"")
+        return bool(self.key) and compare_digest(given_key, self.key.encode())
 
 
 def _patch_superlink(own: Collection[AddressNumber], key: str, max_reply: int) -> None:
     """Add the middlewares to the SuperLink that this process is about to start."""
-    # The three attributes of Starlette's `Middleware`.
-    nothing: dict[str, object] = {}
-    before = ((_LocalOnly, (own, key), nothing), (_UploadLimit, (max_reply,), nothing))
-    setattr(extensions, "get_middleware", lambda: before)  # noqa: B010
+    middleware = (Middleware(_LocalOnly, own, key), Middleware(_UploadLimit, max_reply))
+    setattr(extensions, "get_middleware", lambda: middleware)  # noqa: B010
 
 
 def _main() -> None:

@@ -1,8 +1,8 @@
 """Transport between the server and its sites over Flower's grid.
 
-`GridThreads` has one thread per site, so that neither a site nor a lost SuperLink can block the server. Flower's grid
-waits for the pieces of a reply for up to two hours, one site after the other, and raises on malformed pieces; while its
-SuperLink is away it retries forever. Here only the thread of that one reply waits.
+`GridThreads` makes each call to Flower's grid in a thread: neither a site nor a lost SuperLink blocks the server.
+Flower's grid waits for the pieces of a reply for up to two hours, one site after the other, and raises an error if a
+piece is malformed; while its SuperLink is away it retries forever. With a thread per reply, only that reply is late.
 """
 
 import json
@@ -41,10 +41,11 @@ from ..message_format import (
 from ..terms import Terms
 
 _OVERHEAD = 1_000_000  # bytes that a reply may have beyond twice those of its request
+_NAME_TIMEOUT = 60.0  # seconds a node may take to reply with its name
 _CHECK_CONNECTED = 1.0  # seconds between two checks of which sites are connected
 _POLL_WAIT = 0.2  # seconds to wait for replies that are being fetched, before those that are complete are returned
 _POLL_SHARE, _POLL_LATEST = 0.1, 1.0  # poll again after this share of the time since the request, at most after 1 s
-_POLL_BREAK = 10.0  # times what the last poll took: many requests at once must not occupy the SuperLink
+_POLL_BREAK = 10.0  # times the duration of the last poll: many polls at once must not occupy the SuperLink
 _STOP_CHECK, _TIME_LIMIT = 0.5, 600.0  # seconds between two checks whether to stop; for a call to the SuperLink
 _SITE_ERROR = 0  # code of an error after which the request is not sent again
 
@@ -60,7 +61,7 @@ class SiteGrid(Protocol):
 
 
 class _Call(threading.Thread):
-    """One call to the grid; a daemon, because Flower offers no way to end it."""
+    """A call to the grid; a daemon thread, because Flower offers no way to cancel a call."""
 
     def __init__(self, function: Callable[[], Iterable[Any]]):
         super().__init__(daemon=True)
@@ -83,7 +84,7 @@ class GridThreads:
 
     Args:
         grid: Flower's grid; its calls may block.
-        should_stop: whether the server is to stop; may raise an error of its own.
+        should_stop: returns whether the server has to stop, or raises the error that ends it.
     """
 
     def __init__(self, grid: SiteGrid, should_stop: Callable[[], bool]):
@@ -117,63 +118,64 @@ class GridThreads:
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies that are complete, and an error for each malformed one, without waiting for the others."""
-        pending = [message for message in message_ids if message in self._sent]
-        for message in filter(self._is_due, pending):
-            self._polls[message] = _Call(partial(self._grid.pull_messages, [message]))
+        pending = [id for id in message_ids if id in self._sent]
+        for id in filter(self._is_due, pending):
+            self._polls[id] = _Call(partial(self._grid.pull_messages, [id]))
         end = time.monotonic() + _POLL_WAIT
         replies = []
-        for message in pending:
-            poll = self._polls[message]
+        for id in pending:
+            poll = self._polls[id]
             poll.join(max(0.0, end - time.monotonic()))
-            if not poll.is_alive() and (reply := self._reply(message, poll)) is not None:
+            if not poll.is_alive() and (reply := self._reply(id, poll)) is not None:
                 replies.append(reply)
-                del self._polls[message], self._sent[message]
+                del self._polls[id], self._sent[id]
         return replies
 
-    def _is_due(self, message: str) -> bool:
-        """Whether to poll for this reply: at once, and then less often the longer it takes."""
-        if message not in self._polls:
+    def _is_due(self, id: str) -> bool:
+        """Return whether to poll for the reply to a message: at once, and then less often the longer it takes."""
+        if id not in self._polls:
             return True
-        poll, now = self._polls[message], time.monotonic()
-        waited = min(_POLL_LATEST, _POLL_SHARE * (now - self._sent[message][1]))
-        return not poll.is_alive() and now >= poll.ended + max(waited, _POLL_BREAK * (poll.ended - poll.began))
+        poll, now = self._polls[id], time.monotonic()
+        interval = min(_POLL_LATEST, _POLL_SHARE * (now - self._sent[id][1]))
+        return not poll.is_alive() and now >= poll.ended + max(interval, _POLL_BREAK * (poll.ended - poll.began))
 
-    def _reply(self, message: str, poll: _Call) -> Message | None:
+    def _reply(self, id: str, poll: _Call) -> Message | None:
+        """Return the result of a finished poll, an error of the SuperLink as an exception; None: no reply yet."""
         if isinstance(poll.error, httpx.HTTPError | RUN_GIVEN_UP):
             raise poll.error
         if poll.error is not None:
             reason = f"malformed message ({type(poll.error).__name__})"
-            return Message(Error(_SITE_ERROR, reason), reply_to=self._sent[message][0])
+            return Message(Error(_SITE_ERROR, reason), reply_to=self._sent[id][0])
         return next(iter(poll.result), None)
 
 
 @dataclass
 class KnownSites:
-    """Every site that ever connected to a run: its number, which names its random streams, and its folder.
+    """All sites that ever connected to a run: the number of each, which names its random streams, and its folder.
 
-    To Flower, a key is a site. A second process with the same key, by mistake or not, replies from another folder than
-    the site did, and must not be treated as the site. A restarted server reads them, with the id of the run and the
-    number of its starts, from `server.json`.
+    Flower identifies a site by its key. The server also compares the random id of the folder that a reply comes from:
+    a second process with the same key, by mistake or not, is not treated as the site. The file `server.json` keeps all
+    this for a restarted server, with the id of the run and the number of starts.
     """
 
     numbers: dict[str, int]
-    folders: dict[str, str] = field(default_factory=dict)  # site -> its key, and the folder of its first reply
+    folders: dict[str, str] = field(default_factory=dict)  # site -> digest of its key, and id of its folder
     run: str = ""  # unique id
     starts: int = 0  # of the server, for this run
-    file: Path | None = None
+    file: Path | None = None  # None: nothing is written
 
     @classmethod
     def at_start(cls, file: Path, run_name: str) -> "KnownSites":
         """Read the sites of the run from this file and count one more start; a new file gets a unique run id."""
-        known = cls({}, run=f"{run_name}-{secrets.token_hex(6)}", file=file)
+        sites = cls({}, run=f"{run_name}-{secrets.token_hex(6)}", file=file)
         if file.exists():
             with reading(file):
-                kept = json.loads(file.read_text(encoding="utf-8"))
-                numbers = {str(name): int(number) for name, number in kept["sites"].items()}
-                known = cls(numbers, dict(kept["folders"]), str(kept["run"]), int(kept["starts"]), file)
-        known.starts += 1
-        known._write()
-        return known
+                stored = json.loads(file.read_text(encoding="utf-8"))
+                numbers = {str(name): int(number) for name, number in stored["sites"].items()}
+                sites = cls(numbers, dict(stored["folders"]), str(stored["run"]), int(stored["starts"]), file)
+        sites.starts += 1
+        sites._write()
+        return sites
 
     def add(self, names: Iterable[str]) -> None:
         """Assign numbers to new sites, in the order of their names."""
@@ -184,7 +186,7 @@ class KnownSites:
             self._write()
 
     def is_same_folder(self, name: str, key: str, folder: str) -> bool:
-        """Return whether a reply comes from the folder of this site's earlier replies; a new key starts over."""
+        """Return whether a reply comes from the same folder as the first one that was sent with this key."""
         if not self.folders.get(name, "").startswith(f"{key} "):
             self.folders[name] = f"{key} {folder}"
             self._write()
@@ -192,8 +194,8 @@ class KnownSites:
 
     def _write(self) -> None:
         if self.file:
-            kept = {"run": self.run, "starts": self.starts, "sites": self.numbers, "folders": self.folders}
-            write_text(self.file, json.dumps(kept, indent=1) + "\n")
+            stored = {"run": self.run, "starts": self.starts, "sites": self.numbers, "folders": self.folders}
+            write_text(self.file, json.dumps(stored, indent=1) + "\n")
 
 
 @dataclass(frozen=True)
@@ -207,14 +209,13 @@ class _SiteNode:
 
 @dataclass
 class _ConnectedSites:
-    """The connected sites by name, which is that of the registered key.
+    """The connected sites by the name of their registered key.
 
     Nodes without a name in the registry, as in a simulation or with plain `flower-supernode`, are queried for it once.
-    Two nodes under one name are never treated as one site.
+    Of two nodes with the same name only the first one is a site.
     """
 
     grid: SiteGrid
-    name_timeout: float = 60.0  # seconds a node may take to reply with its name
     names: dict[int, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)  # site -> problem with its connection
 
@@ -233,12 +234,12 @@ class _ConnectedSites:
                 current[name] = _SiteNode(id, key, nodes[id].last_activated_at)
         return current
 
-    def _query_names(self, unknown: Iterable[int]) -> None:
-        messages = [Message(RecordDict(), id, NAME_QUERY, ttl=self.name_timeout) for id in unknown]
+    def _query_names(self, nodes: Iterable[int]) -> None:
+        messages = [Message(RecordDict(), id, NAME_QUERY, ttl=_NAME_TIMEOUT) for id in nodes]
         if not messages:
             return
         waiting = set(self.grid.push_messages(messages))
-        end = time.monotonic() + self.name_timeout
+        end = time.monotonic() + _NAME_TIMEOUT
         while waiting and time.monotonic() < end:
             for reply in self.grid.pull_messages(waiting):
                 waiting.discard(reply.metadata.reply_to_message_id)
@@ -262,26 +263,26 @@ class _Pending:
     """A request whose reply is awaited."""
 
     request: Request
-    node: _SiteNode | None = None  # where it was sent to
-    message: str = ""  # Flower's id of it; empty: it has to be sent, perhaps again
+    node: _SiteNode | None = None  # that it was sent to
+    message_id: str = ""  # of Flower; empty: the request has to be sent, perhaps again
     sent: Message | None = None
 
 
 @dataclass
 class GridTransport:
-    """Implements `federation.transport.Transport`. A site gets its number when it first connects, and keeps it."""
+    """Implements `federation.transport.Transport`. A site keeps the number that it gets when it first connects."""
 
     grid: SiteGrid
     terms: Terms
-    known: KnownSites
+    known_sites: KnownSites
     timeouts: Timeouts = field(default_factory=Timeouts)
-    watcher: ProgressReporter = field(default_factory=SilentReporter)
+    progress: ProgressReporter = field(default_factory=SilentReporter)
     should_stop: Callable[[], bool] = lambda: False
     audit: Callable[[AuditMessage], None] = lambda message: None
     connected: _ConnectedSites = field(init=False)
     _drops: Reasons = field(default_factory=Reasons)
-    _last_notes: dict[str, str] = field(default_factory=dict)  # site, or empty: all -> the last note about it
-    _away: set[str] = field(default_factory=set)  # sites that are awaited and were not connected at the last check
+    _last_notes: dict[str, str] = field(default_factory=dict)  # site (empty: all sites) -> the last note about it
+    _disconnected: set[str] = field(default_factory=set)  # of the sites whose replies are pending, at the last check
 
     def __post_init__(self) -> None:
         self.connected = _ConnectedSites(self.grid)
@@ -301,11 +302,11 @@ class GridTransport:
 
     def _wait_for_sites(self, count: int) -> tuple[str, ...]:
         while True:
-            present = self.connected.current_nodes()
-            if len(present) >= count:
-                self.known.add(present)
-                return tuple(sorted(present, key=self.known.numbers.__getitem__))
-            self._note_once(f"waiting: {len(present)} of at least {counted(count, 'site is', 'sites are')} connected")
+            nodes = self.connected.current_nodes()
+            if len(nodes) >= count:
+                self.known_sites.add(nodes)
+                return tuple(sorted(nodes, key=self.known_sites.numbers.__getitem__))
+            self._note_once(f"waiting: {len(nodes)} of at least {counted(count, 'site is', 'sites are')} connected")
             self._pause(_CHECK_CONNECTED)
 
     def request(self, requests: Mapping[str, Request]) -> dict[str, Reply]:
@@ -319,12 +320,12 @@ class GridTransport:
         self._collect({site: _Pending(request) for site, request in requests.items()}, replies, needed)
         if len(replies) < needed:
             reasons = self._drops.in_words()
-            wrong = {site: reasons[site] for site in requests if site not in replies}
-            raise NoClientReplied(too_few_message(requests, len(replies), needed, wrong))
+            dropped = {site: reasons[site] for site in requests if site not in replies}
+            raise NoClientReplied(too_few_message(requests, len(replies), needed, dropped))
         return {site: replies[site] for site in requests if site in replies}
 
     def take_drops(self) -> Reasons:
-        """Return which replies were not used, and why, since the last call."""
+        """Return the reasons why replies were not used since the last call."""
         drops, self._drops = self._drops, Reasons()
         for site, reason in self.connected.notes.items():
             drops.add(site, "connect", reason)
@@ -332,7 +333,7 @@ class GridTransport:
         return drops
 
     def _collect(self, pending: dict[str, _Pending], replies: dict[str, Reply], needed: int) -> None:
-        """Send requests, again where a site was lost, until all have replied or the timeout has passed."""
+        """Send requests, again to sites that reconnect, until all have replied or the timeout has passed."""
         end, next_check = time.monotonic() + self.timeouts.timeout, 0.0
         while pending:
             if time.monotonic() >= next_check:
@@ -347,71 +348,72 @@ class GridTransport:
                 )
             if pending:
                 self._pause(self.timeouts.poll)
-        for site, missing in pending.items():
-            self._drop(site, missing.request, f"no reply within {self.timeouts.timeout:.0f} s")
+        for site, late in pending.items():
+            self._drop(site, late.request, f"no reply within {self.timeouts.timeout:.0f} s")
 
     def _send(self, pending: Mapping[str, _Pending]) -> None:
-        """Send to the connected sites what they have not got; a site that reconnected has lost its request."""
-        present = self.connected.current_nodes()
-        self._note_connections(pending, present)
+        """Send the requests that are not sent yet, or were lost because their site has reconnected."""
+        nodes = self.connected.current_nodes()
+        self._note_connections(pending, nodes)
         messages: dict[str, Message] = {}
-        for site, one in pending.items():
-            node = present.get(site)
-            if node is not None and (not one.message or node != one.node):
-                records = request_records(one.request, self.terms.at(self.known.numbers[site]))
-                round_number, ttl = str(one.request.round + 1), self.timeouts.timeout
-                message = Message(records, node.id, route(type(one.request)), ttl=ttl, group_id=round_number)
+        for site, entry in pending.items():
+            node = nodes.get(site)
+            if node is not None and (not entry.message_id or node != entry.node):
+                records = request_records(entry.request, self.terms.at(self.known_sites.numbers[site]))
+                round_number, ttl = str(entry.request.round + 1), self.timeouts.timeout
+                message = Message(records, node.id, route(type(entry.request)), ttl=ttl, group_id=round_number)
                 self.audit(audit_message(message, OUT, site, "sent"))
-                one.node, one.sent, messages[site] = node, message, message
+                entry.node, entry.sent, messages[site] = node, message, message
         message_ids = set(self.grid.push_messages(list(messages.values()))) if messages else set()
         for site, message in messages.items():
-            pending[site].message = message.metadata.message_id if message.metadata.message_id in message_ids else ""
+            id = message.metadata.message_id
+            pending[site].message_id = id if id in message_ids else ""
 
-    def _note_connections(self, pending: Iterable[str], present: Iterable[str]) -> None:
-        """Report once that an awaited site is not connected, and once that it is connected again."""
-        away = set(pending) - set(present)
-        for site in sorted(away - self._away):
-            self.watcher.noticed(f"{site} is not connected; waiting for it, up to {self.timeouts.timeout:.0f} s")
-        for site in sorted(self._away & set(present)):
-            self.watcher.noticed(f"{site} is connected again")
-        self._away = away
+    def _note_connections(self, pending: Iterable[str], connected: Iterable[str]) -> None:
+        """Report once that a site with a pending request is not connected, and once that it is connected again."""
+        disconnected = set(pending) - set(connected)
+        for site in sorted(disconnected - self._disconnected):
+            self.progress.noticed(f"{site} is not connected; waiting for it, up to {self.timeouts.timeout:.0f} s")
+        for site in sorted(self._disconnected & set(connected)):
+            self.progress.noticed(f"{site} is connected again")
+        self._disconnected = disconnected
 
     def _usable_replies(self, pending: dict[str, _Pending]) -> Iterator[tuple[str, Reply]]:
-        """Yield the replies that have arrived; they and the unusable ones are no longer pending."""
-        sites = {one.message: site for site, one in pending.items() if one.message}
+        """Yield the replies that have arrived; removes them and the unusable ones from `pending`."""
+        sites = {entry.message_id: site for site, entry in pending.items() if entry.message_id}
         for message in self.grid.pull_messages(list(sites)) if sites else ():
             site = sites.get(message.metadata.reply_to_message_id)
             if site is None or site not in pending:
                 continue
             if is_lost(message):
-                pending[site].message = ""
+                pending[site].message_id = ""
                 continue
-            one = pending.pop(site)
+            entry = pending.pop(site)
             try:
-                reply = self._read(site, message, one)
+                reply = self._read(site, message, entry)
             except Unreadable as error:
-                self.audit(audit_message(message, IN, site, f"dropped: {error}", one.sent))
-                self._drop(site, one.request, str(error))
+                self.audit(audit_message(message, IN, site, f"dropped: {error}", entry.sent))
+                self._drop(site, entry.request, str(error))
                 continue
-            self.audit(audit_message(message, IN, site, "accepted", one.sent))
-            if not isinstance(one.request, KeyRequest):
-                self.watcher.answered(site, one.request)
+            self.audit(audit_message(message, IN, site, "accepted", entry.sent))
+            if not isinstance(entry.request, KeyRequest):
+                self.progress.answered(site, entry.request)
             yield site, reply
 
-    def _read(self, site: str, message: Message, one: _Pending) -> Reply:
+    def _read(self, site: str, message: Message, entry: _Pending) -> Reply:
         """Return the reply in a message; raise `Unreadable` for any error in it."""
         if message.has_error():
             raise Unreadable(f"failed: {one_line(message.error.reason)}")
-        if one.node is None or message.metadata.src_node_id != one.node.id:
+        if entry.node is None or message.metadata.src_node_id != entry.node.id:
             raise Unreadable("the reply came from another node")
-        max_bytes = 2 * payload_bytes(one.request) + _OVERHEAD  # prompts come back in the size they were sent
+        max_bytes = 2 * payload_bytes(entry.request) + _OVERHEAD  # a reply has prompts of the same size as its request
         try:
-            reply, folder = read_reply(message.content, digest(one.request), max_bytes)
+            reply, folder = read_reply(message.content, digest(entry.request), max_bytes)
         except Unreadable:
             raise
         except Exception as error:
             raise Unreadable(f"the reply cannot be read: {type(error).__name__}") from error
-        if not self.known.is_same_folder(site, one.node.key, folder):
+        if not self.known_sites.is_same_folder(site, entry.node.key, folder):
             raise Unreadable("the reply came from another folder than before: two sites use this key, or it was moved")
         return reply
 
@@ -423,7 +425,7 @@ class GridTransport:
     def _note_once(self, note: str, site: str = "") -> None:
         if self._last_notes.get(site) != note:
             self._last_notes[site] = note
-            self.watcher.noticed(note)
+            self.progress.noticed(note)
 
     def _pause(self, seconds: float) -> None:
         if self.should_stop():

@@ -1,7 +1,7 @@
 """The plan of a server, checked before any site may join, and its rounds over Flower's grid.
 
-Nothing here needs an image or a label. In addition to the files of every run's folder (`run.folder`) there is
-`server.json`: the run's id, how often the server was started, and the number of every site.
+A server needs no image and no label. In addition to the files of every run's folder (`run.folder`) it writes
+`server.json`: the id of the run, how often the server was started, and the number of every site.
 """
 
 import time
@@ -45,18 +45,18 @@ class ServerPlan:
 
 @dataclass(frozen=True)
 class PreparedServer:
-    """A plan with its classes, model and earlier run loaded."""
+    """A plan whose classes, model and previous run are loaded."""
 
     plan: ServerPlan
     config: RunConfig
     classes: tuple[str, ...]
     clip: Clip
     class_prior: FloatArray | None = None  # over all sites
-    earlier: PreviousRun | None = None  # to continue from; not needed by a run that is resumed after its first round
+    earlier: PreviousRun | None = None  # to continue from; None also when resuming after the first round
 
     @classmethod
     def prepare(cls, plan: ServerPlan) -> "PreparedServer":
-        """Load everything; errors that can be found before the run are raised here."""
+        """Load classes, model and previous run, and raise every error that can be detected before the run."""
         if plan.classes_file is None:
             raise ConfigError("classes: is missing; give a file of class names, one per line, the same at all sites")
         earlier = None if plan.earlier is None else read_previous_run(plan.earlier)
@@ -75,7 +75,7 @@ class PreparedServer:
                 require_previous_run(config, earlier)
         clip = build_clip(config.model)
         prepared = cls(plan, config, classes, clip, prior, earlier)
-        prepared.first_state()  # also checks that an earlier run fits
+        prepared.first_state()  # raises an error if the previous run does not fit
         return prepared
 
     def first_state(self) -> ServerState:
@@ -89,7 +89,10 @@ class PreparedServer:
 
 
 def serve(
-    grid: SiteGrid, prepared: PreparedServer, watcher: ProgressReporter, should_stop: Callable[[], bool] = lambda: False
+    grid: SiteGrid,
+    prepared: PreparedServer,
+    progress: ProgressReporter,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Run the remaining rounds with the sites of this grid, and write the results to the plan's folder."""
     config, classes, plan = prepared.config, prepared.classes, prepared.plan
@@ -101,16 +104,16 @@ def serve(
         model = backbone_name(config.model.backbone, prepared.clip)
         terms = terms_of(known.run, known.starts, config, classes, model)
         audit = AuditLog(folder.path)
-        sites = GridTransport(grid, terms, known, plan.timeouts, watcher, should_stop, audit.write)
-        watcher.started(config, len(sites.begin()), checkpoint.server.round if checkpoint else 0)
-        recorder = ServerRecorder(config, classes, sites, model)
-        with _ending_recorded(folder):
+        transport = GridTransport(grid, terms, known, plan.timeouts, progress, should_stop, audit.write)
+        progress.started(config, len(transport.begin()), checkpoint.server.round if checkpoint else 0)
+        recorder = ServerRecorder(config, classes, transport, model)
+        with _early_end_recorded(folder):
             began = time.monotonic()
-            return run_rounds(config, folder, sites, recorder, watcher, began, server, checkpoint).outcome
+            return run_rounds(config, folder, transport, recorder, progress, began, server, checkpoint).outcome
 
 
 @contextmanager
-def _ending_recorded(folder: RunFolder) -> Iterator[None]:
+def _early_end_recorded(folder: RunFolder) -> Iterator[None]:
     """Write the reason why a run ended early to its folder, for `fedcopl status` and `watch`."""
     (folder.path / ENDED).unlink(missing_ok=True)
     try:
@@ -126,32 +129,32 @@ def _ending_recorded(folder: RunFolder) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ServerRecorder:
-    """Records a real federation as far as a server knows it: no true labels, no client's class counts."""
+    """Records what a server knows about a real federation: neither true labels nor class counts of single sites."""
 
     config: RunConfig
     classes: tuple[str, ...]
-    sites: GridTransport
+    transport: GridTransport
     model: str  # name and fingerprint
 
     def begin(self, first: RoundReport) -> Outcome:
-        first.drops.take(self.sites.take_drops())
+        first.drops.take(self.transport.take_drops())
         return Outcome(zero_shot=self._measured(first), dropped_before=first.dropped)
 
     def round(self, server: ServerState, report: RoundReport) -> tuple[RoundRecord, RefreshRecord | None]:
-        report.drops.take(self.sites.take_drops())
+        report.drops.take(self.transport.take_drops())
         return round_record(report, self._measured(report)), None
 
     def _measured(self, report: RoundReport) -> Measured:
-        """Score every known site; one without a reply keeps its row, so that rows do not shift."""
-        return measured([report.scores.get(name, (0, 0)) for name in self.sites.known.numbers])
+        """Return the accuracies of all known sites; a site without a reply has (0, 0), so that rows do not shift."""
+        return measured([report.scores.get(name, (0, 0)) for name in self.transport.known_sites.numbers])
 
     def complete(self, outcome: Outcome) -> Outcome:
-        known = tuple(self.sites.known.numbers)
+        known = tuple(self.transport.known_sites.numbers)
         return complete_outcome(
             outcome,
             self.config,
             backbone=self.model,
-            run_id=self.sites.terms.run,
+            run_id=self.transport.terms.run,
             sites=known,
             clients=tuple(ClientRecord(name=name) for name in known),
             classes=self.classes,

@@ -1,6 +1,6 @@
-"""`fedcopl server`: a SuperLink for the sites, which sites may join, and the run itself, in this process.
+"""`fedcopl server`: a SuperLink as a child process, the registration of sites, and the run itself, in this process.
 
-A folder of public keys says which sites may join; the registry of Flower's SuperLink is kept in step with it.
+A site may join if its public key is in a folder; the registry of Flower's SuperLink is kept in step with that folder.
 """
 
 import math
@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,7 +36,7 @@ from ..processes import GRACE, SECRET, holding, should_stop, write_log
 from .grid_transport import GridThreads
 from .rounds import PreparedServer, serve
 
-_WORD = 8  # bytes of a number under masks, and of a sum
+_NUMBER_BYTES = 8  # of a masked number, and of a sum
 _LOG_END = 2.0  # seconds to wait for the end of a log
 _OVERHEAD = 2_000_000  # names, headers, keys and shares of some ten thousand sites
 _READY = 60.0  # seconds a SuperLink may take to start
@@ -46,12 +46,12 @@ _READY = 60.0  # seconds a SuperLink may take to start
 class ServerHome:
     """The folder and address of a server, and the keys of the sites that may join."""
 
-    folder: Path  # certificates, Flower's files and logs
+    folder: Path  # of certificates, Flower's files and logs
     sites: Path  # public keys of the sites that may join
     certificates: Certificates
     host: str = "0.0.0.0"
     port: int = 9092
-    metrics_port: int = 0  # of this machine alone; 0: none
+    metrics_port: int = 0  # local; 0: none
 
     @property
     def local(self) -> str:
@@ -63,16 +63,16 @@ class ServerHome:
         return self.folder / "flower" / "superlink.log"
 
 
-def run_server(home: ServerHome, prepared: PreparedServer, watcher: ProgressReporter) -> Outcome:
-    """Start a SuperLink, admit the sites, run the rounds, and stop everything again."""
-    about = {
+def run_server(home: ServerHome, prepared: PreparedServer, progress: ProgressReporter) -> Outcome:
+    """Start a SuperLink, admit the sites, run the rounds, and stop the SuperLink."""
+    status = {
         "address": with_port(home.host, home.port),
         "local": home.local,
         "out": str(prepared.plan.out.absolute()),
         "ca": str(home.certificates.ca.absolute()),
     }
     with (
-        holding(home.folder, "server", about),
+        holding(home.folder, "server", status),
         _superlink(home, _largest_reply(prepared.first_state())) as (link, secret),
         metrics_port(
             home.metrics_port,
@@ -81,7 +81,7 @@ def run_server(home: ServerHome, prepared: PreparedServer, watcher: ProgressRepo
         ),
         _superlink_errors(home),
         closing(_connect_control(home, link, secret)) as control,
-        _keep_admitted(home.sites, control, watcher),
+        _keep_admitted(home.sites, control, progress),
     ):
 
         def stopped() -> bool:
@@ -91,37 +91,37 @@ def run_server(home: ServerHome, prepared: PreparedServer, watcher: ProgressRepo
 
         run_id = control.start_run()
         with server_task(home.local, home.certificates.ca, secret, stopped) as grid:
-            outcome = serve(GridThreads(grid, stopped), prepared, watcher, stopped)
+            outcome = serve(GridThreads(grid, stopped), prepared, progress, stopped)
         return replace(outcome, traffic=control.traffic(run_id))
 
 
-def _admit(control: Control, keys: Iterable[SiteKey], watcher: ProgressReporter, *, is_start: bool = False) -> None:
-    """Unregister removed keys, register new ones and report both; an invalid key does not stop the others.
+def _admit(control: Control, keys: Iterable[SiteKey], progress: ProgressReporter, *, is_start: bool = False) -> None:
+    """Unregister removed keys, register new ones and report both; a key that is rejected does not affect the others.
 
-    The keys that a server starts with are not reported.
+    The keys at the start of a server are not reported.
     """
     admitted = {(key.name, key.public) for key in keys}
     registered = {(site.name, site.public_key): site for site in control.sites()}
-    for removed in sorted(set(registered) - admitted):
-        control.unregister(registered[removed])
-        watcher.noticed(f"{removed[0]} may no longer join")
+    for name, public in sorted(set(registered) - admitted):
+        control.unregister(registered[name, public])
+        progress.noticed(f"{name} may no longer join")
     for name, public in sorted(admitted - set(registered)):
         reason = control.register(name, public)
         if reason:
-            watcher.noticed(
+            progress.noticed(
                 f"{name} cannot be registered ({reason}); if its key was removed while this server runs, the site "
                 "needs a new key (delete its site.key and join with --check), or restart the server with --resume"
             )
         elif not is_start:
-            watcher.noticed(f"{name} may join now")
+            progress.noticed(f"{name} may join now")
 
 
 @contextmanager
-def _keep_admitted(folder: Path, control: Control, watcher: ProgressReporter) -> Iterator[None]:
-    """Keep the registry in step with a folder of keys during the run: a new file adds a site."""
+def _keep_admitted(folder: Path, control: Control, progress: ProgressReporter) -> Iterator[None]:
+    """Keep the registry in step with a folder of keys: during the run, a new file adds a site."""
     folder.mkdir(parents=True, exist_ok=True)
     previous = admitted_keys(folder, today_utc())
-    _admit(control, previous.values(), watcher, is_start=True)
+    _admit(control, previous.values(), progress, is_start=True)
     stopped = threading.Event()
 
     def watch() -> None:
@@ -131,12 +131,12 @@ def _keep_admitted(folder: Path, control: Control, watcher: ProgressReporter) ->
             try:
                 current = admitted_keys(folder, today_utc())
                 if current != previous:
-                    _admit(control, current.values(), watcher)
+                    _admit(control, current.values(), progress)
                     previous = current
                 last_error = ""
             except (FedCoPLError, httpx.HTTPError) as error:
                 if str(error) != last_error:
-                    watcher.noticed(last_error := str(error))
+                    progress.noticed(last_error := str(error))
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -148,9 +148,7 @@ def _keep_admitted(folder: Path, control: Control, watcher: ProgressReporter) ->
 
 
 def _largest_reply(state: ServerState) -> int:
-    """Return the size limit of a reply in bytes, from the settings of the run.
-
-    The largest of the prompts, the same numbers under masks, and the sums for the priors.
+    """Return the size limit of a reply in bytes: of all prompts, also masked, or of the largest sum for the priors.
 
     >>> _largest_reply(ServerState(0, {}, classes=10, width=64))
     2017240
@@ -159,7 +157,7 @@ def _largest_reply(state: ServerState) -> int:
     models = (no_priors(state.classes),) * 2 * len(FEATURE_SCALES)
     largest = [Statistic("moments"), Statistic("class_sums", models[:2]), Statistic("view_sums", models)]
     sizes = [math.prod(one.shape(state.classes, state.width)) for one in largest]
-    return _OVERHEAD + _WORD * max(numbers, *sizes)
+    return _OVERHEAD + _NUMBER_BYTES * max(numbers, *sizes)
 
 
 @contextmanager
@@ -177,7 +175,7 @@ def _superlink_errors(home: ServerHome) -> Iterator[None]:
 
 @contextmanager
 def _superlink(home: ServerHome, max_reply: int) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
-    """Start a SuperLink as a child process; gives the process and the secret that it shares with this one."""
+    """Start a SuperLink as a child process; yields the process and the secret that it shares with this one."""
     files, folder = home.certificates, home.log.parent
     make_folders(folder)
     secret_file, secret = folder / SECRET, secrets.token_bytes(32)
@@ -209,19 +207,21 @@ def _superlink(home: ServerHome, max_reply: int) -> Iterator[tuple[subprocess.Po
             except subprocess.TimeoutExpired:
                 child.kill()
         child.wait()
-        log.join(_LOG_END)  # limited: another process may hold the pipe open
+        log.join(_LOG_END)  # with a limit: another process may keep the pipe open
 
 
 def _superlink_environment(folder: Path) -> dict[str, str]:
-    """Return the variables of a SuperLink: its files in a folder, no telemetry, forwarded addresses not trusted."""
-    own = {"FLWR_HOME": str(folder.absolute()), "FORWARDED_ALLOW_IPS": "127.0.0.1", "NO_COLOR": "1"}
-    return {**OFFLINE, **own}
+    """Return the variables of a SuperLink: its files in this folder, no telemetry, no trust in forwarded addresses."""
+    return {**OFFLINE, "FLWR_HOME": str(folder.absolute()), "FORWARDED_ALLOW_IPS": "127.0.0.1", "NO_COLOR": "1"}
 
 
 def _connect_control(home: ServerHome, link: subprocess.Popen[bytes], secret: bytes) -> Control:
-    """Wait until a SuperLink is up, and return its Control interface."""
+    """Wait until a SuperLink responds, and return its Control interface."""
     end, trusted = time.monotonic() + _READY, ssl.create_default_context(cafile=home.certificates.ca)
-    while not _is_healthy(home, trusted):
+    while True:
+        with suppress(httpx.HTTPError):
+            if httpx.get(f"https://{home.local}/health", verify=trusted, timeout=2).is_success:
+                return Control(home.local, home.certificates.ca, secret)
         if link.poll() is not None:
             raise FederationError(
                 f"the SuperLink did not start; is {with_port(home.host, home.port)} in use, "
@@ -230,11 +230,3 @@ def _connect_control(home: ServerHome, link: subprocess.Popen[bytes], secret: by
         if time.monotonic() > end:
             raise FederationError(f"the SuperLink did not start within {_READY:.0f} s; see {home.log}")
         time.sleep(0.2)
-    return Control(home.local, home.certificates.ca, secret)
-
-
-def _is_healthy(home: ServerHome, trusted: ssl.SSLContext) -> bool:
-    try:
-        return httpx.get(f"https://{home.local}/health", verify=trusted, timeout=2).is_success
-    except httpx.HTTPError:
-        return False

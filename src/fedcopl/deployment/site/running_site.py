@@ -70,13 +70,13 @@ class SiteHome:
 class RunningSite:
     """A site with images and model loaded and checked. Its state between two requests is on disk."""
 
-    def __init__(self, home: SiteHome, watcher: ProgressReporter | None = None, agreement: Agreement | None = None):
+    def __init__(self, home: SiteHome, progress: ProgressReporter | None = None, agreement: Agreement | None = None):
         self.home, self._settings = home, home.settings()
         self.agreement, self.ledger = agreement or Agreement(), SiteLedger(home.folder)
-        watcher = watcher or SilentReporter()
-        self.notify = watcher.noticed
+        progress = progress or SilentReporter()
+        self.notify = progress.noticed
         check_peers(home.peers)
-        self.prepared, self.clip, self.images = _load(self._settings, watcher)
+        self.prepared, self.clip, self.images = _load(self._settings, progress)
         train = self.prepared.dataset.train
         self.corrections = corrections_of(np.arange(len(train)), expert_labels(home.corrections, self.prepared.dataset))
         self.classes = classes_digest(self.prepared.dataset.classes)
@@ -170,11 +170,11 @@ class RunningSite:
         return Client(learner, built.config, test_set, secret, self.corrections, min_images=min_images)
 
 
-def _load(settings: RunConfig, watcher: ProgressReporter) -> tuple[Prepared, Clip, str]:
+def _load(settings: RunConfig, progress: ProgressReporter) -> tuple[Prepared, Clip, str]:
     """Return the images, the model and a digest of the training images."""
-    watcher.preparing("listing the images")
+    progress.preparing("listing the images")
     dataset = load_dataset(settings.data)
-    watcher.preparing("loading the model")
+    progress.preparing("loading the model")
     clip = build_clip(settings.model)
     # A class name that is too long for any prompt is reported before the images are preprocessed.
     bare = RunConfig(model=settings.model.model_copy(update={"text_prompts": 0}))
@@ -182,8 +182,8 @@ def _load(settings: RunConfig, watcher: ProgressReporter) -> tuple[Prepared, Cli
     try:
         built.model.encoder.refuse_long_names(Model().text_prompts)
     except ConfigError as error:  # the server sets the length of prompts
-        watcher.noticed(f"{error}. A run with the default of this setting will be refused")
-    prepared = build_images(dataset, clip.preprocess, watcher)
+        progress.noticed(f"{error}. A run with the default of this setting will be refused")
+    prepared = build_images(dataset, clip.preprocess, progress)
     # A cache hit: `build_images` has just preprocessed these images.
     cached = PixelCache().pixels(dataset.train, clip.preprocess.resize_and_crop, clip.preprocess.key)
     # The digest includes the decode options: with others, the same files give other pixels.

@@ -108,9 +108,9 @@ def _connection_error(server: ServerAddress, error: httpx.HTTPError, finished: s
     return f"no server at {server.address}{through}; trying again until there is one"
 
 
-def run_site(site: RunningSite, server: ServerAddress, watcher: ProgressReporter, port: int = 0) -> None:
+def run_site(site: RunningSite, server: ServerAddress, progress: ProgressReporter, port: int = 0) -> None:
     """Reply to requests until stopped; with a port, serve metrics there."""
-    folder, reporter = site.home.folder, SiteReporter(watcher, server)
+    folder, reporter = site.home.folder, SiteReporter(progress, server)
     about = {"name": site.name, "server": server.address, "conditions": str(site.home.consent)}
     private, public = site_key(folder, site.name)
     with (
@@ -131,14 +131,14 @@ def run_site(site: RunningSite, server: ServerAddress, watcher: ProgressReporter
                 reporter.announce(_join_error(server, public, error, reporter.finished))
                 _wait(_RECONNECT, lambda: should_stop(folder))
             reporter.counts.connected = False
-        watcher.noticed("stopped by `fedcopl stop`; the same command joins again")
+        progress.noticed("stopped by `fedcopl stop`; the same command joins again")
 
 
 @dataclass
 class SiteReporter:
     """Reports the connection and the replies of a site, to its terminal and its metrics."""
 
-    watcher: ProgressReporter
+    progress: ProgressReporter
     server: ServerAddress
     counts: ReplyCounts = field(default_factory=ReplyCounts)
     finished: str = ""  # the last line after a finished run; repeated when the server ends
@@ -158,7 +158,7 @@ class SiteReporter:
         """Print a line unless it was the last one."""
         if line != self._announced:
             self._announced = line
-            self.watcher.noticed(line)
+            self.progress.noticed(line)
 
     def replied(self, request: Message, seconds: float, finished: Path | None = None, *, refused: bool) -> None:
         """Report one reply; `finished` is the folder of the run whose last request this was."""
@@ -169,7 +169,7 @@ class SiteReporter:
         if kind == _REPEATED and not refused:
             result = "replied; further prior-estimation requests are not logged individually"
         if now != self._last or kind != _REPEATED:
-            self.watcher.noticed(f"round {request.metadata.group_id}: {kind} {result}")
+            self.progress.noticed(f"round {request.metadata.group_id}: {kind} {result}")
         self._last = now
         self.finished = ""
         if finished is not None:
