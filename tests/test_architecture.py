@@ -17,7 +17,7 @@ from architecture_picture import (
     all_imports,
     picture,
     summaries,
-    without_what_follows,
+    transitive_reduction,
 )
 from documents import page, resolve_name
 from fedcopl.config import RunConfig
@@ -39,7 +39,7 @@ def test_the_summary_of_a_part_fits_into_its_box(part):
 
 def test_arrows_are_imports_and_lead_to_every_import():
     graph = all_imports()
-    drawn = without_what_follows(graph)
+    drawn = transitive_reduction(graph)
     assert all(lower in graph[upper] for upper, lower in drawn)
     reached = {part: reach(part, drawn) for part in graph}
     assert all(used - set(GROUND) <= reached[part] for part, used in graph.items())
@@ -52,7 +52,7 @@ def reach(part, drawn):
 
 def test_transitive_reduction():
     graph = {"top": {"middle", "low"}, "middle": {"low"}, "low": {"errors"}, "errors": set()}
-    assert without_what_follows(graph) == [("middle", "low"), ("top", "middle")]
+    assert transitive_reduction(graph) == [("middle", "low"), ("top", "middle")]
 
 
 def test_the_title_of_a_box_lists_all_its_imports():

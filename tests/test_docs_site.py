@@ -35,16 +35,13 @@ def test_a_notebook_becomes_a_page():
         {"cell_type": "code", "source": ["1 + 1"], "outputs": [{"data": {"text/plain": ["2"]}}]},
         {"cell_type": "code", "source": ["x = 1"], "outputs": []},
     ]
-    made = docs_site.as_page({"cells": cells})
+    made = docs_site.notebook_page({"cells": cells})
     assert made == "# Title\ntext\n\n```python\n1 + 1\n```\n\n```text\n2\n```\n\n```python\nx = 1\n```\n"
 
 
-def test_links_of_the_readme_become_links_of_the_site():
-    assert docs_site.as_in_docs("[a](docs/data.md), [b](docs/decisions)") == "[a](data.md), [b](decisions)"
-    assert docs_site.without_files("[b](decisions)") == "[b](decisions/index.md)"
-    assert (
-        docs_site.without_files("[the code](../experiments), [n](notebooks/a.ipynb)") == "the code, [n](notebooks/a.md)"
-    )
+def test_links_to_files_become_links_of_the_site():
+    assert docs_site.site_links("[b](decisions)") == "[b](decisions/index.md)"
+    assert docs_site.site_links("[the code](../experiments), [n](notebooks/a.ipynb)") == "the code, [n](notebooks/a.md)"
 
 
 @pytest.mark.slow
@@ -71,12 +68,12 @@ def test_the_outputs_of_a_notebook_are_reproduced(path, tmp_path):
     import nbformat
 
     notebook = nbformat.read(path, as_version=4)
-    shown = [docs_site.as_page({"cells": [json.loads(json.dumps(cell))]}) for cell in notebook.cells]
+    shown = [docs_site.notebook_page({"cells": [json.loads(json.dumps(cell))]}) for cell in notebook.cells]
     nbclient.NotebookClient(notebook, timeout=1800, kernel_name="python3").execute(cwd=str(tmp_path))
     for cell in notebook.cells:
         cell["outputs"] = [output for output in cell.get("outputs", ()) if output.get("name") != "stderr"]
     for cell, before in zip(notebook.cells, shown, strict=True):
-        assert_same_output(stripped_lines(docs_site.as_page({"cells": [cell]})), stripped_lines(before))
+        assert_same_output(stripped_lines(docs_site.notebook_page({"cells": [cell]})), stripped_lines(before))
 
 
 def test_there_are_notebooks():

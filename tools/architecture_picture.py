@@ -1,9 +1,9 @@
-"""Draw docs/images/architecture.svg from the imports of the source, so that the picture cannot lie.
+"""Draw docs/images/architecture.svg from the imports of the source.
 
 .venv/bin/python tools/architecture_picture.py
 
-One row for each layer, the highest on top. An arrow is an import; one that follows from a chain of others is not drawn
-(hover over a box for all of them).
+The picture has one row for each layer, the highest on top. An arrow is an import; imports that follow from a chain of
+arrows are not drawn. The title of a box, shown when the mouse is over it, lists all its imports.
 """
 
 import ast
@@ -17,7 +17,7 @@ from textwrap import wrap
 from layers import LAYERS, LEVEL, SOURCE, import_graph, imports
 
 PICTURE = SOURCE.parents[1] / "docs" / "images" / "architecture.svg"
-BESIDE = SOURCE.parents[1] / "experiments" / "src" / "fedcopl_experiments"
+EXPERIMENTS = SOURCE.parents[1] / "experiments" / "src" / "fedcopl_experiments"
 GROUND = (
     "config",
     "errors",
@@ -25,8 +25,8 @@ GROUND = (
     "config_errors",
     "plurals",
     "rng",
-)  # single files that any part may use: no arrows lead there
-COLOURS = {  # what a part is for: fill and edge
+)  # single files that every part may import; no arrows are drawn to them
+COLOURS = {  # purpose: fill, edge, parts
     "the algorithm": ("#e8f1fb", "#3a74b0", ("algorithm", "messages", "privacy", "federation")),
     "images and model": ("#eaf6ea", "#3f8a48", ("clip", "data", "methods")),
     "a run": ("#fdf3e0", "#b07818", ("run", "simulation", "deployment", "flower_app", "classifier")),
@@ -36,7 +36,7 @@ COLOURS = {  # what a part is for: fill and edge
         ("progress", "report", "local_page", "review", "watch", "doctor", "api", "cli"),
     ),
 }
-COLUMN = {  # where a box stands in its row: chosen by eye, so that no arrow is hidden
+COLUMN = {  # position of a box in its row, chosen by eye so that no arrow is hidden
     "experiments": 1.1, "cli": 2.4,
     "review": 3.1, "watch": 4.04,
     "doctor": 0, "api": 1, "flower_app": 3.15, "local_page": 4.04,
@@ -51,34 +51,36 @@ COLUMN = {  # where a box stands in its row: chosen by eye, so that no arrow is 
     "labelers": 3.3, "priors": 1.4,
     "algorithm": 1.9, "messages": 2.9, "registry": 4.04,
 }  # fmt: skip
+GROUND_TITLE = "single files that every part may use: no arrows drawn"
 STEP, ROW = 226, 106  # pixels from column to column and from row to row
-WIDTH, HEIGHT, MARGIN, HEAD = 196, 60, 24, 66  # of a box, of the edge, of what stands above the boxes
-CHARACTERS, GROUND_CHARACTERS = 35, 26  # that fit into a line of a box
+WIDTH, HEIGHT, MARGIN, HEAD = 196, 60, 24, 66  # pixels: of a box, around the picture, above the boxes
+CHARACTERS, GROUND_CHARACTERS = 35, 26  # per line of a box
 Position = tuple[float, int]  # column and row
 Edge = tuple[str, str]
 
 
 def summary(file: Path) -> str:
-    """The first sentence of what a package or file says of itself."""
+    """Return the first sentence of the docstring of a module or package."""
     text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
     return text.split("\n\n")[0].replace("\n", " ").split(". ")[0].rstrip(".").replace("`", "")
 
 
 def summaries() -> dict[str, str]:
-    """What is in each part."""
+    """Return the summary of each part."""
     files = {part: SOURCE / f"{part}.py" for part in LEVEL}
     return {part: summary(file if file.exists() else SOURCE / part / "__init__.py") for part, file in files.items()}
 
 
 @cache
 def all_imports() -> dict[str, set[str]]:
-    """Part -> what it imports, and the experiments beside."""
-    beside = {ours for path in BESIDE.rglob("*.py") for ours, _ in imports(path, BESIDE) if ours in LEVEL}
-    return import_graph() | {"experiments": beside}
+    """Return the parts that each part imports, with the experiments as one more part."""
+    modules = EXPERIMENTS.rglob("*.py")
+    used = {internal for path in modules for internal, _ in imports(path, EXPERIMENTS) if internal in LEVEL}
+    return import_graph() | {"experiments": used}
 
 
-def without_what_follows(graph: Mapping[str, set[str]]) -> list[Edge]:
-    """The arrows to draw: an import is left out if a chain of imports leads to the same part."""
+def transitive_reduction(graph: Mapping[str, set[str]]) -> list[Edge]:
+    """Return the arrows to draw: without imports that a chain of other imports implies, and without `GROUND`."""
 
     def below(part: str) -> set[str]:
         return graph[part] | {lower for direct in graph[part] for lower in below(direct)}
@@ -92,22 +94,22 @@ def without_what_follows(graph: Mapping[str, set[str]]) -> list[Edge]:
 
 
 def rows() -> list[list[str]]:
-    """The boxes of each row, from the top."""
+    """Return the parts of each row, from the top."""
     layers = [sorted(names - set(GROUND)) for names in reversed(LAYERS)]
     shown = [names for names in layers if names]
     return [[*shown[0], "experiments"], *shown[1:]]
 
 
 def positions(lines: Sequence[Sequence[str]]) -> dict[str, Position]:
-    """Where each box stands."""
+    """Return the position of each box."""
     missing = [part for parts in lines for part in parts if part not in COLUMN]
     if missing:
-        raise SystemExit(f"{missing[0]} has no column in the picture: choose one in COLUMN and look at it")
+        raise SystemExit(f"{missing[0]} has no column in the picture: add it to COLUMN and look at the picture")
     return {part: (COLUMN[part], row) for row, parts in enumerate(lines) for part in parts}
 
 
 def ports(at: Mapping[str, Position], edges: Sequence[Edge]) -> list[tuple[Position, Position]]:
-    """Where each arrow begins and ends: those at one side of a box stand apart, in the order of where they lead."""
+    """Return start and end of each arrow; the arrows at one side of a box are spread, sorted by their other end."""
     below, above = defaultdict(list), defaultdict(list)
     for upper, lower in sorted(edges, key=lambda edge: at[edge[1]]):
         below[upper].append(lower)
@@ -122,10 +124,10 @@ def moved(position: Position, ends: Sequence[str], end: str) -> Position:
 
 
 def picture() -> str:
-    """The whole SVG."""
+    """Return the SVG."""
     graph, lines = all_imports(), rows()
-    edges = without_what_follows(graph)
-    at, words = positions(lines), summaries() | {"experiments": summary(BESIDE / "__init__.py")}
+    edges = transitive_reduction(graph)
+    at, words = positions(lines), summaries() | {"experiments": summary(EXPERIMENTS / "__init__.py")}
     width, height = MARGIN * 2 + round(STEP * max(COLUMN.values())) + WIDTH, HEAD + len(lines) * ROW + HEIGHT + 78
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
@@ -180,7 +182,7 @@ def box(part: str, position: Position, words: str, used: set[str]) -> str:
 
 
 def label(part: str, words: str, x: float, y: float, colour: str, width: int) -> str:
-    """A name in bold, and below it what it is."""
+    """Draw a name in bold with its summary below."""
     name = f'<text x="{x:.0f}" y="{y + 20:.0f}" font-size="14" font-weight="bold" fill="{colour}">{part}</text>'
     lines = (
         f'<text x="{x:.0f}" y="{y + 38 + 14 * number:.0f}" font-size="11" fill="#334">{escape(line)}</text>'
@@ -190,14 +192,13 @@ def label(part: str, words: str, x: float, y: float, colour: str, width: int) ->
 
 
 def ground(width: int, height: int, words: Mapping[str, str]) -> Iterator[str]:
-    """The files that all may use, as one bar below everything."""
-    y, each = height - HEIGHT - 44, (width - 2 * MARGIN) / len(GROUND)
+    """Draw the files that every part may import as one bar at the bottom."""
+    y, column_width = height - HEIGHT - 44, (width - 2 * MARGIN) / len(GROUND)
     shape = f'<rect x="{MARGIN}" y="{y}" width="{width - 2 * MARGIN}" height="{HEIGHT + 24}" rx="7"'
     yield f'{shape} fill="#f0f0ec" stroke="#889"/>'
-    words_of_all = "single files that every part may use: no arrows drawn"
-    yield f'<text x="{MARGIN + 10}" y="{y + 17}" font-size="11" fill="#667">{words_of_all}</text>'
+    yield f'<text x="{MARGIN + 10}" y="{y + 17}" font-size="11" fill="#667">{GROUND_TITLE}</text>'
     for number, part in enumerate(GROUND):
-        yield label(part, words[part], MARGIN + each * (number + 0.5), y + 19, "#445", GROUND_CHARACTERS)
+        yield label(part, words[part], MARGIN + column_width * (number + 0.5), y + 19, "#445", GROUND_CHARACTERS)
 
 
 if __name__ == "__main__":

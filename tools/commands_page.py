@@ -1,4 +1,4 @@
-"""Write docs/commands.md from the commands themselves.
+"""Write docs/commands.md from the help of the commands.
 
 .venv/bin/python tools/commands_page.py
 """
@@ -27,28 +27,27 @@ def page() -> str:
 
 
 def commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """Every command with its whole name; groups are only a part of names."""
+    """Yield each command with its full name; groups of commands are not listed."""
     if not hasattr(command, "commands"):
         yield name, command
         return
-    for part, inner in command.commands.items():
-        yield from commands(f"{name} {part}", inner)
+    for word, subcommand in command.commands.items():
+        yield from commands(f"{name} {word}", subcommand)
 
 
 def section(name: str, command: Any) -> str:
-    about = " ".join((command.help or "").split())
-    found = (parameter_of(command, one) for one in command.params if not one.hidden)
-    rows = [f"| `{cell(one.shown)}` | {cell(explained(one))} |" for one in found]
+    parameters = (parameter_of(command, parameter) for parameter in command.params if not parameter.hidden)
+    rows = [f"| `{cell(parameter.shown)}` | {cell(description(parameter))} |" for parameter in parameters]
     table = "\n".join(["| | |", "|---|---|", *rows]) if rows else ""
-    return f"## {name}\n\n{cell(about)}\n\n{table}\n"
+    return f"## {name}\n\n{cell(command.help or '')}\n\n{table}\n"
 
 
-def explained(one: Parameter) -> str:
-    return f"{one.help} Default: {one.default}." if one.default else one.help
+def description(parameter: Parameter) -> str:
+    return f"{parameter.help} Default: {parameter.default}." if parameter.default else parameter.help
 
 
 def cell(text: str) -> str:
-    """Text as Markdown shows it: what looks like a tag is not one, a bar does not end a cell."""
+    """Escape text for a cell of a Markdown table."""
     return " ".join(text.split()).replace("<", "&lt;").replace("|", "\\|")
 
 

@@ -1,8 +1,8 @@
-"""Photographs and OpenAI's CLIP, in a few minutes: zero-shot, priors and FedCoPL on a subset of CIFAR-10.
+"""Run zero-shot, priors and FedCoPL with OpenAI's CLIP on a subset of CIFAR-10, in a few minutes.
 
 make demo-photos
 
-What is not here yet is fetched as `fedcopl data get cifar10` and `model.backbone=ViT-B/32` fetch it: 170 MB and 600 MB.
+Missing data and weights are downloaded as by `fedcopl data get cifar10` and `model.backbone=ViT-B/32`: 170 and 600 MB.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from fedcopl.run.record import Outcome
 from fedcopl.simulation.simulate import simulate
 from photographs import subset
 
-TRAIN_EACH, TEST_EACH = 20, 20  # images of each class: a few minutes on a few cores
+TRAIN_EACH, TEST_EACH = 20, 20  # images of each class
 SETTINGS = (
     "data.clients=5",
     "data.beta=0.1",
@@ -35,17 +35,19 @@ SETTINGS = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("runs/cifar10"), help="folder that holds CIFAR-10, or will")
+    parser.add_argument(
+        "--data", type=Path, default=Path("runs/cifar10"), help="folder of CIFAR-10; it is downloaded if missing"
+    )
     parser.add_argument("--backbone", default="ViT-B/32", help="another model: a name or a folder")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     arguments = parser.parse_args()
-    missing = what_is_missing([lambda: cifar10(arguments.data), lambda: locate(arguments.backbone)])
+    missing = download_errors([lambda: cifar10(arguments.data), lambda: locate(arguments.backbone)])
     if missing:
-        print(f"demo-photos needs a network, or these by hand: {missing}", file=sys.stderr)
+        print(f"demo-photos needs a network, or files copied by hand: {missing}", file=sys.stderr)
         return 1
     dataset = subset(cifar10(arguments.data), 1, TRAIN_EACH, TEST_EACH)
     priors, trained = (
-        play(method, arguments.backbone, dataset, arguments.runs / f"photos-{method}")
+        finished_run(method, arguments.backbone, dataset, arguments.runs / f"photos-{method}")
         for method in ("priors", "fedcopl")
     )
     print(table(priors, trained))
@@ -54,25 +56,25 @@ def main() -> int:
 
 
 def cifar10(folder: Path) -> Dataset:
-    """Of the folder, in whichever of its forms, or fetched into it."""
+    """Load CIFAR-10 from a folder, in any of its official formats; download it first if it is missing."""
     if not any(folder.glob("cifar-10-batches-*")):
         download_dataset("cifar10", folder)
     return load_dataset(Data(source="cifar10", path=str(folder)))
 
 
-def what_is_missing(needs: Iterable[Callable[[], object]]) -> str:
-    """Everything that is neither here nor can be fetched, in one line; empty when all is here."""
-    found = []
-    for fetch in needs:
+def download_errors(loaders: Iterable[Callable[[], object]]) -> str:
+    """Call each loader; return the messages of those that failed in one line, or an empty text."""
+    errors = []
+    for load in loaders:
         try:
-            fetch()
+            load()
         except FedCoPLError as error:
-            found.append(str(error))
-    return " | ".join(found)
+            errors.append(str(error))
+    return " | ".join(errors)
 
 
-def play(method: str, backbone: str, dataset: Dataset, folder: Path) -> Outcome:
-    """A run that is finished is not played again."""
+def finished_run(method: str, backbone: str, dataset: Dataset, folder: Path) -> Outcome:
+    """Run a method with its report; a finished run in the folder is read instead."""
     pairs = [*SETTINGS, f"model.backbone={backbone}", f"method={method}"]
     config = RunConfig.from_mapping(override({}, pairs), "demo-photos")
     with watch(config.rounds) as watcher:
@@ -82,7 +84,7 @@ def play(method: str, backbone: str, dataset: Dataset, folder: Path) -> Outcome:
 
 
 def table(priors: Outcome, trained: Outcome) -> str:
-    """Macro accuracy of the three, in %."""
+    """Return the macro accuracies of zero-shot, priors and FedCoPL, in %."""
     shown = {"zero-shot": trained.zero_shot, "priors, nothing trained": priors.final, "FedCoPL": trained.final}
     return "\n".join(f"{name:<24} {100 * measured.macro:5.1f} %" for name, measured in shown.items())
 

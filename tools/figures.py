@@ -58,10 +58,10 @@ def chain(
     return "\n".join(parts)
 
 
-def picture(height: int, about: str, *parts: str) -> str:
+def picture(height: int, description: str, *parts: str) -> str:
     inside = "\n".join(parts)
     return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img"
-aria-label="{escape(about)}">
+aria-label="{escape(description)}">
 <style>{STYLE}</style>
 <defs><marker id="arrow" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" markerHeight="8" orient="auto">
 <path class="head" d="M0 0 L10 5 L0 10 z"/></marker></defs>
@@ -72,7 +72,7 @@ aria-label="{escape(about)}">
 
 
 def method() -> str:
-    """Draw the sites, the server, and what crosses the network and what never does."""
+    """Draw the sites, the server, the data that they exchange and the data that never leave a site."""
     parts = []
     for number, name in enumerate(("hospital", "clinic", "practice")):
         top = 16 + 92 * number
@@ -94,8 +94,8 @@ def method() -> str:
     parts.append('<rect class="stays" x="16" y="294" width="848" height="38" rx="8"/>')
     parts.append(text(30, 318, "Never leave a site:", "title"))
     parts.append(text(196, 318, STAYS))
-    about = f"Three sites send class counts, sums and a visual prompt to a server. Never leave a site: {STAYS}."
-    return picture(348, about, *parts)
+    description = f"Three sites send class counts, sums and a visual prompt to a server. Never leave a site: {STAYS}."
+    return picture(348, description, *parts)
 
 
 def communication_round() -> str:
@@ -154,23 +154,23 @@ def calibration() -> str:
 
 
 def image_path() -> str:
-    """Draw the modules that one image passes, at its site and beyond."""
+    """Draw the modules that process one image at its site, and the messages that result from it."""
     parts = ['<rect class="site" x="16" y="16" width="848" height="212" rx="8"/>', text(30, 40, "at the site", "title")]
-    above = (
+    upper_row = (
         ["decoded, cropped", "data/"],
         ["encoded", "clip/"],
         ["calibrated", "priors/"],
         ["pseudo-labelled", "labelers/"],
     )
-    parts.append(chain(34, 54, 52, (184, 184, 184, 184), above, 24))
+    parts.append(chain(34, 54, 52, (184, 184, 184, 184), upper_row, 24))
     parts.append(arrow(750, 106, 750, 140))
-    below = (
+    lower_row = (
         ["in the report", "report/"],
         ["classified", "classifier/"],
         ["checked", "algorithm/holdout"],
         ["trained on", "methods/"],
     )
-    for number, lines in enumerate(below):
+    for number, lines in enumerate(lower_row):
         parts.append(box(34 + 208 * number, 144, 184, 52, lines))
         if number:
             parts.append(arrow(34 + 208 * number, 170, 34 + 208 * number - 24, 170))

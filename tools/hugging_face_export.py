@@ -17,6 +17,6 @@ def to_hugging_face(vision: VisionTower, text: TextTower, scale: Tensor) -> dict
 
 
 def _export(tower: nn.Module, names: TowerNames) -> Iterator[tuple[str, Tensor]]:
-    for ours, weight in tower.state_dict().items():
-        theirs = names.of(ours)
-        yield from zip(theirs, weight.chunk(len(theirs)), strict=True)
+    for name, weight in tower.state_dict().items():
+        exported = names.of(name)
+        yield from zip(exported, weight.chunk(len(exported)), strict=True)

@@ -1,4 +1,4 @@
-"""The layers of the house, and who imports whom: read from the source, for `tests/test_layers.py` and the picture."""
+"""The layers of the package and the imports of each part, for `tests/test_layers.py` and the picture."""
 
 import ast
 from collections.abc import Iterator
@@ -27,12 +27,12 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 
 
 def part_of(path: Path) -> str:
-    """The package or single file right below fedcopl/ that a file belongs to."""
+    """Return the part of a file: the package or module directly below fedcopl/."""
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
 def imports(path: Path, source: Path = SOURCE) -> Iterator[tuple[str | None, str | None]]:
-    """(part of ours, None) or (None, outside package) for every import in the file, wherever it stands."""
+    """Yield (part of fedcopl, None) or (None, external package) for every import in a file, also in functions."""
     package = (source.name, *path.relative_to(source).parts[:-1])
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -48,10 +48,10 @@ def imports(path: Path, source: Path = SOURCE) -> Iterator[tuple[str | None, str
 
 
 def import_graph() -> dict[str, set[str]]:
-    """Part -> the other parts that its files import."""
+    """Return the other parts that each part imports."""
     graph: dict[str, set[str]] = {part: set() for part in LEVEL}
     for path in MODULES:
         part = part_of(path)
         if part in graph:
-            graph[part] |= {ours for ours, _ in imports(path) if ours in LEVEL and ours != part}
+            graph[part] |= {used for used, _ in imports(path) if used in LEVEL and used != part}
     return graph

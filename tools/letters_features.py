@@ -1,4 +1,4 @@
-"""Make the letters of the priors study: features of printed characters under heavy noise, by glyph-clip.
+"""Write the letters of the priors study: glyph-clip's features of printed characters under heavy noise.
 
     python tools/letters_features.py OUT.npz
 
@@ -28,8 +28,8 @@ def main(out: str) -> None:
     for split in ("train", "test"):
         chosen = []
         for label in range(len(NAMES)):
-            glyphs_of = (labels == label).nonzero().ravel()
-            chosen.append(glyphs_of[torch.randint(len(glyphs_of), (IMAGES // len(NAMES),), generator=random)])
+            members = (labels == label).nonzero().ravel()
+            chosen.append(members[torch.randint(len(members), (IMAGES // len(NAMES),), generator=random)])
         index = torch.cat(chosen)
         pixels = coarse_pixels(fill_box(distort(glyphs[index], random), random))
         pixels = pixels + NOISE * torch.randn(pixels.shape, generator=random)

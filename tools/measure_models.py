@@ -1,9 +1,9 @@
-"""Load and run random weights of every known model's true shape, and write src/fedcopl/clip/measured_models.json.
+"""Measure memory and time of known models with random weights, and write src/fedcopl/clip/measured_models.json.
 
 .venv/bin/python tools/measure_models.py [NAME ...]
 
-Checkpoints are written by `transformers` in the publisher's layout, which also tests the loader. Each model runs in its
-own process, on one core in fp32. Times are CPU times, because the machine may be busy.
+Checkpoints have the publisher's architecture and layout (`random_checkpoint.py`), which also tests the loader. Each
+model runs in its own process, on one core in fp32. Times are CPU times, because the machine may be busy.
 """
 
 import json
@@ -20,11 +20,11 @@ import torch
 from fedcopl.clip.frozen_clip import load_clip
 from fedcopl.clip.known_models import KNOWN_MODELS, MEASURED, KnownModel, known_model
 
-PIXELS = 8 * 224 * 224  # in total: fewer images where they are larger
+PIXELS = 8 * 224 * 224  # of all images together, so that larger images are fewer
 
 
 def measure(path: Path) -> dict[str, float]:
-    """Measure a model; runs in a process of its own."""
+    """Load and run a model in this process; return its parameters, peak memory in GB and seconds per 1,000 images."""
     torch.set_num_threads(1)
     clip = load_clip(path)
     count = max(PIXELS // clip.image_size**2, 1)
@@ -43,13 +43,15 @@ def measure(path: Path) -> dict[str, float]:
     }
 
 
-def in_its_own_process(model: KnownModel) -> dict[str, float]:
+def measure_in_new_process(model: KnownModel) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
-        from random_checkpoint import checkpoint  # brings transformers
+        from random_checkpoint import checkpoint  # imports transformers
 
         path = checkpoint(model, Path(folder))
-        done = subprocess.run([sys.executable, __file__, "--measure", path], capture_output=True, text=True, check=True)
-    values: dict[str, float] = json.loads(done.stdout)
+        process = subprocess.run(
+            [sys.executable, __file__, "--measure", path], capture_output=True, text=True, check=True
+        )
+    values: dict[str, float] = json.loads(process.stdout)
     return values
 
 
@@ -59,7 +61,7 @@ def main(names: list[str]) -> None:
         return
     for name in names or [model.name for model in KNOWN_MODELS if model.loads]:
         known = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
-        known[name] = in_its_own_process(known_model(name))
+        known[name] = measure_in_new_process(known_model(name))
         MEASURED.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
         print(name, known[name])
 

@@ -1,4 +1,4 @@
-"""Write the table of models in docs/models.md from the models themselves.
+"""Write the table of models in docs/models.md from `fedcopl.clip.known_models`.
 
 .venv/bin/python tools/models_page.py
 """
@@ -12,13 +12,14 @@ BEGIN, END = "<!-- made by tools/models_page.py -->\n", "<!-- end -->\n"
 
 
 def row(model: KnownModel) -> str:
-    found = measured().get(model.name)
+    measurement = measured().get(model.name)
     numbers = ["not measured"] * 3
-    if found:
-        numbers = [f"{found.parameters / 1e6:,.0f} M", f"{found.memory:.1f} GB", f"{found.seconds:,.0f} s"]
+    if measurement:
+        weights = f"{measurement.parameters / 1e6:,.0f} M"
+        numbers = [weights, f"{measurement.memory:.1f} GB", f"{measurement.seconds:,.0f} s"]
     revision = f"`{model.revision[:8]}`" if model.revision else "none"
     loads = "yes" if model.loads else "**no**"
-    tried = "yes" if found or not model.loads else "no"
+    tried = "yes" if measurement or not model.loads else "no"
     cells = [f"`{model.name}`", model.purpose, model.licence, revision, loads, tried, *numbers]
     return f"| {' | '.join(cells if model.loads else [*cells[:-3], '', '', ''])} |"
 

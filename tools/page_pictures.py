@@ -1,9 +1,9 @@
-"""Pictures of the pages for the documents, by a headless Chromium: review.png, report.png, comparison.png.
+"""Take screenshots of pages with a headless Chromium: docs/images/review.png, report.png and comparison.png.
 
     .venv/bin/python tools/page_pictures.py RUN CLIENT [OTHER...]
 
-RUN is the folder of a finished run; a copy of it is reviewed, so that nothing is written into it. The first images of
-the random sample are confirmed, as an expert would. With the folders of other runs, RUN is compared with them.
+RUN is the folder of a finished run. A copy of it is reviewed, so that the folder does not change; the first images of
+the random sample are confirmed. With the folders of other runs, the comparison of RUN with them is a third picture.
 """
 
 import re
@@ -27,7 +27,7 @@ CONFIRMED = 24
 
 @contextmanager
 def served(*words: str) -> Iterator[str]:
-    """The address that a command prints, until the picture is taken."""
+    """Start a command that serves a page; yield the address that it prints, and stop it at the end."""
     with subprocess.Popen([sys.executable, "-m", "fedcopl", *words], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -56,7 +56,7 @@ def main(run: Path, client: str, *others: Path) -> None:
         page.screenshot(path=IMAGES / "report.png")
         if others:
             comparison = Path(scratch) / "comparison.html"
-            runs = [ComparedRun(one, read_so_far(one)) for one in (run, *others)]
+            runs = [ComparedRun(folder, read_so_far(folder)) for folder in (run, *others)]
             comparison.write_text(render_comparison(runs), encoding="utf-8")
             page.goto(comparison.as_uri())
             page.screenshot(path=IMAGES / "comparison.png")

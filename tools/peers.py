@@ -1,4 +1,4 @@
-"""Compare unsupervised methods outside the paper on the demo: the table between markers in docs/methods.md.
+"""Compare unsupervised methods that are not in the paper on the demo; write their table in docs/methods.md.
 
 .venv/bin/python tools/peers.py            # seeds 1 to 3, as published, about a minute
 """
@@ -27,14 +27,14 @@ Accuracies = list[tuple[float, float]]  # of each seed: zero-shot, last round
 
 
 def run_accuracies(setup: ExperimentSetup, method: str, skew: str, changes: dict) -> Accuracies:
-    how = changes | ({"data.partition": "iid"} if skew == NO_SKEW else {})
-    config = setup.config("digits", method, skew="dirichlet-0.1" if skew == NO_SKEW else skew, changes=how)
-    found = []
+    overrides = changes | ({"data.partition": "iid"} if skew == NO_SKEW else {})
+    config = setup.config("digits", method, skew="dirichlet-0.1" if skew == NO_SKEW else skew, changes=overrides)
+    accuracies = []
     for seed in SEEDS:
         with tempfile.TemporaryDirectory() as folder:
             outcome = simulate(seeded(config, seed), Path(folder) / "run")
-        found.append((100 * (outcome.zero_shot.macro or 0), 100 * (outcome.final.macro or 0)))
-    return found
+        accuracies.append((100 * (outcome.zero_shot.macro or 0), 100 * (outcome.final.macro or 0)))
+    return accuracies
 
 
 def shown(numbers: list[float]) -> str:
@@ -43,7 +43,11 @@ def shown(numbers: list[float]) -> str:
 
 def table() -> str:
     setup, skews = ExperimentSetup(find_scale("demo")), [NO_SKEW, *SKEWS]
-    cells = {(name, skew): run_accuracies(setup, *_of(row, skew)) for name, row in ROWS.items() for skew in skews}
+    cells = {
+        (name, skew): run_accuracies(setup, method, skew, changes)
+        for name, (method, changes) in ROWS.items()
+        for skew in skews
+    }
     heads = [BLOCKS.get(skew, "no skew") for skew in skews]
     first = next(iter(ROWS))
     lines = [f"| accuracy in %, {len(SEEDS)} seeds | {' | '.join(heads)} |", "|---|" + "---:|" * len(skews)]
@@ -53,16 +57,12 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def _of(row: tuple[str, dict], skew: str) -> tuple[str, str, dict]:
-    return row[0], skew, row[1]
-
-
 def main() -> None:
     pattern = r"(<!-- table: peers -->\n).*?(<!-- end -->)"
-    made = table()
+    rows = table()
     page = PAGE.read_text(encoding="utf-8")
     assert re.search(pattern, page, re.S), f"{PAGE}: no markers for the table"
-    page = re.sub(pattern, lambda found: f"{found[1]}\n{made}\n\n{found[2]}", page, flags=re.S)
+    page = re.sub(pattern, lambda match: f"{match[1]}\n{rows}\n\n{match[2]}", page, flags=re.S)
     PAGE.write_text(page, encoding="utf-8")
 
 

@@ -1,7 +1,7 @@
-"""What privacy costs in accuracy on the embedded demo, as the tables of docs/privacy.md.
+"""Measure the cost of privacy in accuracy on the embedded demo: the tables of docs/privacy.md.
 
 .venv/bin/python tools/privacy_cost.py               # seeds 1 to 3: 33 runs of a minute or two
-.venv/bin/python tools/privacy_cost.py --only 50     # the rows whose name holds this text
+.venv/bin/python tools/privacy_cost.py --only 50     # the rows whose name contains this text
 """
 
 import argparse
@@ -21,7 +21,7 @@ from fedcopl.simulation.simulate import simulate
 
 SECURE = "privacy.secure_aggregation=true"
 ALONE = ["sharing.aggregate=none", "labels.global_allocation=false"]
-LAST_ROUND = ["evaluation.everywhere=false", "evaluation.every=10"]  # only what is shown is measured
+LAST_ROUND = ["evaluation.everywhere=false", "evaluation.every=10"]  # no measurements that the table does not show
 ROWS: list[tuple[str, float | None, list[str]]] = [  # name, epsilon, settings on top of the demo's
     ("5 sites, all off", None, []),
     ("5 sites, secure aggregation", None, [SECURE]),
@@ -50,7 +50,7 @@ COLUMNS = [
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only", default="", help="run the rows whose name holds this text")
+    parser.add_argument("--only", default="", help="run only the rows whose name contains this text")
     arguments = parser.parse_args()
     demo = override(tomllib.loads((files("fedcopl") / "demo.toml").read_text()), LAST_ROUND)
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
@@ -66,23 +66,23 @@ def main() -> None:
 def outcome(settings: dict[str, Any]) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         run = simulate(RunConfig.from_mapping(settings, "demo"), Path(folder) / "run")
-    about = to_plain(run)
-    print(json.dumps([settings["seed"], about["final"], about["privacy"], about["seconds"]]), file=sys.stderr)
+    plain = to_plain(run)
+    print(json.dumps([settings["seed"], plain["final"], plain["privacy"], plain["seconds"]]), file=sys.stderr)
     return run
 
 
 def row(name: str, noise: float, outcomes: list[Outcome]) -> str:
     accuracies = [100 * (run.final.macro or 0) for run in outcomes]
-    right = statistics.mean(100 * (run.pseudo_label_accuracy[-1] or 0) for run in outcomes)
-    stated = outcomes[0].privacy and outcomes[0].privacy.epsilon
+    label_accuracy = statistics.mean(100 * (run.pseudo_label_accuracy[-1] or 0) for run in outcomes)
+    epsilon = outcomes[0].privacy and outcomes[0].privacy.epsilon
     cells = [
         name,
-        f"{stated:.0f}" if stated else "",
+        f"{epsilon:.0f}" if epsilon else "",
         f"{noise:.2f}" if noise else "",
         f"{statistics.mean(100 * (run.zero_shot.macro or 0) for run in outcomes):.1f}",
         ", ".join(f"{accuracy:.1f}" for accuracy in accuracies),
         f"{statistics.mean(accuracies):.1f}",
-        f"{right:.1f}",
+        f"{label_accuracy:.1f}",
         f"{outcomes[0].bytes_up / 1e6:.2f}",
     ]
     return f"| {' | '.join(cells)} |"

@@ -1,4 +1,4 @@
-"""Configurations of known models as their publishers give them, for random weights of their true shape."""
+"""Configurations of known models as published, for checkpoints with random weights."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from typing import Any
 def _clip(
     vision: tuple[int, int, int], patch: int, text: tuple[int, int, int], output: int, activation: str = "quick_gelu"
 ) -> dict[str, Any]:
-    """A Hugging Face `CLIPModel`: width, depth and heads of each tower."""
+    """Return the config of a Hugging Face `CLIPModel` from width, depth and heads of each tower."""
     return {
         "model_type": "clip",
         "projection_dim": output,
@@ -28,7 +28,7 @@ def _tower(sizes: tuple[int, int, int], activation: str) -> dict[str, Any]:
 
 
 def _siglip(sizes: Mapping[str, int], image: int, patch: int, vocabulary: int) -> dict[str, Any]:
-    """A Hugging Face `SiglipModel`, whose config leaves out what is as in the base model."""
+    """Return the config of a Hugging Face `SiglipModel`; `sizes` are those that differ from the base model."""
     return {
         "model_type": "siglip",
         "vision_config": {**sizes, "image_size": image, "patch_size": patch},
@@ -39,7 +39,7 @@ def _siglip(sizes: Mapping[str, int], image: int, patch: int, vocabulary: int) -
 def _plain(
     vision: tuple[int, int], patch: int, text: tuple[int, int, int], output: int, **model: object
 ) -> dict[str, Any]:
-    """open_clip's plain CLIP: width and depth of the vision tower, width, heads and depth of the text tower."""
+    """Return open_clip's config of a plain CLIP: (width, depth) for images, (width, heads, depth) for text."""
     return {
         "embed_dim": output,
         "vision_cfg": {"image_size": 224, "layers": vision[1], "width": vision[0], "patch_size": patch},
@@ -55,7 +55,7 @@ def _plain(
 
 
 def _timm(trunk: str, pool: str, project: str | None, image: int = 224) -> dict[str, Any]:
-    """open_clip's CLIP around another trunk of timm's."""
+    """Return open_clip's config of a CLIP with an image encoder from timm."""
     return {
         "embed_dim": 512,
         "custom_text": True,

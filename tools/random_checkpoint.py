@@ -1,4 +1,4 @@
-"""Random weights of a known model's true shape in its publisher's layout, made with `transformers`."""
+"""Checkpoints of known models with random weights, in the publisher's architecture and layout."""
 
 import json
 import sys
@@ -19,12 +19,12 @@ from clip.tiny_siglip import word_pieces
 
 
 def checkpoint(model: KnownModel, folder: Path) -> Path:
-    """Random weights in the publisher's layout."""
+    """Write a checkpoint of a model with random weights; return its folder or file."""
     config = CONFIGS[model.name]
     if model.layout == "hugging face":
         kind = config["model_type"]
-        made = CLIPModel(CLIPConfig(**config)) if kind == "clip" else SiglipModel(SiglipConfig(**config))
-        made.save_pretrained(folder)
+        random_model = CLIPModel(CLIPConfig(**config)) if kind == "clip" else SiglipModel(SiglipConfig(**config))
+        random_model.save_pretrained(folder)
         if kind == "siglip":
             word_pieces().save(str(folder / "tokenizer.json"))
         return folder
@@ -36,7 +36,7 @@ def checkpoint(model: KnownModel, folder: Path) -> Path:
 
 
 def plain(config: Mapping[str, Any]) -> CLIPModel:
-    """An open_clip config of a plain CLIP in `transformers`' words."""
+    """Return the `transformers` model of an open_clip configuration of a plain CLIP."""
     vision, text = config["vision_cfg"], config["text_cfg"]
     towers = {
         name: {

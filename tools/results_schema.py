@@ -45,7 +45,7 @@ KINDS = (
     PrivacyStatement,
 )
 HEADLINE = {"$ref": "#/$defs/Headline"}
-FOLLOWS: Mapping[str, tuple[dict[str, Any], str]] = {  # written by `to_plain` for those who only look, never read back
+DERIVED: Mapping[str, tuple[dict[str, Any], str]] = {  # keys that `to_plain` adds and nothing reads
     "final": (HEADLINE, "`macro`, `weighted`, `global` and `round` of the last round that was measured"),
     "best": (HEADLINE, "the same of the round with the highest `macro`"),
     "bytes_up": ({"type": "integer"}, "sum over the rounds"),
@@ -53,7 +53,7 @@ FOLLOWS: Mapping[str, tuple[dict[str, Any], str]] = {  # written by `to_plain` f
     "images_used": ({"type": "integer"}, "chosen at the last refresh; in a real federation those of the last round"),
     "pseudo_label_accuracy": ({"type": "array"}, "of each refresh"),
 }
-WORDS = {
+TYPE_NAMES = {
     "Count": "count",
     "Number": "number",
     "float": "number",
@@ -108,22 +108,25 @@ A *count* is an integer from 0, a *share* a number from 0 to 1. Rounds are count
 """
 
 
-def documented(kind: type, in_words: Callable[[ast.expr], str] | None = None) -> dict[str, tuple[str, str]]:
-    """Key -> its type and its meaning, in words, of the fields that this class itself declares."""
+def documented(kind: type, describe_type: Callable[[ast.expr], str] | None = None) -> dict[str, tuple[str, str]]:
+    """Return type and meaning of each field that a class itself declares, read from its source."""
     source = inspect.getsource(kind)
     [tree] = ast.parse(source).body
     assert isinstance(tree, ast.ClassDef)
-    lines, found = source.splitlines(), {}
+    lines, documentation = source.splitlines(), {}
     for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             comment = lines[node.lineno - 1].partition("  # ")[2].removeprefix("type: ignore[assignment]  # ")
             meaning = _docstring(after) or comment
-            found[_alias(node.annotation) or node.target.id] = ((in_words or words_for)(node.annotation), meaning)
-    return found
+            documentation[_alias(node.annotation) or node.target.id] = (
+                (describe_type or type_name)(node.annotation),
+                meaning,
+            )
+    return documentation
 
 
 def _docstring(node: ast.stmt | None) -> str:
-    """Python forgets the docstrings of attributes: they are read from the source."""
+    """Return the text of a docstring below an attribute, which Python does not store."""
     match node:
         case ast.Expr(value=ast.Constant(value=str(text))):
             return " ".join(text.split())
@@ -135,43 +138,43 @@ def _alias(annotation: ast.expr) -> str:
     return next((str(ast.literal_eval(word.value)) for word in named if word.arg == "alias"), "")
 
 
-def words_for(annotation: ast.expr) -> str:
-    """A type as people say it."""
+def type_name(annotation: ast.expr) -> str:
+    """Describe a type for readers of JSON."""
     match annotation:
         case ast.Name(id=name):
-            return WORDS.get(name) or f"[{name}](#{name.lower()})"
+            return TYPE_NAMES.get(name) or f"[{name}](#{name.lower()})"
         case ast.Constant(value=None):
             return "null"
         case ast.BinOp(left=left, right=right):
-            return f"{words_for(left)} or {words_for(right)}"
+            return f"{type_name(left)} or {type_name(right)}"
         case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[inside, *_])):
-            return words_for(inside)
+            return type_name(inside)
         case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[inside, *_])):
-            return f"list of {_each(words_for(inside))}"
+            return f"list of {_in_brackets(type_name(inside))}"
         case ast.Subscript(value=ast.Name(id="Mapping"), slice=ast.Tuple(elts=[_, inside])):
-            return f"by name: {words_for(inside)}"
-    raise ValueError(f"no words for {ast.unparse(annotation)}")
+            return f"by name: {type_name(inside)}"
+    raise ValueError(f"no description of the type {ast.unparse(annotation)}")
 
 
-def _each(words: str) -> str:
-    return f"({words})" if " or " in words else words
+def _in_brackets(description: str) -> str:
+    return f"({description})" if " or " in description else description
 
 
 def schema() -> dict[str, Any]:
-    """The schema of the types, with what each key means, and with the keys that follow from others."""
+    """Return the JSON schema of the types, with the meaning of each key and with the derived keys."""
     plain = json_schema()
     for kind in KINDS:
         described = plain if kind is Outcome else plain["$defs"].get(kind.__name__)
-        for name, (_, meaning) in all_documented(kind).items() if described else ():
+        for name, (_, meaning) in with_inherited_fields(kind).items() if described else ():
             described["properties"][name] = {"description": meaning} | described["properties"][name]
     accuracies = {name: {"type": ["number", "null"]} for name in ("macro", "weighted", "global")}
     plain["$defs"]["Headline"] = {"type": "object", "properties": accuracies | {"round": {"type": "integer"}}}
-    plain["properties"] |= {name: {"description": meaning} | form for name, (form, meaning) in FOLLOWS.items()}
+    plain["properties"] |= {name: {"description": meaning} | form for name, (form, meaning) in DERIVED.items()}
     return plain
 
 
-def all_documented(kind: type) -> dict[str, tuple[str, str]]:
-    """With the fields of the classes that it is built on."""
+def with_inherited_fields(kind: type) -> dict[str, tuple[str, str]]:
+    """Return type and meaning of the fields of a class and of its base classes."""
     return {
         name: row
         for base in reversed(kind.__mro__)
@@ -185,21 +188,21 @@ def page() -> str:
 
 
 def section(kind: type) -> Iterator[str]:
-    yield f"\n### {kind.__name__}\n\n{_said(kind)}\n\n"
+    yield f"\n### {kind.__name__}\n\n{_summary(kind)}\n\n"
     bases = [base for base in kind.__bases__ if is_dataclass(base)]
     if bases:
         yield f"All keys of [{bases[0].__name__}](#{bases[0].__name__.lower()}), and:\n\n"
     yield "| key | type | what it is |\n|---|---|---|\n"
-    for name, (words, meaning) in documented(kind).items():
-        yield f"| `{name}` | {words} | {meaning.replace('None', 'null')} |\n"
+    for name, (description, meaning) in documented(kind).items():
+        yield f"| `{name}` | {description} | {meaning.replace('None', 'null')} |\n"
     if kind is Outcome:
         yield "\nFor convenience the file also has these derived values, which are never read back:\n\n"
         yield "| key | what it is |\n|---|---|\n"
-        yield from (f"| `{name}` | {meaning} |\n" for name, (_, meaning) in FOLLOWS.items())
+        yield from (f"| `{name}` | {meaning} |\n" for name, (_, meaning) in DERIVED.items())
 
 
-def _said(kind: type) -> str:
-    """The first paragraph of its docstring."""
+def _summary(kind: type) -> str:
+    """Return the first paragraph of a docstring."""
     return re.sub(r"\s+", " ", (inspect.getdoc(kind) or "").split("\n\n")[0])
 
 

@@ -1,4 +1,4 @@
-"""Write docs/settings.md from the settings themselves.
+"""Write docs/settings.md from the fields of `fedcopl.config.RunConfig`.
 
 .venv/bin/python tools/settings_page.py
 """
@@ -47,7 +47,7 @@ def table(prefix: str, fields: dict[str, Any]) -> str:
 
 
 def choices(kind: Any) -> str:
-    """The words that a setting takes, where it takes only some."""
+    """List the values that a setting accepts, if it accepts only certain words."""
     parts = [kind] if get_origin(kind) is Literal else [part for part in get_args(kind) if get_origin(part) is Literal]
     words = [f"`{word}`" for part in parts for word in get_args(part)]
     number = "a number, or " if words and get_origin(kind) is not Literal else ""
