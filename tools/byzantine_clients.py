@@ -220,7 +220,7 @@ def scores_under_attack(
     finally:
         server.Estimation = plain  # type: ignore[misc]
     if named is not None:
-        named.update(name for report in reports for name in {*report.dropped, *report.bounds.in_words()})
+        named.update(name for report in reports for name in {*report.dropped, *report.bounds.summary()})
     return {name: score for report in reports for name, score in report.scores.items()}
 
 

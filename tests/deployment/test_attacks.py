@@ -26,7 +26,7 @@ from fedcopl.deployment.site.site_state import SiteStep
 from fedcopl.deployment.terms import Refused, terms_of
 from fedcopl.errors import CannotReply
 from fedcopl.federation.client import Client
-from fedcopl.federation.client_state import ClientState, state_from, state_tensors, taken_back
+from fedcopl.federation.client_state import ClientState, rewind, state_from, state_tensors
 from fedcopl.federation.prior_estimation import prior_settings
 from fedcopl.messages import (
     Adapt,
@@ -90,7 +90,7 @@ class CheatingAggregator:
 
     def restart(self, name):
         """Pretend a restart: the site goes back to its first state, but for its secrets."""
-        self.states[name] = state_from(state_tensors(taken_back(ClientState(), self.states[name])))
+        self.states[name] = state_from(state_tensors(rewind(ClientState(), self.states[name])))
 
     def sum(self, names, request):
         return adapted_sums(self.masked_sum(names, request))

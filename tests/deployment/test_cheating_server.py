@@ -365,7 +365,7 @@ HOSTILE = {
         "the prompts of 2 other clients; in this run there are",
     ),
     "totals": (Select(0, 0, np.ones(4, np.int64), 2), "not one number for each of 3 classes"),
-    "negative totals": (Select(0, 0, -np.ones(3, np.int64), 2), "its totals are no numbers of images"),
+    "negative totals": (Select(0, 0, -np.ones(3, np.int64), 2), "its totals are not possible numbers of images"),
     "nobody": (Select(0, 0, None, 0), "its sums are over 0 clients"),
 }
 

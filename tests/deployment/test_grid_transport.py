@@ -89,7 +89,7 @@ def test_a_run_over_the_grid_ends_with_the_same_bits(tmp_path, local):
     bits, reports = played(federation)
     assert bits == local[0]
     assert [report.loss for report in reports] == [report.loss for report in local[1]]
-    assert federation.take_drops().in_words() == {}
+    assert federation.take_drops().summary() == {}
 
 
 def test_replies_are_in_the_order_of_the_requests(tmp_path):
@@ -117,7 +117,7 @@ def test_two_nodes_of_one_name_are_never_one_site(tmp_path):
     assert federation.clients() == ("client-0", "client-1", "client-2")
     federation.request({"client-1": Evaluate(0, None)})
     assert ("twin", "query.evaluate") not in grid.sent
-    assert federation.take_drops().in_words() == {
+    assert federation.take_drops().summary() == {
         "client-1": "connect: two sites have this name; the one that connected second is left out"
     }
 
@@ -150,7 +150,7 @@ def test_a_late_site_is_left_out_and_reported(tmp_path):
     assert bits == lost("client-1", ("Train", 0))[0]
     assert reports[0].participants == ("client-0", "client-2")
     assert progress.notes == ["round 1, Train: client-1 is left out: no reply within 60 s"]
-    assert federation.take_drops().in_words() == {"client-1": "Train: no reply within 60 s"}
+    assert federation.take_drops().summary() == {"client-1": "Train: no reply within 60 s"}
 
 
 @pytest.mark.parametrize("works", [False, True])
@@ -381,7 +381,7 @@ def test_an_evaluation_neither_waits_nor_ends_the_run(tmp_path):
     report = evaluate_zero_shot(federation)
     assert report.scores == {}
     assert report.dropped == {"client-2": "Evaluate: more correct predictions than examples"}
-    assert federation.take_drops().in_words() == {
+    assert federation.take_drops().summary() == {
         "client-0": "Evaluate: no reply within 60 s",
         "client-1": "Evaluate: the reply is to another request: an old one, or one of another round",
     }
@@ -435,7 +435,7 @@ def test_a_repeated_error_of_a_site_is_reported_once_and_counted_each_time(tmp_p
     for _ in range(3):
         federation.request({"client-1": Evaluate(0, SHARED), "client-0": Evaluate(0, SHARED)})
     assert len(progress.notes) == 1
-    assert "(3 times)" in federation.take_drops().in_words()["client-1"]
+    assert "(3 times)" in federation.take_drops().summary()["client-1"]
 
 
 def test_a_waiting_server_can_be_stopped(tmp_path):
@@ -487,5 +487,5 @@ def test_secure_aggregation_over_the_grid(tmp_path):
     federation = GridTransport(grid, terms(config), KnownSites({}), A_MINUTE, NotingReporter())
     bits, _ = played(federation, config)
     assert bits == played(LocalTransport(clients(config, NoisyLearner, 4)), config)[0]
-    assert federation.take_drops().in_words() == {}
+    assert federation.take_drops().summary() == {}
     assert {"query.setupkeys", "query.sharekeys", "query.unmask"} <= {kind for _, kind in grid.sent}

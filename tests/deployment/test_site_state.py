@@ -12,7 +12,7 @@ from fedcopl.deployment.site.site_state import SiteState, SiteStep
 from fedcopl.deployment.terms import Refused
 from fedcopl.errors import RunFolderError
 from fedcopl.federation.client import Client
-from fedcopl.federation.client_state import ClientState, state_from, state_tensors, taken_back
+from fedcopl.federation.client_state import ClientState, rewind, state_from, state_tensors
 from fedcopl.messages import Estimate, Evaluate, Select, SetupKeys, Train
 from fedcopl.privacy.mask_session import Session
 from fedcopl.privacy.private_replies import NoisyQueries, Secrets
@@ -156,7 +156,7 @@ def test_a_seeded_site_begins_with_what_it_is_given(states):
 def test_the_use_of_keys_is_never_undone():
     before = ClientState(counts=np.ones(3, np.int64), secrets=Secrets(Session(b"sum", b"private")))
     latest = ClientState(secrets=Secrets(None, (b"x" * 32,), "later", {"Train": NoisyQueries(3, "asked", b"said")}))
-    back = taken_back(before, latest)
+    back = rewind(before, latest)
     assert (back.secrets.noisy_replies, back.secrets.history) == (latest.secrets.noisy_replies, "")
     assert (back.secrets.session, back.secrets.spent) == (None, (b"x" * 32,))
     assert back.counts.tolist() == [1, 1, 1]
@@ -167,7 +167,7 @@ def test_a_fork_knows_the_latest_step_of_all(states):
     latest = states.step().latest
     answered(states, round_of(0)[:1], attempt=2)
     step = states.step()
-    assert step.last != latest == step.latest  # so that `taken_back` is given it
+    assert step.last != latest == step.latest  # so that `rewind` is given it
     assert SiteStep().at(1, 0).latest == ""
 
 

@@ -274,7 +274,7 @@ def test_one_client_counts_as_ten_others_at_most():
     server.estimation = Estimation(prior_settings(config, CLASSES, WIDTH))
     _, total = PlainAggregator(config).adaptation(server, tuple(members), Adapt(0, 0))
     assert total[:CLASSES].sum() == pytest.approx(168)
-    assert server.report.bounds.in_words() == {"large": "Adapt: weight clipped from 600 to 120 images"}
+    assert server.report.bounds.summary() == {"large": "Adapt: weight clipped from 600 to 120 images"}
 
 
 @pytest.mark.parametrize("priors", [{}, NO_FEATURES])
@@ -284,7 +284,7 @@ def test_a_run_with_one_large_client_goes_on_with_its_weight_clipped(priors):
     members = {f"small-{number}": Client(SkewedLearner(number), config) for number in range(4)}
     federation = LocalTransport(members | {"large": Client(SkewedLearner(4, images=3000), config)})
     state, report = run_round(config, federation, start())
-    assert report.bounds.in_words()["large"].startswith("Adapt: weight clipped from 3,000 to 600 images")
+    assert report.bounds.summary()["large"].startswith("Adapt: weight clipped from 3,000 to 600 images")
     assert report.dropped == {} and len(state.members) == 5
     images = state.prior_totals[0][0] if not priors else state.prior_totals[0][:CLASSES].sum()
     assert images == pytest.approx(840)
@@ -405,7 +405,7 @@ def test_a_refusal_is_in_the_report_of_the_round():
     config = config_of(priors=NO_FEATURES)
     _, report = run_round(config, Refusing(clients(config)), start())
     words = "Adapt: refused the priors, which contradict its most confident images"
-    assert report.bounds.in_words() == {"client-1": words}
+    assert report.bounds.summary() == {"client-1": words}
 
 
 def test_a_client_with_swapped_class_sums_is_named_and_left_out():

@@ -291,7 +291,7 @@ RUBBISH = {
     r"\(3, 2\) instead of": Trained({"visual": GOOD.T}, 3, 0.1),
     "instead of \\['visual'\\]": Trained({"visual": GOOD, "text": GOOD}, 3, 0.1),
     "not a number of images": Trained({"visual": GOOD}, -1, 0.1),
-    "answered Train with Evaluated": Evaluated(1, 2),
+    "replied to Train with Evaluated": Evaluated(1, 2),
 }
 
 

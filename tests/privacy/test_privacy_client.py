@@ -10,7 +10,7 @@ from fakes import START, FakeLearner
 from fedcopl.config import RunConfig
 from fedcopl.errors import CannotReply, ConfigError
 from fedcopl.federation.client import Client
-from fedcopl.federation.client_state import ClientState, state_from, state_tensors, taken_back
+from fedcopl.federation.client_state import ClientState, rewind, state_from, state_tensors
 from fedcopl.messages import Estimate, Select, SetupKeys, ShareKeys, Train, Unmask, digest
 from fedcopl.privacy import require_cryptography
 from fedcopl.privacy.private_replies import Secrets
@@ -74,7 +74,7 @@ def test_not_even_by_a_process_that_was_started_again():
     group = ready()
     before = group.states["a"]
     group.request("a", group.unmask("a"))
-    group.states["a"] = taken_back(before, group.states["a"])
+    group.states["a"] = rewind(before, group.states["a"])
     with pytest.raises(ValueError, match="a secure aggregation that has ended"):
         group.request("a", group.unmask("a", ("a", "b")))
     # Even if its session were brought back, the keys themselves are known to be spent.
@@ -200,7 +200,7 @@ def test_what_was_let_out_is_said_again_whatever_was_learnt_since():
 
 def again_from(state):
     """As if it had just estimated, but knowing what it let out since."""
-    return taken_back(client_with(noise_multiplier=1.0).handle(Estimate(0, VISUAL), ClientState())[1], state)
+    return rewind(client_with(noise_multiplier=1.0).handle(Estimate(0, VISUAL), ClientState())[1], state)
 
 
 @pytest.mark.parametrize("message", [Estimate(5, VISUAL), Train(0, VISUAL), Train(5, VISUAL)])

@@ -195,19 +195,19 @@ def test_too_few_end_the_round_with_the_reason(stage, enough):
     federation = Lossy(clients_of(config))
     federation.lost = {stage: [f"client-{i}" for i in range(5 - enough + 1)]}
     left = f"{enough - 1} client{'s' * (enough > 2)}"
-    message = f"round 1, step {stage}: {left} answered, but a secure aggregation takes {enough} "
+    message = f"round 1, step {stage}: {left} replied, but a secure aggregation needs {enough} "
     with pytest.raises(NoClientReplied, match=message):
         run_round(config, federation, start())
 
 
 def test_a_sum_of_one_is_no_secret():
     config = config_of(SECURE, rounds=1)
-    with pytest.raises(NoClientReplied, match="step SetupKeys: 1 client answered, but a secure aggregation takes 2"):
+    with pytest.raises(NoClientReplied, match="step SetupKeys: 1 client replied, but a secure aggregation needs 2"):
         run_round(config, LocalTransport(clients_of(config, count=1)), start())
     config = config_of({**SECURE, "min_sites": 4}, rounds=1)
     federation = Lossy(clients_of(config))
     federation.lost = {"Estimate": ["client-0", "client-1"]}
-    with pytest.raises(NoClientReplied, match="step Estimate: 3 clients answered, but a secure aggregation takes 4"):
+    with pytest.raises(NoClientReplied, match="step Estimate: 3 clients replied, but a secure aggregation needs 4"):
         run_round(config, federation, start())
 
 
@@ -222,14 +222,14 @@ def test_two_clients_are_enough_where_nobody_gets_lost():
 INVALID = {
     ("SetupKeys", "not three public keys"): PublicKeys(b"short"),
     ("SetupKeys", "its keys are not three"): PublicKeys(bytes(KEYS)),  # a point that no key can be agreed with
-    ("ShareKeys", "not the requested ones"): KeyShares({"somebody else": bytes(SEALED)}),
+    ("ShareKeys", "not those requested"): KeyShares({"somebody else": bytes(SEALED)}),
     ("ShareKeys", "shares are missing"): KeyShares({}),
     ("Estimate", "not 3 integers"): Estimated(None, np.zeros(4, np.uint64)),
     ("Estimate", "its masked reply is not"): Estimated(np.zeros(3, np.int64)),
     ("Train", "not 16 integers"): Trained({}, 0, math.nan, np.zeros(10, np.int64)),
     ("Train", "its masked reply is not"): Trained(START, 3, 0.1),
-    ("Unmask", "not the requested ones"): Unmasked({"client-0": b"short"}),
-    ("Unmask", "answered Unmask with PublicKeys"): PublicKeys(bytes(KEYS)),
+    ("Unmask", "not those requested"): Unmasked({"client-0": b"short"}),
+    ("Unmask", "replied to Unmask with PublicKeys"): PublicKeys(bytes(KEYS)),
 }
 
 

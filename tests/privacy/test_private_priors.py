@@ -123,7 +123,7 @@ def test_too_few_for_a_secret_end_the_round():
     federation = Overheard(clients_of(config))
     federation.lost = {f"client-{i}" for i in range(3)}
     with pytest.raises(
-        NoClientReplied, match="round 1, step Adapt: 2 clients answered, but a secure aggregation takes 3"
+        NoClientReplied, match="round 1, step Adapt: 2 clients replied, but a secure aggregation needs 3"
     ):
         summed(config, federation)
 

@@ -16,7 +16,7 @@ from ..config import RunConfig
 from ..config import load as load_config
 from ..data.dataset import TEMPLATE, Dataset, read_classes
 from ..errors import ConfigError, ModelError, RunFolderError, did_you_mean
-from ..federation.client_state import below
+from ..federation.client_state import select_prefix
 from ..files import no_folder
 from ..methods import run_title
 from ..methods.prompted_model import PromptedModel
@@ -71,7 +71,7 @@ def _load_exported(folder: Path, backbone: str | Path | None, device: str, preci
     arrays = _read_arrays(folder / ARRAYS)
     prompts = {name: array for name, array in arrays.items() if not name.startswith(PRIOR)}
     try:
-        stored, encoder = below(arrays, PRIOR), model.encoder
+        stored, encoder = select_prefix(arrays, PRIOR), model.encoder
         prior = Prior.from_arrays(stored, encoder.classes, encoder.clip.feature_size) if stored else None
         return Classifier(Predictor(model, prompts, prior), recipe)
     except ModelError as error:

@@ -1,4 +1,4 @@
-"""Sums and averages over clients: of plain replies, or by secure aggregation, where the server sees the sum alone."""
+"""Sums and averages over clients, of plain replies or by secure aggregation."""
 
 import functools
 import math
@@ -24,6 +24,7 @@ from ..config import RunConfig
 from ..errors import NoClientReplied
 from ..labelers import choose_labeler
 from ..messages import (
+    REPLY_TO,
     Adapt,
     Adapted,
     Estimate,
@@ -44,6 +45,7 @@ from ..priors.statistics import Statistic
 from ..priors.validation import invalid_sums
 from ..privacy.mask_session import needed
 from ..privacy.masked_layout import (
+    NO_HOLDOUT_SUMS,
     HoldoutSums,
     InvalidMaskedUpdate,
     TrainingSum,
@@ -61,117 +63,120 @@ Totals = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PlainAggregator:
-    """The server sees every client's numbers, but uses only robust sums and averages of them."""
+    """Sums and averages of replies that the server can read, with bounds on the influence of each client."""
 
     config: RunConfig
 
     def counts(
-        self, server: RoundExchange, clients: Iterable[str], request: Estimate
+        self, exchange: RoundExchange, clients: Iterable[str], request: Estimate
     ) -> tuple[tuple[str, ...], Totals | None]:
-        """Return the clients in the sum, and T, the sum of their counts; None if counts are not sent."""
-        estimated = server.request(clients, lambda _: request, Estimated)
+        """Return the clients in the sum, and T, (C,), the sum of their class counts; None if counts are not sent."""
+        estimated = exchange.request(clients, lambda _: request, Estimated)
         sent = {client: reply.counts for client, reply in estimated.items() if reply.counts is not None}
         if not sent or not choose_labeler(self.config).cooperative:
             return tuple(estimated), None
-        server.account("counts", estimated)
-        rows = _clip_counts(server, sent) if self.config.sharing.bounded else list(sent.values())
-        return tuple(estimated), np.maximum(np.sum(rows, axis=0, dtype=np.int64), 0)  # below 0 only noise can be
+        exchange.account("counts", estimated)
+        rows = _clip_counts(exchange, sent) if self.config.sharing.bounded else list(sent.values())
+        return tuple(estimated), np.maximum(np.sum(rows, axis=0, dtype=np.int64), 0)  # noise can make it negative
 
     def adaptation(
-        self, server: RoundExchange, clients: Iterable[str], request: Adapt
+        self, exchange: RoundExchange, clients: Iterable[str], request: Adapt
     ) -> tuple[tuple[str, ...], Values]:
-        """Return the clients that replied to a step of the priors, and the sum over them."""
-        adapted = server.request(clients, lambda client: server.weighted(request, client), Adapted)
-        server.account("sums", adapted)
+        """Return the clients that replied to a step of the prior estimation, and the sum over them."""
+        adapted = exchange.request(clients, lambda client: exchange.weighted(request, client), Adapted)
+        exchange.account("sums", adapted)
         sums = {client: reply.sums for client, reply in adapted.items() if reply.sums is not None}
         if self.config.sharing.bounded and not self.config.privacy.noise_multiplier:
-            _drop_impossible_responses(server, request.step, sums)
-            _drop_swapped_classes(server, request.step, sums)
-            _clip_evidence(server, request.step, sums)
+            _drop_impossible_responses(exchange, request.step, sums)
+            _drop_swapped_classes(exchange, request.step, sums)
+            _clip_evidence(exchange, request.step, sums)
         if not request.step:
-            server.prior_weights = _prior_weights(server, sums) if self.config.sharing.bounded else {}
-        weights = server.prior_weights
+            exchange.prior_weights = _prior_weights(exchange, sums) if self.config.sharing.bounded else {}
+        weights = exchange.prior_weights
         rows = (weights[client] * row if client in weights else row for client, row in sums.items())
-        return tuple(sums), functools.reduce(np.add, rows)  # one after another: stacked they would be there twice
+        return tuple(sums), functools.reduce(np.add, rows)  # np.sum would need a stacked copy of all rows
 
-    def training(self, server: RoundExchange, clients: Iterable[str], request: Callable[[str], Train]) -> TrainingSum:
+    def training(self, exchange: RoundExchange, clients: Iterable[str], request: Callable[[str], Train]) -> TrainingSum:
         """Return the average of the shared prompts, weighted by the images trained on (Eq. 4)."""
-        chosen = tuple(clients)
-        trained = server.request(chosen, request, Trained)
+        participants, sharing = tuple(clients), self.config.sharing
+        trained = exchange.request(participants, request, Trained)
         if any(reply.shared for reply in trained.values()):
-            server.account("prompts", trained)
-        checks = {client: HoldoutSums(*reply.checks) for client, reply in trained.items() if reply.checks}
-        if self.config.sharing.bounded:
-            trained = _clip_updates(server, trained, request(chosen[0]).shared)
-        worked = [reply for reply in trained.values() if reply.examples]
-        weights = [reply.examples for reply in worked]
-        mean = robust_mean(self.config.sharing.robust, [r.shared for r in worked], weights) if worked else None
-        with_loss = [reply for reply in worked if not math.isnan(reply.loss)]
+            exchange.account("prompts", trained)
+        checks = [HoldoutSums(*reply.checks) for reply in trained.values() if reply.checks]
+        if sharing.bounded:
+            trained = _clip_updates(exchange, trained, request(participants[0]).shared)
+        with_images = [reply for reply in trained.values() if reply.examples]
+        mean = None
+        if with_images:
+            weights = [reply.examples for reply in with_images]
+            mean = robust_mean(sharing.robust, [reply.shared for reply in with_images], weights)
+        with_loss = [reply for reply in with_images if not math.isnan(reply.loss)]
         weights = [reply.examples for reply in with_loss]
         loss = float(np.average([reply.loss for reply in with_loss], weights=weights)) if with_loss else math.nan
         batches = sum(batches_of(weight, self.config.train.batch) for weight in weights)
+        total = HoldoutSums(*np.sum(checks or [NO_HOLDOUT_SUMS], axis=0).tolist())
         updates = {client: reply.shared for client, reply in trained.items()}
-        reporting = tuple(one for one in checks.values() if one.images)
-        holdouts = reporting if self.config.sharing.bounded and len(reporting) >= FEWEST else ()
-        return TrainingSum(
-            tuple(trained), sum(weights), batches, loss, mean, _sum_holdouts(checks.values()), updates, holdouts
-        )
+        compared = tuple(sums for sums in checks if sums.images)
+        holdouts = compared if sharing.bounded and len(compared) >= FEWEST else ()
+        return TrainingSum(tuple(trained), sum(weights), batches, loss, mean, total, updates, holdouts)
 
 
-def _clip_counts(server: RoundExchange, sent: Mapping[str, Totals]) -> list[Totals]:
-    """Bound each client's counts by those of the others."""
+def _clip_counts(exchange: RoundExchange, sent: Mapping[str, Totals]) -> list[Totals]:
+    """Bound each client's class counts by those of the others."""
     rows = np.stack(list(sent.values()))
-    allowed = bounded_counts(rows)
-    for client, row, clipped in zip(sent, rows, allowed, strict=True):
+    bounded = bounded_counts(rows)
+    for client, row, clipped in zip(sent, rows, bounded, strict=True):
         if (clipped != row).any():
-            before, after = (int(np.abs(one).sum()) for one in (row, clipped))
-            server.report.bounds.add(client, "Estimate", f"counts clipped from {before:,} to {counted(after, 'image')}")
-    return list(allowed)
+            before, after = (int(np.abs(counts).sum()) for counts in (row, clipped))
+            exchange.report.bounds.add(
+                client, "Estimate", f"counts clipped from {before:,} to {counted(after, 'image')}"
+            )
+    return list(bounded)
 
 
-def _parts(server: RoundExchange, step: int) -> Iterator[tuple[Statistic, slice, tuple[int, ...]]]:
-    """Yield each statistic of a step of the priors, its slice of the sums, and its shape."""
-    estimation, start = server.estimation, 0
+def _statistics(exchange: RoundExchange, step: int) -> Iterator[tuple[Statistic, slice, tuple[int, ...]]]:
+    """Yield each statistic of a step of the prior estimation, its slice of a client's sums, and its shape."""
+    estimation, start = exchange.estimation, 0
     for statistic in () if estimation is None else estimation.steps[step]:
-        shape = statistic.shape(server.classes, 0 if estimation is None else estimation.settings.width)
+        shape = statistic.shape(exchange.classes, 0 if estimation is None else estimation.settings.width)
         yield statistic, slice(start, start + math.prod(shape)), shape
         start += math.prod(shape)
 
 
-def _drop_impossible_responses(server: RoundExchange, step: int, sums: dict[str, Values]) -> None:
-    """Drop clients whose posterior sums under several logit biases cannot be of the same images."""
-    classes = server.classes
+def _drop_impossible_responses(exchange: RoundExchange, step: int, sums: dict[str, Values]) -> None:
+    """Drop clients whose posterior sums under several logit biases cannot come from the same images."""
+    classes = exchange.classes
     if not step:
-        server.posterior_sums = []
-    for statistic, part, shape in _parts(server, step):
+        exchange.posterior_sums = []
+    for statistic, columns, shape in _statistics(exchange, step):
         if statistic.kind == "moments":
             zero_shot = {client: row[1 : 1 + classes] for client, row in sums.items()}
-            server.posterior_sums.append((np.zeros(classes), zero_shot))
+            exchange.posterior_sums.append((np.zeros(classes), zero_shot))
         for number, model in enumerate(statistic.models if statistic.kind == "predicted" else ()):
             if model.prototypes is None and model.text_scale == 1:
-                rows = {client: row[part].reshape(shape)[number] for client, row in sums.items()}
-                server.posterior_sums.append((model.logit_bias + np.log(model.class_prior), rows))
-    responses, clients = server.posterior_sums, list(sums)
-    if len(responses) < 2 or not any(statistic.kind == "predicted" for statistic, _, _ in _parts(server, step)):
+                rows = {client: row[columns].reshape(shape)[number] for client, row in sums.items()}
+                exchange.posterior_sums.append((model.logit_bias + np.log(model.class_prior), rows))
+    responses, clients = exchange.posterior_sums, list(sums)
+    if len(responses) < 2 or not any(statistic.kind == "predicted" for statistic, _, _ in _statistics(exchange, step)):
         return
     sums_by_client = np.array([[rows[client] for _, rows in responses] for client in clients])
     for number in impossible_responses(np.array([bias for bias, _ in responses]), sums_by_client):
-        server.drop(clients[number], "Adapt", "its posterior sums do not respond to the logit bias as images do")
+        exchange.drop(clients[number], "Adapt", "its posterior sums do not respond to the logit bias as images do")
         del sums[clients[number]]
 
 
-def _clip_evidence(server: RoundExchange, step: int, sums: dict[str, Values]) -> None:
+def _clip_evidence(exchange: RoundExchange, step: int, sums: dict[str, Values]) -> None:
     """Bound each client's evidence per image by that of the others."""
-    images = {client: max(server.reported_counts[client].images or 0, 1) for client in sums}
-    for statistic, part, _ in _parts(server, step):
+    images = {client: max(exchange.reported_counts[client].images or 0, 1) for client in sums}
+    for statistic, columns, _ in _statistics(exchange, step):
         if statistic.kind not in ("evidence", "agreement"):
             continue
-        rows = np.array([row[part] / images[client] for client, row in sums.items()])
+        rows = np.array([row[columns] / images[client] for client, row in sums.items()])
         for client, row, clipped in zip(list(sums), rows, bounded_evidence(rows), strict=True):
             if (row != clipped).any():
                 sums[client] = sums[client].copy()
-                sums[client][part] = clipped * images[client]
-                server.report.bounds.add(client, "Adapt", f"{statistic.kind} clipped to that of the other clients")
+                sums[client][columns] = clipped * images[client]
+                exchange.report.bounds.add(client, "Adapt", f"{statistic.kind} clipped to that of the other clients")
 
 
 def _drop_swapped_classes(server: RoundExchange, step: int, sums: dict[str, Values]) -> None:
@@ -186,41 +191,43 @@ def _drop_swapped_classes(server: RoundExchange, step: int, sums: dict[str, Valu
         del sums[clients[number]]
 
 
-def _prior_weights(server: RoundExchange, clients: Iterable[str]) -> dict[str, float]:
-    """Return the weight in the totals of the priors of each client that has many times as many images as the others."""
-    images = {client: server.reported_counts[client].images or 0 for client in clients}
-    allowed = dict(zip(images, bounded_weights(list(images.values())), strict=True))
-    clipped = [client for client in images if allowed[client] < images[client]]
-    for client in clipped:
-        clip = f"weight clipped from {images[client]:,} to {counted(allowed[client], 'image')}"
-        server.report.bounds.add(client, "Adapt", clip)
-    return {client: allowed[client] / images[client] for client in clipped}
+def _prior_weights(exchange: RoundExchange, clients: Iterable[str]) -> dict[str, float]:
+    """Return the weight below 1 of each client with many times as many images as the others, by name."""
+    images = {client: exchange.reported_counts[client].images or 0 for client in clients}
+    weights = {}
+    for (client, count), bound in zip(images.items(), bounded_weights(list(images.values())), strict=True):
+        if bound < count:
+            weights[client] = bound / count
+            clip = f"weight clipped from {count:,} to {counted(bound, 'image')}"
+            exchange.report.bounds.add(client, "Adapt", clip)
+    return weights
 
 
-def _clip_updates(server: RoundExchange, trained: Mapping[str, Trained], sent: Shared) -> dict[str, Trained]:
-    """Bound each client's weight, and how far it moves the prompts, by those of the others."""
-    worked = [client for client, reply in trained.items() if reply.examples]
-    weights = bounded_weights([trained[client].examples for client in worked])
-    too_far = update_excess([trained[client].shared for client in worked], sent)
+def _clip_updates(exchange: RoundExchange, trained: Mapping[str, Trained], sent: Shared) -> dict[str, Trained]:
+    """Bound each client's weight, and the length of its update of each prompt, by those of the others."""
+    with_images = {client: reply for client, reply in trained.items() if reply.examples}
+    weights = bounded_weights([reply.examples for reply in with_images.values()])
+    excess = update_excess([reply.shared for reply in with_images.values()], sent)
     clipped = {}
-    for client, weight, times in zip(worked, weights, too_far, strict=True):
-        reply = trained[client]
+    for (client, reply), weight, times in zip(with_images.items(), weights, excess, strict=True):
         if weight < reply.examples:
             clip = f"weight clipped from {reply.examples:,} to {counted(weight, 'image')}"
-            server.report.bounds.add(client, "Train", clip)
+            exchange.report.bounds.add(client, "Train", clip)
         for name in (name for name in times if times[name] > 1):
-            server.report.bounds.add(client, "Train", f"update of {name} clipped to 1/{times[name]:.1f} of its length")
+            exchange.report.bounds.add(
+                client, "Train", f"update of {name} clipped to 1/{times[name]:.1f} of its length"
+            )
         clipped[client] = replace(reply, examples=weight, shared=clip_update(reply.shared, sent, times))
     return {**trained, **clipped}
 
 
-_NAME = 16  # bytes of a session's name
+_SESSION_NAME_BYTES = 16
 _RequestFactory = Callable[[tuple[str, ...]], Adapt | Estimate | Train]
-"""Makes the request for masked replies, given the clients in the sum."""
+"""Makes the request for masked replies, given the members of the sum."""
 
 
 class _LostMembers(Exception):
-    """Members of a secure aggregation did not reply; a sum without them cannot be unmasked."""
+    """Members of a secure aggregation did not reply, so that their sum cannot be unmasked."""
 
     def __init__(self, members: Collection[str], remaining: Collection[str]):
         self.lost = tuple(client for client in members if client not in remaining)
@@ -231,37 +238,37 @@ class _LostMembers(Exception):
 
 
 class _InconsistentShares(Exception):
-    """The masks of some clients cannot be removed from the sum, so the server learnt nothing from it."""
+    """The masks of some clients cannot be removed from the sum."""
 
 
 @dataclass(frozen=True)
 class SecureAggregator:
-    """The server sees sums over the clients, and which clients are in them.
+    """Sums and averages of masked replies: the server learns the sums, and which clients are their members.
 
     All sums of one kind in a run have the same members, because the difference of two sums over different members would
     reveal a single client's numbers. Clients refuse other members; the server chooses them once, at the first sum.
     """
 
     config: RunConfig
-    has_members: bool = False  # the members of the counts are chosen, at an earlier refresh
+    has_members: bool = False  # whether an earlier refresh chose the members of the count sums
 
     def counts(
-        self, server: RoundExchange, clients: Iterable[str], request: Estimate
+        self, exchange: RoundExchange, clients: Iterable[str], request: Estimate
     ) -> tuple[tuple[str, ...], Totals | None]:
-        """Return the clients in the sum, and T; if no counts are shared, there is nothing to hide."""
+        """Return the members and T, (C,); without masks if the labeler sends no counts."""
         if not choose_labeler(self.config).cooperative:
-            return PlainAggregator(self.config).counts(server, clients, request)
-        members, total = self._sum(server, clients, lambda peers: replace(request, peers=peers), self.has_members)
-        server.account("counts", members)
+            return PlainAggregator(self.config).counts(exchange, clients, request)
+        members, total = self._sum(exchange, clients, lambda peers: replace(request, peers=peers), self.has_members)
+        exchange.account("counts", members)
         return members, totals_of(total)
 
     def adaptation(
-        self, server: RoundExchange, clients: Iterable[str], request: Adapt
+        self, exchange: RoundExchange, clients: Iterable[str], request: Adapt
     ) -> tuple[tuple[str, ...], Values]:
-        """Return the clients in the sum of a step of the priors, and that sum."""
-        members, words = self._sum(server, clients, lambda peers: replace(request, peers=peers), request.step > 0)
-        server.account("sums", members)
-        total, estimation = adapted_sums(words), server.estimation
+        """Return the members and the sum of a step of the prior estimation."""
+        members, words = self._sum(exchange, clients, lambda peers: replace(request, peers=peers), request.step > 0)
+        exchange.account("sums", members)
+        total, estimation = adapted_sums(words), exchange.estimation
         if estimation is not None and not self.config.privacy.noise_multiplier:
             step, settings = estimation.steps[request.step], estimation.settings
             reason = invalid_sums(step, total, settings.classes, settings.width, estimation.images)
@@ -270,43 +277,42 @@ class SecureAggregator:
         return members, total
 
     def _sum(
-        self, server: RoundExchange, clients: Iterable[str], make_request: _RequestFactory, has_members: bool
+        self, exchange: RoundExchange, clients: Iterable[str], make_request: _RequestFactory, has_members: bool
     ) -> tuple[tuple[str, ...], Words]:
-        """Return the clients and the sum over exactly these; a kind's first sum is repeated without the lost ones."""
+        """Return the members and their sum; without fixed members, a failed sum is repeated without lost clients."""
         members = tuple(clients)
         while True:
             try:
-                return _Session(server, self.config).sum(members, make_request, has_members)
+                return _Session(exchange, self.config).sum(members, make_request, has_members)
             except _LostMembers as lost:
                 if has_members:
-                    raise NoClientReplied(
-                        f"round {server.report.round + 1}: {lost}; continue with --resume when all are connected again"
-                    ) from lost
+                    advice = "continue with --resume when all are connected again"
+                    raise NoClientReplied(f"round {exchange.report.round + 1}: {lost}; {advice}") from lost
                 members = lost.remaining
             except _InconsistentShares as error:
                 raise NoClientReplied(
-                    f"round {server.report.round + 1}, step Unmask: {error}; begin a new run without that client"
+                    f"round {exchange.report.round + 1}, step Unmask: {error}; begin a new run without that client"
                 ) from error
 
-    def training(self, server: RoundExchange, clients: Iterable[str], request: Callable[[str], Train]) -> TrainingSum:
-        """Return the average over all clients (Eq. 4) and their mean loss; no average if one of them is lost.
+    def training(self, exchange: RoundExchange, clients: Iterable[str], request: Callable[[str], Train]) -> TrainingSum:
+        """Return the average of the shared prompts (Eq. 4) and the mean loss; no average if a client is lost.
 
-        Then the round is not repeated, because the others have trained, and would start from there.
+        A failed sum is not repeated: the clients have already trained, and would start from their new local prompts.
         """
-        chosen = tuple(clients)
-        round, shared = server.report.round, request(chosen[0]).shared
+        participants = tuple(clients)
+        round, shared = exchange.report.round, request(participants[0]).shared
         try:
-            members, total = _Session(server, self.config).sum(
-                chosen, lambda peers: Train(round, shared, peers=peers), has_members=True
+            members, total = _Session(exchange, self.config).sum(
+                participants, lambda peers: Train(round, shared, peers=peers), has_members=True
             )
         except _LostMembers as lost:
             for client in lost.lost:
-                server.report.drops.add(client, "Train", "lost; the secure aggregation needs all of its members")
+                exchange.report.drops.add(client, "Train", "lost; the secure aggregation needs all of its members")
             return TrainingSum((), 0, 0, math.nan, None)
         except _InconsistentShares:
             return TrainingSum((), 0, 0, math.nan, None)
         if shared:
-            server.account("prompts", members)
+            exchange.account("prompts", members)
         try:
             return training_sum(total, shared, members)
         except InvalidMaskedUpdate as error:
@@ -322,9 +328,9 @@ def _unidentified(round: int, step: str, reason: str) -> NoClientReplied:
 class _Session:
     """One secure aggregation, with new keys."""
 
-    def __init__(self, server: RoundExchange, config: RunConfig):
-        self.server, self.privacy = server, config.privacy
-        self.round, self.name = server.report.round, os.urandom(_NAME)
+    def __init__(self, exchange: RoundExchange, config: RunConfig):
+        self.exchange, self.privacy = exchange, config.privacy
+        self.round, self.name = exchange.report.round, os.urandom(_SESSION_NAME_BYTES)
         self.vouchers: Mapping[str, bytes] = {}
 
     def sum(
@@ -333,7 +339,7 @@ class _Session:
         """Run the four stages of SecAgg: set up keys, share keys, collect masked vectors, unmask.
 
         Raises:
-            _LostMembers: A client is lost after it was named to the others as a member, or before if `has_members`.
+            _LostMembers: A client is lost after the others got the list of members; with `has_members` also before.
         """
         keys = self._setup_keys(clients)
         enough = max(needed(len(keys), self.privacy.threshold), self.privacy.min_sites)
@@ -347,32 +353,26 @@ class _Session:
         return tuple(masked), self._unmask(keys, sealed, masked, digest(request))
 
     def _setup_keys(self, clients: Iterable[str]) -> dict[str, bytes]:
-        replies = self.server.request(clients, lambda _: SetupKeys(self.round, self.name), PublicKeys)
-        first = {reply.keys: client for client, reply in reversed(replies.items())}
-        duplicates = [client for client, reply in replies.items() if first[reply.keys] != client]
-        for client in duplicates:
-            self.server.report.drops.add(client, "SetupKeys", "sent the keys of another client")
-        keys = {client: reply.keys for client, reply in replies.items() if client not in duplicates}
+        replies = self.exchange.request(clients, lambda _: SetupKeys(self.round, self.name), PublicKeys)
+        keys: dict[str, bytes] = {}
+        for client, reply in replies.items():
+            if reply.keys in keys.values():
+                self.exchange.report.drops.add(client, "SetupKeys", "sent the keys of another client")
+            else:
+                keys[client] = reply.keys
         self.vouchers = {client: replies[client].voucher for client in keys if replies[client].voucher}
         self._refuse_few(keys, self.privacy.min_sites, "SetupKeys")
         return keys
 
     def _share_keys(self, keys: Mapping[str, bytes], enough: int) -> dict[str, Mapping[str, bytes]]:
-        """Each client's shares of its secrets, one for each."""
-        shared_out = self.server.request(
-            keys, lambda _: ShareKeys(self.round, self.name, keys, self.vouchers), KeyShares
-        )
-        self._refuse_few(shared_out, enough, "ShareKeys")
-        return {client: reply.sealed for client, reply in shared_out.items()}
+        """Return each client's encrypted shares of its secret, by sender and recipient."""
+        request = ShareKeys(self.round, self.name, keys, self.vouchers)
+        replies = self.exchange.request(keys, lambda _: request, KeyShares)
+        self._refuse_few(replies, enough, "ShareKeys")
+        return {client: reply.sealed for client, reply in replies.items()}
 
     def _collect_masked_vectors(self, request: Adapt | Estimate | Train, enough: int) -> dict[str, Words]:
-        replies: Mapping[str, Adapted | Estimated | Trained]
-        if isinstance(request, Estimate):
-            replies = self.server.request(request.peers, lambda _: request, Estimated)
-        elif isinstance(request, Adapt):
-            replies = self.server.request(request.peers, lambda _: request, Adapted)
-        else:
-            replies = self.server.request(request.peers, lambda _: request, Trained)
+        replies = self.exchange.request(request.peers, lambda _: request, REPLY_TO[type(request)])
         masked = {client: reply.masked for client, reply in replies.items() if reply.masked is not None}
         self._refuse_few(masked, enough, type(request).__name__)
         return masked
@@ -391,27 +391,22 @@ class _Session:
         def request(client: str) -> Unmask:
             return Unmask(self.round, self.name, {sender: sealed[sender][client] for sender in masked})
 
-        replies = self.server.request(masked, request, Unmasked)
+        replies = self.exchange.request(masked, request, Unmasked)
         self._refuse_few(replies, enough, "Unmask")
         total = MaskedSum(self.name, keys, masked, request_digest, enough)
         try:
             return total.unmasked({client: reply.shares for client, reply in replies.items()})
         except CannotUnmask as error:
             for client, reason in error.reasons.items():
-                self.server.report.drops.add(client, "secure aggregation", reason)
+                self.exchange.report.drops.add(client, "secure aggregation", reason)
             raise _InconsistentShares(str(error)) from error
         finally:
             for client in total.wrong_shares:
-                self.server.report.drops.add(client, "Unmask", "sent wrong shares of other clients' keys")
+                self.exchange.report.drops.add(client, "Unmask", "sent wrong shares of other clients' keys")
 
     def _refuse_few(self, clients: Collection[str], enough: int, step: str) -> None:
         if len(clients) < enough:
             raise NoClientReplied(
-                f"round {self.round + 1}, step {step}: {counted(len(clients), 'client')} answered, "
-                f"but a secure aggregation takes {enough} (privacy.min_sites, privacy.threshold)"
+                f"round {self.round + 1}, step {step}: {counted(len(clients), 'client')} replied, "
+                f"but a secure aggregation needs {enough} (privacy.min_sites, privacy.threshold)"
             )
-
-
-def _sum_holdouts(checks: Iterable[tuple[float, ...]]) -> HoldoutSums:
-    """Add up the hold-out sums of clients."""
-    return HoldoutSums(*np.sum([HoldoutSums(*one) for one in checks] or [HoldoutSums()], axis=0).tolist())

@@ -1,4 +1,4 @@
-"""The client's side of the protocol: one reply per request, computed from its own images and its own state."""
+"""The client's side of the protocol: one reply to each request, computed from its images and its state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,22 +34,22 @@ from ..privacy.private_replies import PrivateReplies
 from .client_state import ClientState, whole_model
 from .holdout_check import HoldoutCheck
 from .learner import NO_TEST_SET, Learner, Prompts, TestSet
-from .prior_estimation import NO_PRIOR, is_worth_training, reply_to
+from .prior_estimation import NO_PRIOR, compute_sums, is_worth_training
 
 ReplyAndState = tuple[Reply, ClientState]
 
 
 @dataclass(frozen=True)
 class Client:
-    """The fixed parts of a client; what changes between requests is its `ClientState`."""
+    """The parts of a client that do not change between requests; the others are its `ClientState`."""
 
     learner: Learner
     config: RunConfig
     test_set: TestSet = NO_TEST_SET
     secret: bytes = b""  # for the noise of differential privacy; never sent
-    corrections: Corrections = NO_CORRECTIONS  # labels that the site's own expert gave to some images
-    repeatable: bool = False  # only in a simulation: see `PrivateReplies`
-    min_images: int = 0  # minimum number of images behind an update, a sum, or a class feature sum
+    corrections: Corrections = NO_CORRECTIONS  # labels of some images by the site's expert
+    repeatable: bool = False  # simulation only, see `PrivateReplies`
+    min_images: int = 0  # minimum number of images behind any update, sum or class feature sum
 
     @cached_property
     def _replies(self) -> PrivateReplies:
@@ -86,32 +86,31 @@ class Client:
                 return reply, replace(state, secrets=secrets)
 
     def _adapt(self, request: Adapt, state: ClientState) -> ReplyAndState:
-        """Compute the sums of one step of the priors; after the last step, keep the priors."""
-        learner = self.learner
-        sums, prior = reply_to(
+        """Compute the sums of one step of the prior estimation; after the last step, keep the priors."""
+        sums, prior = compute_sums(
             request,
             state.prior,
             self.config,
             lambda: self._log_probs(None),
-            learner.features,
-            learner.class_features(),
+            self.learner.features,
+            self.learner.class_features(),
             self.min_images,
         )
         state = replace(state, prior=prior)
-        if sums is None:  # new priors: verdicts on the holdout through the old ones are obsolete
+        if sums is None:  # the stored log-probabilities of the holdout are without these priors
             refused = prior.refused and not self.config.is_private
             return Adapted(None, refused=refused), replace(state, holdout=replace(state.holdout, log_probs=None))
         reply, secrets = self._replies.adaptation(sums, request, state.secrets)
         return reply, replace(state, secrets=secrets)
 
     def _estimate(self, request: Estimate, state: ClientState) -> ReplyAndState:
-        """Label all images anew, and count the confident ones of each class: u_k, (C,) (Eq. 2)."""
+        """Relabel all images, and count the confident ones of each class: u_k, (C,) (Eq. 2)."""
         state = self._check.receive_average(request.shared, state)
         if request.round > 0:
             log_probs = self._log_probs(self._prompts(request.shared, state))
         elif state.previous_model:  # the model of the run that this one continues
             log_probs = self._log_probs(state.previous_model)
-        elif state.prior.scores is not None:  # zero-shot CLIP has just labelled the images, for the priors
+        elif state.prior.scores is not None:  # zero-shot CLIP has already encoded the images for the priors
             log_probs = state.prior.scores.log_probs
         else:  # zero-shot CLIP: the initial prompts are untrained
             log_probs = self._log_probs(None)
@@ -125,7 +124,7 @@ class Client:
         return reply, replace(state, secrets=secrets)
 
     def _select(self, request: Select, state: ClientState) -> ReplyAndState:
-        """Select the images to train on, by this client's quota of each class (Eq. 3)."""
+        """Select the images to train on, within this client's quota of each class (Eq. 3)."""
         if state.log_probs is None or state.counts is None:
             raise CannotReply("Select request before an Estimate request")
         quota = self._labeler.quota(state.counts, len(state.log_probs), request)
@@ -148,14 +147,15 @@ class Client:
         state = replace(state, first_holdout=state.first_holdout or self._check.holdout(state))
         if self.config.is_private:
             return Selected(None, None, None), state
-        # Some rules select an image for more than one class.
+        # Some labelers select an image for more than one class.
         return Selected(len(np.unique(selection.index)), len(labels), unchanged), state
 
     def _train(self, request: Train, state: ClientState) -> ReplyAndState:
         """Train on the selected images and check the model on the holdout.
 
-        Nothing is trained on too few images, after a rollback of the average, or with labels of low confidence. Then,
-        and if the check finds the trained model harmful, the reply has the prompts of the request, of 0 images.
+        The client does not train with too few images, after a rollback of the average, or with labels of low
+        confidence. Then, and if the check finds the trained model harmful, it replies with the prompts of the request
+        and a weight of 0 images.
         """
         if state.selection is None:
             raise CannotReply("Train request before a Select request")
@@ -189,7 +189,7 @@ class Client:
                 state = self._check.check_final(request.shared, state)
             holdout = self._check.holdout(state)
             if self.min_images and (holdout is None or len(holdout.index) < self.min_images):
-                return Evaluated(0, 0), state  # the prompts are unchecked: their score could be a class count
+                return Evaluated(0, 0), state  # unchecked prompts could make the score a count of one class
         prior = NO_PRIOR if request.shared is None and request.through != "priors" else state.prior
         return Evaluated(*self.test_set.score(self._prompts(request.shared, state), prior)), state
 
@@ -201,7 +201,7 @@ class Client:
         return log_probs
 
     def _holdout_sums(self, holdout: HoldoutState) -> HoldoutSums:
-        """Summarise the hold-out check in numbers that can be summed over clients; losses only of enough images."""
+        """Return the client's part in the sums of the hold-out checks, with losses only of enough images."""
         average, training = holdout.average, holdout.training
         harms = (float(verdict is not None and bool(verdict.harm)) for verdict in (average, training))
         if average is None or average.before.images < self.min_images:
@@ -214,6 +214,6 @@ class Client:
 
 
 def _stacked_experts(experts: Sequence[Shared]) -> Prompts:
-    """Return other clients' prompts, each kind stacked in one array; they are trained with, and never sent."""
+    """Stack other clients' prompts by name, (experts, ...), for training; they are never sent."""
     names = experts[0] if experts else ()
     return {f"experts' {name}": np.stack([expert[name] for expert in experts]) for name in names}

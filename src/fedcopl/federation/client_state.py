@@ -1,6 +1,7 @@
-"""The state that a client keeps between two requests, and the same as named arrays for files. It is never sent."""
+"""The state of a client between two requests, and its conversion to named arrays for files. It is never sent."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
@@ -19,7 +20,7 @@ from .prior_estimation import NO_PRIOR, PriorState
 
 Tensors = dict[str, NDArray[Any]]
 _ARRAYS = ("log_probs", "counts", "quota", "confidence", "labels")
-_DIGEST_BYTES = 32  # bytes by which a spent key, or the totals of a step, are remembered
+_DIGEST_BYTES = 32  # of a spent key, or of the totals of a step
 _NOISY, _MEMBERS = "noisy_replies/", "members/"
 _ACCEPTED = "holdout/accepted/"
 _HARMS: tuple[Harm, ...] = get_args(Harm)
@@ -27,44 +28,41 @@ _HARMS: tuple[Harm, ...] = get_args(Harm)
 
 @dataclass(frozen=True)
 class ClientState:
-    """A client's arrays and memory between two requests. Never sent."""
+    """Everything that a client keeps between two requests. Never sent."""
 
-    own: Prompts = field(default_factory=dict)  # arrays that are not shared; shared ones too, after a rollback
+    own: Prompts = field(default_factory=dict)  # arrays that are not shared; also shared ones after a rollback
     previous_model: Prompts = field(default_factory=dict)  # at the end of the run that this one continues, if any
-    log_probs: NDArray[np.float64] | None = None  # of the last estimate, until the selection is made from it
-    counts: NDArray[np.int64] | None = None  # u_k of the last estimate
-    quota: NDArray[np.int64] | None = None  # images of each class that the last selection was allowed
+    log_probs: NDArray[np.float64] | None = None  # (n_k, C), from an Estimate request to the next Select request
+    counts: NDArray[np.int64] | None = None  # u_k of the last Estimate request
+    quota: NDArray[np.int64] | None = None  # maximum number of images of each class in the last selection
     selection: Selection | None = None
-    confidence: NDArray[np.float64] | None = None  # log-probability of each selected image's label
+    confidence: NDArray[np.float64] | None = None  # log-probability of each selected image's pseudo label
     labels: NDArray[np.int32] | None = None  # the most probable class of every image at the last selection
-    first_holdout: Selection | None = None  # the holdout of the first refresh, with its labels
+    first_holdout: Selection | None = None  # the holdout of the first refresh, with its pseudo labels
     holdout: HoldoutState = field(default_factory=HoldoutState)
     prior: PriorState = NO_PRIOR
     secrets: Secrets = field(default_factory=Secrets)  # keys and noise, for privacy
 
 
 def whole_model(start: Prompts, shared: Shared, state: ClientState) -> Prompts:
-    """Combine the first arrays, the server's average and the client's own arrays into its model."""
+    """Combine the initial arrays, the server's average and the client's own arrays into its model."""
     return {**start, **state.previous_model, **shared, **state.own}
 
 
 def state_tensors(state: ClientState) -> Tensors:
     """Return a client's state as named arrays; `state_from` reads them back."""
-    tensors: Tensors = {f"own/{name}": value for name, value in state.own.items()}
-    tensors |= {f"previous_model/{name}": value for name, value in state.previous_model.items()}
-    arrays = {name: getattr(state, name) for name in _ARRAYS}
-    tensors |= {name: value for name, value in arrays.items() if value is not None}
-    if state.selection is not None:
-        tensors |= {"index": state.selection.index, "label": state.selection.label}
-        if state.selection.candidates is not None:
-            tensors["candidates"] = state.selection.candidates
-    if state.first_holdout is not None:
-        tensors |= {"first_holdout/index": state.first_holdout.index, "first_holdout/label": state.first_holdout.label}
-    return tensors | _prior_tensors(state.prior) | _holdout_tensors(state.holdout) | secret_tensors(state.secrets)
+    arrays: dict[str, NDArray[Any] | None] = {name: getattr(state, name) for name in _ARRAYS}
+    if (selection := state.selection) is not None:
+        arrays |= {"index": selection.index, "label": selection.label, "candidates": selection.candidates}
+    if (first := state.first_holdout) is not None:
+        arrays |= {"first_holdout/index": first.index, "first_holdout/label": first.label}
+    tensors = add_prefix("", arrays) | add_prefix("own/", state.own)
+    tensors |= add_prefix("previous_model/", state.previous_model) | add_prefix("prior/", _prior_tensors(state.prior))
+    return tensors | _holdout_tensors(state.holdout) | secret_tensors(state.secrets)
 
 
 def _prior_tensors(prior: PriorState) -> Tensors:
-    """Return what a client keeps of the priors as named arrays."""
+    """Return a client's state of the priors as named arrays."""
     arrays: dict[str, NDArray[Any] | None] = {
         "sent": prior.sent,
         "class_prior": prior.class_prior,
@@ -72,22 +70,19 @@ def _prior_tensors(prior: PriorState) -> Tensors:
         "weight": None if prior.weight == 1 else np.array([prior.weight]),
         "refused": np.array([True]) if prior.refused else None,
     }
-    arrays |= {f"totals/{number}": total for number, total in enumerate(prior.totals)}
-    if prior.scores is not None:
-        arrays["log_probs"] = prior.scores.log_probs
-        arrays |= {f"contributions/{number}": value for number, value in prior.scores.contributions.items()}
-        arrays |= {f"distances/{number}": value for number, value in prior.scores.distances.items()}
-    if prior.model is not None:
-        arrays |= {f"model/{name}": value for name, value in prior.model.to_arrays().items()}
-    return {f"prior/{name}": np.asarray(value) for name, value in arrays.items() if value is not None}
+    tensors = add_prefix("", arrays) | add_prefix("totals/", dict(enumerate(prior.totals)))
+    if (scores := prior.scores) is not None:
+        tensors |= {"log_probs": scores.log_probs} | add_prefix("distances/", scores.distances)
+        tensors |= add_prefix("contributions/", scores.contributions)
+    return tensors | add_prefix("model/", {} if prior.model is None else prior.model.to_arrays())
 
 
 def _prior_from(stored: Tensors) -> PriorState:
-    """Return the state that `_prior_tensors` was given."""
-    model, totals = below(stored, "model/"), below(stored, "totals/")
+    """Invert `_prior_tensors`."""
+    model, totals = select_prefix(stored, "model/"), select_prefix(stored, "totals/")
     contributions, distances = (
-        {int(number): value for number, value in below(stored, part).items()}
-        for part in ("contributions/", "distances/")
+        {int(number): value for number, value in select_prefix(stored, prefix).items()}
+        for prefix in ("contributions/", "distances/")
     )
     return PriorState(
         ClientScores(stored["log_probs"], contributions, distances) if "log_probs" in stored else None,
@@ -103,33 +98,30 @@ def _prior_from(stored: Tensors) -> PriorState:
 
 def _holdout_tensors(holdout: HoldoutState) -> Tensors:
     """Return the state of the hold-out check as named arrays; empty before the first check."""
-    tensors: Tensors = {f"{_ACCEPTED}{name}": value for name, value in holdout.accepted.items()}
-    verdicts = {"average": holdout.average, "training": holdout.training}
-    for name, verdict in verdicts.items():
+    arrays: dict[str, NDArray[Any] | None] = {"log_probs": holdout.log_probs}
+    for name, verdict in (("average", holdout.average), ("training", holdout.training)):
         if verdict is not None:
-            row = [_HARMS.index(verdict.harm), *verdict.before, *verdict.after, verdict.shift]
-            tensors[f"holdout/{name}"] = np.array(row)
-    if holdout.log_probs is not None:
-        tensors["holdout/log_probs"] = holdout.log_probs
-    numbers = np.array([holdout.lr_factor, holdout.was_reset])
-    return tensors | ({} if numbers.tolist() == [1.0, 0.0] else {"holdout/numbers": numbers})
+            arrays[name] = np.array([_HARMS.index(verdict.harm), *verdict.before, *verdict.after, verdict.shift])
+    if holdout.lr_factor != 1 or holdout.was_reset:
+        arrays["numbers"] = np.array([holdout.lr_factor, holdout.was_reset])
+    return add_prefix("holdout/", arrays) | add_prefix(_ACCEPTED, holdout.accepted)
 
 
 def _holdout_from(tensors: Tensors) -> HoldoutState:
-    """Return the state that `_holdout_tensors` was given."""
-    stored = below(tensors, "holdout/")
+    """Invert `_holdout_tensors`."""
+    stored = select_prefix(tensors, "holdout/")
     lr_factor, was_reset = stored.get("numbers", np.array([1.0, 0.0])).tolist()
     verdicts = {}
     for name in (name for name in ("average", "training") if name in stored):
         harm, *numbers, shift = stored[name].tolist()
         verdicts[name] = HoldoutVerdict(_HARMS[int(harm)], Evidence(*numbers[:3]), Evidence(*numbers[3:]), shift)
     return HoldoutState(
-        below(tensors, _ACCEPTED), stored.get("log_probs"), lr_factor, was_reset=bool(was_reset), **verdicts
+        select_prefix(tensors, _ACCEPTED), stored.get("log_probs"), lr_factor, was_reset=bool(was_reset), **verdicts
     )
 
 
 def secret_tensors(secrets: Secrets) -> Tensors:
-    """Return keys and digests as named arrays of bytes, without empty ones."""
+    """Return the keys, digests and noisy replies that are not empty as named arrays of bytes."""
     session = secrets.session.to_bytes() if secrets.session else b""
     fields = {"session": session, "spent": b"".join(secrets.spent), "history": secrets.history.encode()}
     fields["totals"] = b"".join(secrets.prior_totals)
@@ -139,30 +131,31 @@ def secret_tensors(secrets: Secrets) -> Tensors:
 
 
 def state_from(tensors: Tensors) -> ClientState:
-    """Return the state that `state_tensors` was given."""
-    has_chosen = "index" in tensors
-    selection = Selection(tensors["index"], tensors["label"], tensors.get("candidates")) if has_chosen else None
+    """Invert `state_tensors`."""
+    selection = None
+    if "index" in tensors:
+        selection = Selection(tensors["index"], tensors["label"], tensors.get("candidates"))
     arrays: dict[str, Any] = {name: tensors.get(name) for name in _ARRAYS}
-    first = below(tensors, "first_holdout/")
+    first = select_prefix(tensors, "first_holdout/")
     return ClientState(
-        own=below(tensors, "own/"),
-        previous_model=below(tensors, "previous_model/"),
+        own=select_prefix(tensors, "own/"),
+        previous_model=select_prefix(tensors, "previous_model/"),
         selection=selection,
         first_holdout=Selection(first["index"], first["label"]) if first else None,
         holdout=_holdout_from(tensors),
-        prior=_prior_from(below(tensors, "prior/")),
+        prior=_prior_from(select_prefix(tensors, "prior/")),
         secrets=secrets_from(tensors),
         **arrays,
     )
 
 
 def secrets_from(tensors: Tensors) -> Secrets:
-    """Return the secrets that `secret_tensors` was given."""
-    stored = {name: value.tobytes() for name, value in below(tensors, "secrets/").items()}
+    """Invert `secret_tensors`."""
+    stored = {name: value.tobytes() for name, value in select_prefix(tensors, "secrets/").items()}
     session = stored.get("session")
     spent, totals = (
-        tuple(whole[start : start + _DIGEST_BYTES] for start in range(0, len(whole), _DIGEST_BYTES))
-        for whole in (stored.get("spent", b""), stored.get("totals", b""))
+        tuple(joined[start : start + _DIGEST_BYTES] for start in range(0, len(joined), _DIGEST_BYTES))
+        for joined in (stored.get("spent", b""), stored.get("totals", b""))
     )
     return Secrets(
         Session.from_bytes(session) if session else None,
@@ -174,15 +167,20 @@ def secrets_from(tensors: Tensors) -> Secrets:
     )
 
 
-def taken_back(state: ClientState, latest: ClientState) -> ClientState:
-    """Return an earlier state to resume from, with the keys and noise of the latest one.
+def rewind(state: ClientState, latest: ClientState) -> ClientState:
+    """Return an earlier state to resume from, with the keys and noisy replies of the latest one.
 
-    Otherwise a client could be made to unmask one sum in two ways, which would reveal what the masks hid, or to send
-    the same reply again with new noise, which averages out.
+    With its earlier keys, a server could make the client unmask one sum in two ways, which would reveal a single
+    client's numbers; without its noisy replies, the client would repeat a reply with new noise, which averages out.
     """
     return replace(state, secrets=replace(latest.secrets, history=state.secrets.history))
 
 
-def below(tensors: Tensors, prefix: str) -> Tensors:
-    """Return the arrays whose names start with the prefix, by the rest of their names."""
+def add_prefix(prefix: str, arrays: Mapping[Any, NDArray[Any] | None]) -> Tensors:
+    """Return the arrays that are not None, with the prefix before their names."""
+    return {f"{prefix}{name}": np.asarray(value) for name, value in arrays.items() if value is not None}
+
+
+def select_prefix(tensors: Tensors, prefix: str) -> Tensors:
+    """Return the arrays whose names start with the prefix, by the rest of their names; inverts `add_prefix`."""
     return {key.removeprefix(prefix): np.asarray(value) for key, value in tensors.items() if key.startswith(prefix)}

@@ -1,8 +1,8 @@
-"""The hold-out check: roll back training and averages that harm, without labels.
+"""The hold-out check: roll back harmful training and averages, without labels.
 
-Some images are never trained on. Those among them that the client selected form the holdout; the client's own pseudo
-labels are its reference. A model is harmful if it fits the holdout worse than the model before it, or contradicts the
-calibrated priors on unseen images.
+Some images are never trained on. The selected images among them are the holdout, with the client's own pseudo labels
+as reference. A model is harmful if it fits the holdout worse than the model before it, or contradicts the calibrated
+priors on unseen images.
 """
 
 from collections.abc import Callable
@@ -28,8 +28,8 @@ from ..messages import Shared
 from .client_state import ClientState, whole_model
 from .learner import Learner, Prompts
 
-_MIN_UNSEEN, _MAX_UNSEEN = 8, 64  # unseen images compared with the priors, twice a round: more would cost too much
-_TRAINED_PER_UNSEEN = 4  # images times epochs trained on for each of these, so the check costs a quarter of training
+_MIN_UNSEEN, _MAX_UNSEEN = 8, 64  # unseen images that are compared with the priors, twice a round
+_TRAINED_PER_UNSEEN = 4  # training images times epochs per unseen image: the check costs a quarter of training
 
 _LogProbs = NDArray[np.float64]
 _Compare = Callable[[_LogProbs, _LogProbs, NDArray[np.int64]], HoldoutVerdict]
@@ -38,7 +38,7 @@ _Compare = Callable[[_LogProbs, _LogProbs, NDArray[np.int64]], HoldoutVerdict]
 
 @dataclass(frozen=True)
 class HoldoutCheck:
-    """Compares a client's models on its own held-out images."""
+    """Compares models of a client on its held-out images."""
 
     learner: Learner
     config: RunConfig
@@ -50,7 +50,7 @@ class HoldoutCheck:
         return Selection(selection.index[kept], selection.label[kept], candidates)
 
     def holdout(self, state: ClientState) -> Selection | None:
-        """Return the selected images that are not trained on, with the client's own labels; None if there are none."""
+        """Return the selected images that are not trained on, with their pseudo labels; None if there are none."""
         if state.selection is None or state.labels is None:
             return None
         index = np.unique(state.selection.index)
@@ -68,11 +68,10 @@ class HoldoutCheck:
         reference = state.holdout.log_probs
         if reference is None:
             reference = self._log_probs(before, holdout.index, state)
-        if _are_equal(before, after):  # nothing new; a verdict on an average that the server rolled back is obsolete
+        if _are_equal(before, after):  # a verdict of harm was on an average that the server has rolled back since
             average = None if state.holdout.average is None or state.holdout.average.harm else state.holdout.average
-            return replace(
-                state, own=own, holdout=replace(state.holdout, accepted=after, log_probs=reference, average=average)
-            )
+            checked = replace(state.holdout, accepted=after, log_probs=reference, average=average)
+            return replace(state, own=own, holdout=checked)
         verdict, log_probs = self._compare(compare_models, reference, after, holdout, state)
         checked = replace(state.holdout, average=verdict)
         if verdict.harm:
@@ -80,7 +79,7 @@ class HoldoutCheck:
         return replace(state, own=own, holdout=replace(checked, accepted=after, log_probs=log_probs))
 
     def check_training(self, trained: Prompts, state: ClientState) -> ClientState:
-        """Record the verdict on a trained model, and adapt the learning rate of the next round to it."""
+        """Record the verdict on a trained model, and set the learning-rate factor of the next round by it."""
         holdout = self.holdout(state)
         if holdout is None or state.holdout.log_probs is None:
             return state
@@ -89,7 +88,7 @@ class HoldoutCheck:
         return replace(state, holdout=replace(state.holdout, training=verdict, lr_factor=lr_factor))
 
     def check_final(self, shared: Shared, state: ClientState) -> ClientState:
-        """Return to the first arrays if the final model contradicts most of the first holdout's labels."""
+        """Reset the client to its initial arrays if the final model contradicts most labels of the first holdout."""
         if state.first_holdout is None:
             return state
         model = whole_model(self.learner.initial(), shared, state)
@@ -104,13 +103,13 @@ class HoldoutCheck:
     ) -> tuple[HoldoutVerdict, _LogProbs]:
         """Return the verdict on a model, and its log-probabilities of the holdout.
 
-        A model also harms if it contradicts the calibrated priors on images that were not trained on, confident or
-        not: the holdout only has the confident ones.
+        The holdout has confident images only. A model is also harmful if it contradicts the calibrated priors on
+        images that were not trained on, confident or not.
         """
         unseen = self._unseen(state)
         index = np.union1d(holdout.index, unseen)
         log_probs = self._log_probs(model, index, state)
-        of_holdout, of_unseen = (log_probs[np.searchsorted(index, some)] for some in (holdout.index, unseen))
+        of_holdout, of_unseen = (log_probs[np.searchsorted(index, rows)] for rows in (holdout.index, unseen))
         verdict = compare(before, of_holdout, holdout.label)
         if not verdict.harm and len(unseen):
             posteriors = state.prior.own_log_posteriors(self.learner.log_probabilities(None)[unseen], unseen)
@@ -119,7 +118,7 @@ class HoldoutCheck:
         return verdict, of_holdout
 
     def _unseen(self, state: ClientState) -> NDArray[np.int64]:
-        """Return some images that are not trained on, at even distances; none without priors to compare with."""
+        """Return the indices of evenly spaced images that are not trained on; none without priors."""
         if state.prior.model is None or state.labels is None or state.selection is None:
             return np.zeros(0, np.int64)
         trained_on = np.unique(self.trainable(state.selection, state).index)
@@ -128,7 +127,7 @@ class HoldoutCheck:
         return unseen[evenly_spaced(len(unseen), min(max(affordable, _MIN_UNSEEN), _MAX_UNSEEN))]
 
     def _log_probs(self, model: Prompts, index: NDArray[np.int64], state: ClientState) -> _LogProbs:
-        """Return prior-adjusted log-probabilities, (m, C), from which the reference labels were made too."""
+        """Return a model's prior-adjusted log-probabilities, (m, C), as used for the reference labels."""
         log_probs = self.learner.log_probabilities_of(model, index)
         return state.prior.own_log_posteriors(log_probs, index) if np.isfinite(log_probs).all() else log_probs
 

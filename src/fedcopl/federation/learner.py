@@ -1,4 +1,4 @@
-"""Protocols of a client's model (CLIP with prompts over its own images) and of its labelled test set."""
+"""Protocols of a client's model, CLIP with prompts over the client's images, and of its labelled test set."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -11,11 +11,11 @@ from ..priors.posterior import LogitAdjustment
 from .prior_estimation import NO_PRIOR, PriorState
 
 Prompts = Mapping[str, NDArray[np.float32]]
-"""A client's model, its arrays by name: for FedCoPL `visual` (layers, vectors, width) and `text` (vectors, width)."""
+"""The arrays of a client's model by name: for FedCoPL `visual` (layers, vectors, width) and `text` (vectors, width)."""
 
 
 class Learner(Protocol):
-    """CLIP with prompts over one client's unlabelled images. Implementations use torch; no label ever comes in."""
+    """CLIP with prompts over one client's unlabelled images; implementations use torch and have no labels."""
 
     def initial(self) -> Prompts:
         """Return the initial prompts, the same at every client."""
@@ -26,7 +26,7 @@ class Learner(Protocol):
         ...
 
     def features(self) -> NDArray[np.float64]:
-        """Return the image features f(x) of zero-shot CLIP, (n_k, d), of length one; no training changes them."""
+        """Return the image features f(x) of zero-shot CLIP, (n_k, d), of length one, independent of training."""
         ...
 
     def class_features(self) -> NDArray[np.float64]:
@@ -34,7 +34,7 @@ class Learner(Protocol):
         ...
 
     def remember(self, selection: Selection) -> Prompts:
-        """Return arrays to keep of newly selected images, for methods that need them; they are never sent."""
+        """Return the arrays that the method keeps of newly selected images; they are never sent."""
         ...
 
     def log_probabilities_of(self, prompts: Prompts, index: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -56,7 +56,7 @@ class Learner(Protocol):
             selection: The images to train on, with their pseudo labels.
             round: Counted from 0, for the learning-rate schedule and the order of the images.
             lr_factor: Multiplies the learning rate; below 1 after a rollback.
-            adjustment: What the priors add to the logits, one row for each selected image.
+            adjustment: The logit adjustment by the priors, one row for each selected image.
 
         Returns:
             The model after training, with all arrays of `prompts`, and the mean loss of the last epoch.
@@ -65,7 +65,7 @@ class Learner(Protocol):
 
 
 class TestSet(Protocol):
-    """A client's own labelled test images: the only place that has ground truth."""
+    """A client's labelled test images, the only ground truth of a client."""
 
     def score(self, prompts: Prompts | None, prior: PriorState = NO_PRIOR) -> tuple[int, int]:
         """Return correct predictions and test images, by a model with priors; None: by zero-shot CLIP."""

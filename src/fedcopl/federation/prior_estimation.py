@@ -1,4 +1,4 @@
-"""The estimation of the priors in a federation: what a client replies and keeps, and what the server adds up."""
+"""The prior estimation in a federation: a client's sums and state of each step, and the settings of both sides."""
 
 import math
 from collections.abc import Callable
@@ -18,32 +18,32 @@ from ..priors.validation import invalid_sums
 from ..privacy.accountant import NOISY_STEPS
 
 ALL = slice(None)
-_CONFIDENT, _MIN_CONFIDENT = 0.1, 10  # share of the images, and number, with the most confident zero-shot labels
-_MIN_UNCHANGED = 0.3  # of these labels, with the priors: on the demo 0.67 and more, with poisoned priors down to 0.05
-GOOD_LABELS = 0.9  # expected share of correct labels, below which training on them does more harm than good
+_CONFIDENT, _MIN_CONFIDENT = 0.1, 10  # share and minimum number of images that count as the most confident ones
+_MIN_UNCHANGED = 0.3  # share of their labels that priors must keep: 0.67 and more on the demo, 0.05 if poisoned
+MIN_EXPECTED_ACCURACY = 0.9  # of pseudo labels; below it, training on them does more harm than good
 
 
 @dataclass(frozen=True)
 class PriorState:
-    """What a client keeps of the priors. Never sent."""
+    """A client's state of the priors. Never sent."""
 
     scores: ClientScores | None = None  # during the estimation, and until the images are labelled for the first time
     totals: tuple[FloatArray, ...] = ()  # of the steps so far
-    sent: FloatArray | None = None  # its own reply to the last step
-    weight: float = 1.0  # of its sums in the totals
-    model: PosteriorModel | None = None  # the outcome
+    sent: FloatArray | None = None  # the client's sums of the last step
+    weight: float = 1.0  # of the client's sums in the totals
+    model: PosteriorModel | None = None  # the outcome of the estimation
     class_prior: FloatArray | None = None  # pi_k, (C,)
-    distances: FloatArray | None = None  # of its own images to prototypes without themselves, (n, C)
-    refused: bool = False  # the estimated priors contradict its confident images: it uses zero-shot CLIP instead
+    distances: FloatArray | None = None  # (n, C), of each image to prototypes without that image
+    refused: bool = False  # the priors contradict the client's confident images: it uses zero-shot CLIP instead
 
     def log_posteriors(self, log_probs: FloatArray, features: FloatArray) -> FloatArray:
-        """Return the log-posteriors of new images, (n, C); without priors the log-probabilities as they are."""
+        """Return the log-posteriors of new images, (n, C); without priors the unchanged log-probabilities."""
         if self.model is None or self.class_prior is None:
             return log_probs
         return self.model.log_posteriors(log_probs, features, self.class_prior)
 
     def own_log_posteriors(self, log_probs: FloatArray, index: IntArray | slice = ALL) -> FloatArray:
-        """Return the log-posteriors of all or some of the client's own images, each without its part in prototypes."""
+        """Return the log-posteriors of the client's own images, (n, C), by prototypes without the image itself."""
         adjustment = self.adjustment(index)
         if adjustment is None:
             return log_probs
@@ -52,16 +52,16 @@ class PriorState:
         return normalised
 
     def adjustment(self, index: IntArray | slice = ALL) -> LogitAdjustment | None:
-        """Return what the priors add to the logits of some of the client's own images; None without priors."""
+        """Return the logit adjustment for the client's own images; None without priors."""
         if self.model is None or self.class_prior is None or self.distances is None:
             return None
         return self.model.adjustment(self.distances[index], self.class_prior)
 
     def view_agreement(self, log_posteriors: FloatArray) -> float | None:
-        """Return the share of the client's images to which text alone and the nearest prototype give the same class.
+        """Return the share of images to which text and the nearest prototype give the same class; None without both.
 
         Args:
-            log_posteriors: What `own_log_posteriors` returned for all of its images, (n, C).
+            log_posteriors: The result of `own_log_posteriors` for all images, (n, C).
         """
         adjustment = self.adjustment()
         if adjustment is None or self.model is None or self.distances is None or not len(log_posteriors):
@@ -76,7 +76,7 @@ NO_PRIOR = PriorState()
 
 
 def prior_settings(config: RunConfig, classes: int, width: int, class_prior: FloatArray | None = None) -> Settings:
-    """Return the settings of the estimation: the same at the server and at every client."""
+    """Return the settings of the estimation, which server and clients derive from those of the run."""
     priors = config.priors
     return Settings(
         classes,
@@ -90,11 +90,11 @@ def prior_settings(config: RunConfig, classes: int, width: int, class_prior: Flo
 
 
 def prior_steps(config: RunConfig) -> int:
-    """Return how many sums the estimation takes; the request after them only carries the last totals."""
+    """Return the number of steps with sums; one more request then sends the last totals."""
     return prior_settings(config, 2, 1).max_steps
 
 
-def reply_to(
+def compute_sums(
     request: Adapt,
     prior: PriorState,
     config: RunConfig,
@@ -103,26 +103,26 @@ def reply_to(
     text: FloatArray,
     min_images: int = 0,
 ) -> tuple[FloatArray | None, PriorState]:
-    """Return the sums of a step, or None after the last one, and what to keep.
+    """Return the client's sums of a step, None after the last one, and its new state.
 
-    The request carries totals and nothing else; what is computed from them is the client's own decision.
+    A request only has totals: the client itself decides by the settings of the run what to compute from them.
 
     Args:
         request: The totals of the step before.
-        prior: What the client kept of the step before.
+        prior: The state after the step before.
         config: The settings of the run.
         log_probs: Returns log p_c(x) of all images by zero-shot CLIP, (n, C).
         features: Returns the image features, (n, d).
         text: The class embeddings of zero-shot CLIP, (C, d).
-        min_images: No sum and no class feature sum is over fewer images.
+        min_images: Minimum number of images behind any sum or class feature sum.
 
     Raises:
-        CannotReply: The totals are impossible, or do not continue what the client knows.
+        CannotReply: The totals are impossible, or a step is missing.
     """
     settings = prior_settings(config, len(text), text.shape[1], request.class_prior)
-    before = request.step - len(request.totals)
-    if prior.scores is None or before != len(prior.totals) or prior.model is not None:
-        if before:
+    first = request.step - len(request.totals)
+    if prior.scores is None or first != len(prior.totals) or prior.model is not None:
+        if first:
             raise CannotReply(f"request for step {request.step + 1} of the priors without the steps before it")
         prior = PriorState(ClientScores(log_probs()))
     scores = prior.scores
@@ -133,33 +133,29 @@ def reply_to(
         _validate(settings, totals, prior, text)
     estimation = estimation_after(settings, totals, text)
     if estimation.outcome is not None and len(totals) == settings.max_steps:
-        return None, _finished(replace(prior, totals=totals), estimation.outcome, settings, features)
+        return None, _with_outcome(replace(prior, totals=totals), estimation.outcome, settings, features)
     if len(scores.log_probs) < min_images:
         raise CannotReply(f"has fewer than {counted(min_images, 'image')}, the minimum of this site for any sum")
     sums = []
     for statistic in estimation.steps[request.step]:
-        part, scores = scores.compute(statistic, features, min_images, prior.weight)
-        sums.append(part.ravel())
+        values, scores = scores.compute(statistic, features, min_images, prior.weight)
+        sums.append(values.ravel())
     sent = np.concatenate(sums)
     return sent, PriorState(scores, totals, sent, prior.weight)
 
 
 def _with_weight(prior: PriorState, request: Adapt, config: RunConfig) -> PriorState:
-    """Take the client's weight in the totals from the first ones; it is the same in all others."""
-    weight = request.weight
+    """Return the state with the client's weight in the totals, which may not change after the first totals."""
+    weight, of = request.weight, "the client's weight in the totals of the priors"
     if not 0 < weight <= 1 or (weight < 1 and config.privacy.secure_aggregation):
-        raise CannotReply(
-            f"the client's weight in the totals of the priors is {weight:g}; it must be in (0, 1], with masks 1"
-        )
+        raise CannotReply(f"{of} is {weight:g}; it must be in (0, 1], with secure aggregation 1")
     if prior.totals and weight != prior.weight:
-        raise CannotReply(
-            f"the client's weight in the totals of the priors changed from {prior.weight:g} to {weight:g}"
-        )
+        raise CannotReply(f"{of} changed from {prior.weight:g} to {weight:g}")
     return replace(prior, weight=weight)
 
 
 def _validate(settings: Settings, totals: tuple[FloatArray, ...], prior: PriorState, text: FloatArray) -> None:
-    """Check every new total against the images that it must be of, and against the client's own part in it."""
+    """Check every new total against the number of images and against the client's own sums in it."""
     for step in range(len(prior.totals), len(totals)):
         estimation = estimation_after(settings, totals[:step], text)
         if step >= settings.max_steps or totals[step].shape != (estimation.size(step),):
@@ -171,10 +167,13 @@ def _validate(settings: Settings, totals: tuple[FloatArray, ...], prior: PriorSt
             raise CannotReply(f"the totals of step {step + 1} of the priors are impossible: {reason}")
 
 
-def _finished(
+def _with_outcome(
     prior: PriorState, model: PosteriorModel, settings: Settings, features: Callable[[], FloatArray]
 ) -> PriorState:
-    """The outcome with the client's own class prior; where nothing was exchanged about that, by its own evidence."""
+    """Return the state after the estimation, with the client's own class prior.
+
+    Where no step estimated the strength of class priors over all clients, the client estimates its own.
+    """
     assert prior.scores is not None
     scores = prior.scores.with_prototypes(model.prototypes, features)
     if settings.label_shift and (settings.noisy_steps or not settings.logit_bias):
@@ -189,7 +188,7 @@ def _finished(
 
 
 def contradicts_zero_shot(log_probs: FloatArray, posteriors: FloatArray) -> bool:
-    """Return whether priors change most of the labels of which zero-shot CLIP is most confident.
+    """Return whether priors change most of the most confident labels by zero-shot CLIP.
 
     Args:
         log_probs: By zero-shot CLIP, (n, C).
@@ -205,4 +204,4 @@ def contradicts_zero_shot(log_probs: FloatArray, posteriors: FloatArray) -> bool
 
 def is_worth_training(confidence: FloatArray) -> bool:
     """Return whether enough pseudo labels are expected to be correct, from their calibrated log-posteriors, (m,)."""
-    return len(confidence) > 0 and float(np.exp(confidence).sum()) >= GOOD_LABELS * len(confidence)
+    return len(confidence) > 0 and float(np.exp(confidence).sum()) >= MIN_EXPECTED_ACCURACY * len(confidence)

@@ -1,11 +1,10 @@
-"""The server's side of a round: label, train, aggregate, evaluate. It does not know how messages travel."""
+"""The server's side of a round, over any transport: label, train, aggregate, evaluate."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Protocol
 
 import numpy as np
 
@@ -20,15 +19,15 @@ from ..messages import Adapt, Adapted, Estimate, Evaluate, Evaluated, Select, Se
 from ..priors.estimation import Estimation
 from ..priors.posterior import PosteriorModel
 from ..privacy import require_cryptography
-from ..privacy.masked_layout import HoldoutSums, TrainingSum, Values
+from ..privacy.masked_layout import HoldoutSums, TrainingSum
 from ..rng import stream
-from .aggregation import PlainAggregator, SecureAggregator, Totals
+from .aggregation import PlainAggregator, SecureAggregator
 from .prior_estimation import prior_settings
 from .transport import Labelling, RoundExchange, RoundReport, Transport
 from .validation import ReportedCounts
 
 _MIN_GAIN = 0.001  # nats per held-out image: an average that gains less does not count as progress
-MAX_ESTIMATIONS = 3  # of the priors in one round, each without the clients that were lost in the one before
+MAX_ESTIMATIONS = 3  # attempts at the prior estimation in one round, each without the clients lost in the last one
 
 
 @dataclass(frozen=True)
@@ -39,55 +38,37 @@ class ServerState:
     shared: Shared  # the prompts that the server averages
     classes: int  # C
     members: tuple[str, ...] = ()  # clients that selected training images at the last refresh
-    everyone_first: bool = False  # the method has all members train in the first round, whatever the participation
+    everyone_first: bool = False  # all members train in the first round, whatever `sharing.participation` is
     neighbours: int = 0  # number of other clients' prompts that the method sends to each client
     uploads: Mapping[str, Shared] = field(default_factory=dict)  # each client's last prompts, if neighbours are sent
-    width: int = 0  # d, numbers of an image feature: for the priors
+    width: int = 0  # d, length of an image feature
     prior_model: PosteriorModel | None = None  # the outcome of the estimation of the priors
-    prior_totals: tuple[FloatArray, ...] = ()  # of each step of it, for clients that join later
+    prior_totals: tuple[FloatArray, ...] = ()  # the totals of each step of the estimation, for clients that join later
     last_good: Shared | None = None  # the last average that the clients' hold-out checks did not find harmful
-    reported_counts: Mapping[str, ReportedCounts] = field(default_factory=dict)  # by client, to compare replies with
+    reported_counts: Mapping[str, ReportedCounts] = field(default_factory=dict)  # by client, to validate later replies
     ever_connected: tuple[str, ...] = ()  # all clients that were ever connected
-    class_prior: FloatArray | None = None  # (C,) over all clients, where the study knows it
-    stale_rounds: int = 0  # rounds in a row whose average did not gain on the clients' held-out images
+    class_prior: FloatArray | None = None  # (C,) over all clients, from the file in `priors.class_prior`
+    stale_rounds: int = 0  # consecutive rounds whose average did not gain on the clients' held-out images
 
 
-class _Aggregator(Protocol):
-    """Sums and averages of the clients' replies, each with the clients that are in it."""
-
-    def counts(
-        self, server: RoundExchange, clients: Iterable[str], request: Estimate
-    ) -> tuple[tuple[str, ...], Totals | None]:
-        """Return T, (C,), the sum of the class counts; None if counts are not sent."""
-        ...
-
-    def adaptation(
-        self, server: RoundExchange, clients: Iterable[str], request: Adapt
-    ) -> tuple[tuple[str, ...], Values]:
-        """Return the sum of one step of the priors."""
-        ...
-
-    def training(self, server: RoundExchange, clients: Iterable[str], request: Callable[[str], Train]) -> TrainingSum:
-        """Return the average of the prompts (Eq. 4)."""
-        ...
+_Aggregator = PlainAggregator | SecureAggregator
 
 
 def _choose_aggregator(config: RunConfig, state: ServerState) -> _Aggregator:
     refuse_privacy(config, state.neighbours, state.everyone_first)
-    return (
-        SecureAggregator(config, bool(state.members)) if config.privacy.secure_aggregation else PlainAggregator(config)
-    )
+    has_members = bool(state.members)
+    return SecureAggregator(config, has_members) if config.privacy.secure_aggregation else PlainAggregator(config)
 
 
 def refuse_privacy(config: RunConfig, neighbours: int, everyone_first: bool) -> None:
-    """Check before a run that the settings of `privacy` are possible.
+    """Check before a run that the settings of `privacy` fit the method and the other settings.
 
     Args:
         neighbours: The number of other clients' prompts that the method sends to each client.
         everyone_first: Whether the method has all clients train in the first round.
 
     Raises:
-        ConfigError: They contradict other settings or the method, or `cryptography` is not installed.
+        ConfigError: They do not, or `cryptography` is not installed.
     """
     if config.is_private:
         require_cryptography()
@@ -109,7 +90,7 @@ def refuse_privacy(config: RunConfig, neighbours: int, everyone_first: bool) -> 
 
 
 def is_finished(config: RunConfig, state: ServerState) -> bool:
-    """Return whether all rounds are done, or training stopped because it no longer gains."""
+    """Return whether all rounds are done, or training has converged."""
     return state.round >= config.rounds or _has_converged(config, state.stale_rounds)
 
 
@@ -120,7 +101,7 @@ def run_round(config: RunConfig, transport: Transport, state: ServerState) -> tu
         state: The server's state before the round; it is not changed.
 
     Returns:
-        The state after the round, and the report of what happened in it.
+        The state after the round, and the round's report.
 
     Raises:
         NoClientReplied: Too few clients sent a usable reply.
@@ -157,7 +138,7 @@ def run_round(config: RunConfig, transport: Transport, state: ServerState) -> tu
 
 
 def evaluate_zero_shot(transport: Transport) -> RoundReport:
-    """Measure zero-shot CLIP at each client, the baseline of the run."""
+    """Evaluate zero-shot CLIP at each client, the baseline of the run."""
     report = RoundReport(0)
     report.scores = _evaluate(RoundExchange(transport, report, classes=0), 0, None)
     return report
@@ -166,19 +147,20 @@ def evaluate_zero_shot(transport: Transport) -> RoundReport:
 def _estimate_priors(
     config: RunConfig, exchange: RoundExchange, aggregator: _Aggregator, state: ServerState
 ) -> tuple[PosteriorModel, tuple[FloatArray, ...]]:
-    """Return the posterior model, and the totals of all steps from which every party computes it.
+    """Return the posterior model, and the totals of all steps, from which server and clients compute it.
 
-    Once, before any training: a client's trained model fits its own class prior, and its log-probabilities could not be
-    compared with those of others. A client that joins later gets the totals of all steps. If a client is lost between
-    two steps the estimation starts again without it, because totals must be over the same images.
+    The priors are estimated once, before any training: a client's trained model fits its own class prior, so that its
+    log-probabilities could not be compared with those of other clients. A client that joins later gets the totals of
+    all steps. If a client is lost between two steps, the estimation starts again without it, because all totals must be
+    over the same images.
     """
     settings = prior_settings(config, state.classes, state.width, state.class_prior)
     everyone = exchange.everyone()
     if state.prior_model is not None:
         new = [client for client in exchange.without_dropped(everyone) if client not in state.members]
-        whole = Adapt(state.round, settings.max_steps, state.prior_totals, state.class_prior)
+        all_totals = Adapt(state.round, settings.max_steps, state.prior_totals, state.class_prior)
         with suppress(NoClientReplied):  # the round goes on without a client that does not reply
-            exchange.request(new, lambda _: whole, Adapted, required=False)
+            exchange.request(new, lambda _: all_totals, Adapted, required=False)
         return state.prior_model, state.prior_totals
     members = exchange.without_dropped(everyone)
     for _ in range(MAX_ESTIMATIONS):
@@ -201,15 +183,17 @@ def _estimate_priors(
         )
     totals = tuple(estimation.totals)
     last = Adapt(state.round, len(totals), totals[-1:], state.class_prior)
-    whole = replace(last, totals=totals)  # for clients that missed a step
+    all_totals = replace(last, totals=totals)  # for clients that missed a step
     replies = exchange.request(
         exchange.without_dropped(everyone),
-        lambda client: exchange.weighted(last, client) if client in members else whole,
+        lambda client: exchange.weighted(last, client) if client in members else all_totals,
         Adapted,
     )
-    for client in (client for client, reply in replies.items() if reply.refused):
-        exchange.report.bounds.add(client, "Adapt", "refused the priors, which contradict its most confident images")
-    if config.method != "priors":  # there it is the result
+    for client, reply in replies.items():
+        if reply.refused:
+            reason = "refused the priors, which contradict its most confident images"
+            exchange.report.bounds.add(client, "Adapt", reason)
+    if config.method != "priors":  # that method's own evaluation already measures it
         exchange.report.untrained = _evaluate(exchange, state.round, None, through="priors")
     return estimation.outcome, totals
 
@@ -217,10 +201,7 @@ def _estimate_priors(
 def _refresh(
     config: RunConfig, exchange: RoundExchange, aggregator: _Aggregator, state: ServerState
 ) -> tuple[str, ...]:
-    """Refresh the pseudo labels cooperatively (Eq. 2 and 3), and return the clients that selected images.
-
-    All clients count their confident images of each class, the sums T go back, and all select by them.
-    """
+    """Refresh the pseudo labels cooperatively (Eq. 2 and 3), and return the clients that selected images."""
     report = exchange.report
     report.refreshed = True
     is_secure, everyone = config.privacy.secure_aggregation, exchange.everyone()
@@ -240,14 +221,14 @@ def _refresh(
 
 
 def _labelling(replies: Iterable[Selected]) -> Labelling | None:
-    """Sum what the clients report of their labels; None if no client reports anything."""
-    counted = [reply for reply in replies if reply.images is not None]
-    compared = [reply for reply in counted if reply.unchanged is not None]
-    if not counted:
+    """Sum the clients' counts of selected and unchanged labels; None if no client reports any."""
+    reported = [reply for reply in replies if reply.images is not None]
+    compared = [reply for reply in reported if reply.unchanged is not None]
+    if not reported:
         return None
     return Labelling(
-        images=sum(reply.images or 0 for reply in counted),
-        chosen=sum(reply.examples or 0 for reply in counted),
+        images=sum(reply.images or 0 for reply in reported),
+        chosen=sum(reply.examples or 0 for reply in reported),
         compared=sum(reply.images or 0 for reply in compared),
         unchanged=sum(reply.unchanged or 0 for reply in compared),
     )
@@ -256,31 +237,32 @@ def _labelling(replies: Iterable[Selected]) -> Labelling | None:
 def _train(
     config: RunConfig, exchange: RoundExchange, aggregator: _Aggregator, state: ServerState, members: tuple[str, ...]
 ) -> tuple[Shared, Shared | None]:
-    """Train at the participants; return the average of what they share (Eq. 4), and the last good average.
+    """Train at the participants; return the new average of the shared prompts (Eq. 4), and the last good average.
 
-    The clients report how the average they were sent fits their holdouts, compared with their last model. If it harms
+    The clients report how the average in the request fits their holdouts, compared with their last model. If it harms
     all of them together, it is rolled back with everything that was trained from it.
     """
-    everyone = state.everyone_first and state.round == 0
-    chosen = members if everyone else _participants(config, members, state.round)
+    participants = members
+    if not (state.everyone_first and state.round == 0):
+        participants = _participants(config, members, state.round)
 
     def request(client: str) -> Train:
-        experts = nearest(client, state.uploads, state.neighbours)  # none before the client has sent its own
+        experts = nearest(client, state.uploads, state.neighbours)  # none before the client's first upload
         return Train(state.round, state.shared, tuple(state.uploads[other] for other in experts))
 
-    trained = aggregator.training(exchange, chosen, request)
+    trained = aggregator.training(exchange, participants, request)
     report = exchange.report
     report.participants, report.examples, report.batches = trained.clients, trained.examples, trained.batches
     report.loss, report.updates = trained.loss, dict(trained.updates)
     report.kept_old_prompt = trained.mean is None
     report.checks, report.server_rolled_back = trained.checks, _has_harmed(trained) and state.last_good is not None
     if report.server_rolled_back and state.last_good is not None:
-        return state.last_good, None  # there is no way further back: sites that had more than this keep it
+        return state.last_good, None  # only one average is kept: the next round cannot be rolled back
     return (state.shared if trained.mean is None else trained.mean), state.shared
 
 
 def _has_harmed(trained: TrainingSum) -> bool:
-    """Return whether the average fits the holdouts of all clients worse; from three on no single one decides."""
+    """Return whether the average fits the holdouts worse; with three clients or more, no single one decides."""
     if trained.holdouts:
         rises = [rise(Evidence(h.images, h.loss_before), Evidence(h.images, h.loss_after)) for h in trained.holdouts]
         return trimmed_total(rises) > 0
@@ -289,9 +271,9 @@ def _has_harmed(trained: TrainingSum) -> bool:
 
 
 def _stale_rounds(before: int, checks: HoldoutSums) -> int:
-    """Return how many rounds in a row, up to this one, had an average that hardly gained on the held-out images.
+    """Return the number of consecutive rounds, up to this one, whose average hardly gained on held-out images.
 
-    A round without held-out images to compare, as the first, changes nothing.
+    A round without a comparison, such as the first, does not change it.
     """
     if not checks.images:
         return before
@@ -299,13 +281,13 @@ def _stale_rounds(before: int, checks: HoldoutSums) -> int:
 
 
 def _has_converged(config: RunConfig, stale_rounds: int) -> bool:
-    """Return whether training stops: only with priors, whose calibrated holdout shows whether training gains."""
+    """Return whether training stops; only with priors, because the check needs calibrated pseudo labels."""
     return config.adapts and 0 < config.train.patience <= stale_rounds
 
 
 def _participants(config: RunConfig, members: tuple[str, ...], round: int) -> tuple[str, ...]:
-    """Draw m = max(floor(R K), 1) of the members without replacement, in their usual order."""
-    share = Fraction(str(config.sharing.participation))  # 0.29 of 100 is 29, not the 28.999... of binary fractions
+    """Sample m = max(floor(R K), 1) of the members without replacement, in the order of the members."""
+    share = Fraction(str(config.sharing.participation))  # exact: in floats, 0.29 * 100 is below 29
     count = max(math.floor(share * len(members)), 1)
     if config.privacy.secure_aggregation:
         return _cohort(config, members, round, max(count, config.privacy.min_sites))
@@ -314,10 +296,10 @@ def _participants(config: RunConfig, members: tuple[str, ...], round: int) -> tu
 
 
 def _cohort(config: RunConfig, members: tuple[str, ...], round: int, size: int) -> tuple[str, ...]:
-    """Return the cohort that trains in this round: fixed ones of at least `size` members take turns.
+    """Return the cohort that trains in this round: fixed cohorts of at least `size` members rotate.
 
-    With a new draw for each round, the difference of two secure sums could be the update of a single client (So et al.,
-    2023, "Securing secure aggregation").
+    With a new sample in each round, the difference of two secure sums could be the update of a single client (So et
+    al., 2023, "Securing secure aggregation").
     """
     cohorts = max(len(members) // size, 1)
     order = stream(config.seed, "cohorts").permutation(len(members))
@@ -330,9 +312,9 @@ def is_evaluated(config: RunConfig, round: int) -> bool:
 
 
 def _evaluate(exchange: RoundExchange, round: int, shared: Shared | None, through: str = "") -> dict[str, Score]:
-    """Return correct predictions and test images of each client, by a model or (None) by zero-shot CLIP.
+    """Return each client's correct predictions and test images; `shared` None: by zero-shot CLIP.
 
-    Evaluation changes no model, so the run goes on without a client that does not reply.
+    Clients that do not reply are left out: no later step depends on the scores.
     """
     request = Evaluate(round, shared, through)
     scores = exchange.request(exchange.everyone(), lambda _: request, Evaluated, required=False)

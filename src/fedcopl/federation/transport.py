@@ -34,15 +34,15 @@ from ..privacy.masked_layout import NO_HOLDOUT_SUMS, HoldoutSums
 from .validation import NOTHING_REPORTED, ReportedCounts, validate_reply
 
 _NO_REPLY = "did not send a readable reply"
-_MAX_REASONS = 3  # reasons that are named in the error message of a round with too few replies
+_MAX_REASONS = 3  # in the error message of a round with too few replies
 _ReplyKind = TypeVar("_ReplyKind", Adapted, Estimated, Selected, Trained, Evaluated, PublicKeys, KeyShares, Unmasked)
 
 
 class Transport(Protocol):
-    """Sends requests to clients. Clients that are missing from the result did not reply in time.
+    """Sends requests to clients. A client that does not reply in time is missing from the result.
 
-    `federation.server.run_round` works with any object that has these three members. Two clients that live in a class,
-    one of which is away:
+    `federation.server.run_round` works with any object that has these three members. Two clients in memory, of which
+    only one replies:
 
     >>> from fedcopl.messages import Evaluate, Evaluated
     >>> class InMemory:
@@ -60,38 +60,35 @@ class Transport(Protocol):
 
     @property
     def least(self) -> int:
-        """Minimum number of usable replies, where at least as many clients got a request."""
+        """Minimum number of usable replies to a request that goes to at least as many clients."""
         return 1
 
     def clients(self) -> tuple[str, ...]:
-        """Return the clients that are connected now, in an order that stays the same."""
+        """Return the connected clients, in an order that does not change during a run."""
         ...
 
     def request(self, requests: Mapping[str, Request]) -> dict[str, Reply]:
-        """Send each client its request; return the replies in the order of the requests.
-
-        Not in the order in which they arrive: sums of floats depend on it.
-        """
+        """Send each client its request; return the replies in the order of the requests, on which float sums depend."""
         ...
 
 
 @dataclass(frozen=True)
 class Labelling:
-    """Counts of a refresh over all clients, known without ground truth."""
+    """Sums of the clients' label counts at a refresh, which need no ground truth."""
 
-    images: int
-    chosen: int  # of these images, selected for training
+    images: int  # training images
+    chosen: int  # images selected for training
     compared: int  # images of clients that had pseudo labels before
-    unchanged: int  # of these, with the same pseudo label
+    unchanged: int  # compared images with the same pseudo label
 
 
 class Reasons:
-    """Reasons by client, in the order in which they were added.
+    """Reasons of drops and of clipping by client, in the order in which they were added.
 
     >>> reasons = Reasons()
     >>> for why in ("late", "late", "not finite"):
     ...     reasons.add("north", "Train", why)
-    >>> reasons.in_words()
+    >>> reasons.summary()
     {'north': 'Train: late (2 times); Train: not finite'}
     """
 
@@ -99,7 +96,7 @@ class Reasons:
         self._times: dict[str, Counter[str]] = {}
 
     def add(self, client: str, step: str, reason: str) -> None:
-        """Add a reason that concerns a client, with the step in which it occurred."""
+        """Add a client's reason, with the name of the request that it concerns."""
         self._times.setdefault(client, Counter())[f"{step}: {reason}"] += 1
 
     def take(self, other: "Reasons") -> None:
@@ -110,7 +107,7 @@ class Reasons:
     def __contains__(self, client: str) -> bool:
         return client in self._times
 
-    def in_words(self) -> dict[str, str]:
+    def summary(self) -> dict[str, str]:
         """Return one line for each client."""
         return {
             client: "; ".join(reason if count == 1 else f"{reason} ({count} times)" for reason, count in times.items())
@@ -120,11 +117,7 @@ class Reasons:
 
 @dataclass
 class RoundReport:
-    """What happened in one round, as far as the server can know.
-
-    >>> RoundReport(round=3).participants
-    ()
-    """
+    """The server's report of one round."""
 
     round: int
     refreshed: bool = False
@@ -132,47 +125,31 @@ class RoundReport:
     labelling: Labelling | None = None  # None without a refresh, and where clients do not report it
     participants: tuple[str, ...] = ()
     examples: int = 0  # 0 where the clients do not report it
-    batches: int = 0  # of one pass over all participants' images
+    batches: int = 0  # in one epoch, over all participants
     loss: float = float("nan")
     checks: HoldoutSums = NO_HOLDOUT_SUMS  # of the clients' hold-out checks
-    server_rolled_back: bool = False  # the average of the round before harmed, and the one before it is restored
+    server_rolled_back: bool = False  # the last average was harmful; the one before it was restored
     converged: bool = False  # training stops after this round: it no longer gains on the held-out images
     kept_old_prompt: bool = False  # no client trained, or a secure aggregation could not be unmasked
     scores: dict[str, tuple[int, int]] = field(default_factory=dict)  # client -> (correct, test images)
-    untrained: dict[str, tuple[int, int]] = field(default_factory=dict)  # scores of the priors alone, before training
-    updates: dict[str, Shared] = field(default_factory=dict)  # of each participant; empty with secure aggregation
+    untrained: dict[str, tuple[int, int]] = field(default_factory=dict)  # scores of the priors without training
+    updates: dict[str, Shared] = field(default_factory=dict)  # trained prompts by participant; empty with masks
     bytes_down: int = 0
     bytes_up: int = 0
     drops: Reasons = field(default_factory=Reasons)  # invalid replies
-    bounds: Reasons = field(default_factory=Reasons)  # weights and updates that were clipped
-    missed_refresh: tuple[str, ...] = ()  # known clients that train nothing until the next refresh
-    releases: list[Release] = field(default_factory=list)  # for the account of differential privacy
+    bounds: Reasons = field(default_factory=Reasons)  # clipped weights and updates
+    missed_refresh: tuple[str, ...] = ()  # clients that do not train until the next refresh
+    releases: list[Release] = field(default_factory=list)  # for the accounting of differential privacy
 
     @property
     def dropped(self) -> dict[str, str]:
-        """Clients whose replies were invalid, with all reasons."""
-        return self.drops.in_words()
+        """All reasons for which a client's replies were invalid, by client."""
+        return self.drops.summary()
 
 
 @dataclass
 class RoundExchange:
-    """Sends requests within one round, validates the replies, and fills the round's report.
-
-    >>> from fedcopl.messages import Evaluate, Evaluated
-    >>> class Two:
-    ...     least = 1
-    ...
-    ...     def clients(self):
-    ...         return ("north", "south")
-    ...
-    ...     def request(self, requests):
-    ...         return {"north": Evaluated(correct=8, examples=10), "south": Evaluated(correct=11, examples=10)}
-    >>> exchange = RoundExchange(Two(), RoundReport(round=0), classes=2)
-    >>> list(exchange.request(("north", "south"), lambda client: Evaluate(0, None), Evaluated))
-    ['north']
-    >>> exchange.report.dropped
-    {'south': 'Evaluate: more correct predictions than examples'}
-    """
+    """Sends requests within one round, validates the replies, and fills the round's report."""
 
     transport: Transport
     report: RoundReport
@@ -180,12 +157,11 @@ class RoundExchange:
     config: RunConfig = field(default_factory=RunConfig)
     reported_counts: dict[str, ReportedCounts] = field(default_factory=dict)  # by client, of all rounds so far
     ever_connected: tuple[str, ...] = ()  # all clients that were ever connected
-    dropped: set[str] = field(default_factory=set)  # clients left out of the rest of this round's labelling
-    estimation: Estimation | None = None  # of the priors, as far as it has come
-    prior_weights: dict[str, float] = field(default_factory=dict)  # of clients whose sums for the priors are clipped
-    posterior_sums: list[tuple[FloatArray, dict[str, FloatArray]]] = field(
-        default_factory=list
-    )  # of this estimation of the priors: a logit bias, and each client's posteriors under it
+    dropped: set[str] = field(default_factory=set)  # clients excluded from the rest of this round's refresh
+    estimation: Estimation | None = None  # the prior estimation with the steps so far
+    prior_weights: dict[str, float] = field(default_factory=dict)  # in its totals; only clients with a weight below 1
+    posterior_sums: list[tuple[FloatArray, dict[str, FloatArray]]] = field(default_factory=list)
+    """Logit biases, and each client's sum of posteriors under each, of this prior estimation."""
 
     def request(
         self,
@@ -195,20 +171,20 @@ class RoundExchange:
         *,
         required: bool = True,
     ) -> dict[str, _ReplyKind]:
-        """Send a request to each of some clients, and return the valid replies.
+        """Send each client its request, and return the valid replies.
 
         Args:
-            request_for: Makes the request for a client.
-            required: Whether the round depends on the replies.
+            request_for: Returns the request for a client.
+            required: Whether the round fails without enough replies.
 
         Raises:
-            NoClientReplied: The replies are required, and fewer than `Transport.least` are valid.
+            NoClientReplied: Fewer than `Transport.least` of the required replies are valid.
         """
         requests = {client: request_for(client) for client in clients}
         if not requests and not required:
             return {}
         replies = self.transport.request(requests)
-        distinct = {id(request): request for request in requests.values()}  # one object may go to all clients
+        distinct = {id(request): request for request in requests.values()}  # usually one object for all clients
         sizes = {key: payload_bytes(request) for key, request in distinct.items()}
         self.report.bytes_down += sum(sizes[id(request)] for request in requests.values())
         valid: dict[str, _ReplyKind] = {}
@@ -231,26 +207,26 @@ class RoundExchange:
         return valid
 
     def drop(self, client: str, step: str, reason: str) -> None:
-        """Leave a client out of the rest of this round's labelling."""
+        """Exclude a client from the rest of this round's refresh."""
         self.report.drops.add(client, step, reason)
         self.dropped.add(client)
 
     def weighted(self, request: Adapt, client: str) -> Adapt:
-        """Return a step of the priors as one client gets it: with its weight in the totals, where that is clipped."""
+        """Return the request of a prior estimation step with the client's weight, if that is below 1."""
         return replace(request, weight=self.prior_weights[client]) if client in self.prior_weights else request
 
     def everyone(self) -> tuple[str, ...]:
-        """Return the clients that are connected now, and remember them."""
+        """Return the connected clients, and add them to `ever_connected`."""
         connected = self.transport.clients()
         self.ever_connected = tuple(dict.fromkeys((*self.ever_connected, *connected)))
         return connected
 
     def without_dropped(self, clients: Iterable[str]) -> tuple[str, ...]:
-        """Return the given clients, without those that this round's labelling has dropped."""
+        """Return the clients that this round's refresh has not excluded."""
         return tuple(client for client in clients if client not in self.dropped)
 
     def account(self, of: str, clients: Iterable[str]) -> None:
-        """Enter a release into the privacy account."""
+        """Add a release to the privacy accounting; none without noise."""
         noise = self.config.privacy.noise_multiplier
         if noise:
             self.report.releases.append(Release(of, noise, tuple(clients)))
@@ -262,7 +238,7 @@ def too_few_message(requests: Mapping[str, Request], usable: int, needed: int, i
     Args:
         usable: The number of valid replies.
         needed: The number of replies that the round needs.
-        invalid: Client -> why its reply cannot be used; invalid replies are named before missing ones.
+        invalid: The reason of each unusable reply by client; the message names invalid replies before missing ones.
     """
     if not requests:
         return "no client is connected"

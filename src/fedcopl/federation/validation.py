@@ -1,9 +1,9 @@
 """Validation of each reply and request, before anything is computed from them.
 
-The server cannot see images. It checks that a reply has the requested form, and that its numbers agree with
-what the client reported before: as many images throughout, no more confident, selected or trained images than that, and
-sums for the priors that so many images can have. A client checks the shapes and values of what the server sends; the
-totals of the priors are checked where they are used, against the client's own part in them.
+The server cannot see images. It checks that a reply has the requested form, and that its numbers agree with those that
+the client reported before: the number of images does not change, no more images are confident, selected or trained on,
+and its sums for the priors are possible for that number of images. A client checks shapes and values of each request;
+`prior_estimation` checks the totals of the priors against the client's own sums.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,28 +43,28 @@ from ..priors.validation import SLACK, images_of, invalid_sums
 from ..privacy.mask_session import KEYS, SEALED, SHARE
 from ..privacy.masked_layout import LARGEST_PROMPT, HoldoutSums, training_size
 
-_MAX_IMAGES = 2**31  # of one client, and of a loss; `algorithm.allocate` is exact for sums of that size
+_MAX_IMAGES = 2**31  # images of one client, also the largest loss; `algorithm.allocate` is exact for such sums
 _MAX_SUM = 1e12  # L2 norm of a client's sums for a step of the priors
-_MAX_VOUCHER = 1000  # bytes: a public key and a signature
-_MAX_REASON = 300  # characters: names in a reason are the client's
-_MAX_TOTALS = 100  # steps of the priors whose totals one request can hold
-_MAX_NUMBER = 1e15  # of any total for the priors
-_MAX_COUNT = 2**62  # of counts, over all classes and clients
-_MIN_SHARE = 1e-4  # of a uniform share, that every class has in a known class prior
+_MAX_VOUCHER = 1000  # bytes of a public key and a signature
+_MAX_REASON = 300  # characters: a reason may quote names that the client sent
+_MAX_TOTALS = 100  # steps of the priors whose totals one request can have
+_MAX_NUMBER = 1e15  # absolute value of a total for the priors
+_MAX_COUNT = 2**62  # sum of the counts over all classes and clients
+_MIN_SHARE = 1e-4  # smallest share in a class prior, relative to the uniform share
 _DEFAULT = RunConfig()
 
 
 @dataclass(frozen=True)
 class ReportedCounts:
-    """Numbers of images that a client has reported in this run; None: not yet, or it does not report them."""
+    """Numbers of images that a client has reported in this run; None: not reported."""
 
     images: int | None = None  # n_k
-    confident: int | None = None  # of the last counts, u_k
+    confident: int | None = None  # sum of the last counts u_k
     selected: int | None = None  # at the last refresh
-    tested: int | None = None
+    tested: int | None = None  # test images
 
     def updated(self, request: Request, reply: Reply, estimation: Estimation | None = None) -> "ReportedCounts":
-        """Return the counts after a valid reply."""
+        """Return the counts including those of a valid reply."""
         match request, reply:
             case Adapt(step=0), Adapted(sums=sums) if sums is not None and self.images is None and estimation:
                 return replace(self, images=images_of(estimation.steps[0], sums, estimation.settings.classes))
@@ -92,9 +92,9 @@ def validate_reply(
 
     Args:
         classes: C.
-        config: The settings of the run; with noise, counts may be below 0 and nothing can be compared.
-        reported: What the client reported before.
-        estimation: Of the priors, as far as it has come.
+        config: The settings of the run; with noise, counts may be negative and cannot be compared.
+        reported: The client's earlier reports.
+        estimation: The prior estimation with the steps so far.
     """
     reasons = _invalid_form(request, reply, classes, config.privacy.noise_multiplier > 0, estimation)
     reason = next(reasons, None) or next(_inconsistent(request, reply, classes, config, reported, estimation), None)
@@ -106,7 +106,7 @@ def _invalid_form(
 ) -> Iterator[str]:
     """Yield errors in the type, shape and values of a reply, without reference to earlier replies."""
     if type(reply) is not REPLY_TO[type(request)]:
-        yield f"answered {type(request).__name__} with {type(reply).__name__}"
+        yield f"replied to {type(request).__name__} with {type(reply).__name__}"
         return
     size = 0  # of the sums of this step of the priors
     if isinstance(request, Adapt) and estimation is not None and request.step < len(estimation.steps):
@@ -134,12 +134,12 @@ def _invalid_form(
             if correct > examples:
                 yield "more correct predictions than examples"
         case _, Selected(images=images, examples=selected, unchanged=unchanged):
-            parts = [number for number in (selected, unchanged) if number is not None]
-            if images is None and parts:
+            of_images = [count for count in (selected, unchanged) if count is not None]
+            if images is None and of_images:
                 yield "selected images, but does not report how many it has"
             if images is not None:
-                yield from _not_counts(images, *parts)
-                if max(parts, default=0) > images:
+                yield from _not_counts(images, *of_images)
+                if max(of_images, default=0) > images:
                     yield "selected more images than it has"
         case _:
             yield from _invalid_keys(request, reply)
@@ -171,7 +171,7 @@ def _invalid_masked(masked: NDArray[Any] | None, size: int, was_requested: bool)
 
 def _invalid_shares(shares: Mapping[str, bytes], recipients: set[str], size: int) -> Iterator[str]:
     if not set(shares) <= recipients or any(len(share) != size for share in shares.values()):
-        yield "its shares are not the requested ones"
+        yield "its shares are not those requested"
 
 
 def _invalid_training(request: Train, reply: Trained) -> Iterator[str]:
@@ -188,7 +188,7 @@ def _invalid_training(request: Train, reply: Trained) -> Iterator[str]:
     if len(reply.checks) not in (0, len(HoldoutSums._fields)):
         yield f"sent {len(reply.checks)} sums of its hold-out check instead of {len(HoldoutSums._fields)}"
     elif not all(isinstance(number, float) and 0 <= number <= _MAX_IMAGES for number in reply.checks):
-        yield "the sums of its hold-out check are no sums of losses and images"
+        yield "the sums of its hold-out check are not possible sums of losses and images"
 
 
 def _invalid_counts(counts: NDArray[Any], classes: int, has_noise: bool) -> Iterator[str]:
@@ -216,60 +216,59 @@ def _inconsistent(
     reported: ReportedCounts,
     estimation: Estimation | None,
 ) -> Iterator[str]:
-    """Why a reply cannot be true if what the client reported before is. With noise nothing can be compared."""
+    """Yield contradictions to the client's earlier reports; with noise nothing can be compared."""
     if config.privacy.noise_multiplier:
         if isinstance(reply, Trained) and reply.masked is None and reply.examples > 1:
             yield "its weight is above 1, but with noise all clients weigh the same"
         return
     match request, reply:
         case Adapt(), Adapted(sums=sums) if sums is not None and estimation is not None:
-            step, settings = estimation.steps[request.step], estimation.settings
-            images = reported.images
-            known = images_of(step, sums, classes) if images is None and not request.step else images
-            reason = invalid_sums(step, sums, settings.classes, settings.width, known)
-            if reason:
+            step, settings, images = estimation.steps[request.step], estimation.settings, reported.images
+            if images is None and not request.step:
+                images = images_of(step, sums, classes)
+            if reason := invalid_sums(step, sums, settings.classes, settings.width, images):
                 yield reason
         case _, Estimated(counts=counts) if counts is not None:
-            yield from _more("is confident of {:,} images", int(counts.sum()), "has {:,}", reported.images)
+            yield from _exceeds("is confident of {:,} images", int(counts.sum()), "has {:,}", reported.images)
         case _, Selected(images=images) if images is not None:
             if reported.images not in (None, images):
                 yield f"has {counted(images, 'image')}, but had {reported.images:,} before"
-            yield from _more("was confident of {:,} images", reported.confident or 0, "has {:,}", images)
+            yield from _exceeds("was confident of {:,} images", reported.confident or 0, "has {:,}", images)
         case _, Trained(examples=examples, checks=checks):
             labels = choose_labeler(config).labels_per_image(classes)
             limit = None if reported.selected is None else reported.selected * labels
-            yield from _more("trained on {:,} images", examples, "selected {:,}", limit)
+            yield from _exceeds("trained on {:,} images", examples, "selected {:,}", limit)
             if checks:
                 yield from _impossible_holdout(HoldoutSums(*checks), limit)
         case _, Evaluated(examples=tested) if tested and reported.tested not in (None, tested):
             yield f"tested {counted(tested, 'image')}, and {reported.tested:,} before"
 
 
-def _more(name: str, number: int, than: str, limit: int | None) -> Iterator[str]:
+def _exceeds(claim: str, number: int, report: str, limit: int | None) -> Iterator[str]:
     if limit is not None and number > limit:
-        yield f"{name.format(number)}, but {than.format(limit)} by its own reports"
+        yield f"{claim.format(number)}, but {report.format(limit)} by its own reports"
 
 
 def _impossible_holdout(sums: HoldoutSums, limit: int | None) -> Iterator[str]:
     if limit is not None and sums.images > limit:
         yield f"its holdout has {counted(sums.images, 'image')}, but it selected {limit:,} by its own reports"
     if max(sums.loss_before, sums.loss_after) > LARGEST_LOSS * sums.images * (1 + SLACK):
-        yield "the losses of its holdout are beyond those of its images"
+        yield "the losses on its holdout are larger than those images can have"
     if not {sums.averages_rolled_back, sums.trainings_rolled_back, sums.low_confidence} <= {0.0, 1.0}:
         yield "its hold-out check counts more than one client"
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a client knows of the requests of its run before the first one."""
+    """Shapes and sizes of all requests of a run."""
 
-    prompts: Shared  # those that are averaged, in their shapes
+    prompts: Shared  # the averaged prompts in their shapes
     classes: int  # C
-    experts: int = 0  # at most this many other clients' prompts come with a `Train`
+    experts: int = 0  # maximum number of other clients' prompts in a `Train` request
 
 
 def validate_request(request: Request, expected: Expected) -> str | None:
-    """Return why a request must not be replied to, or None. Keys and shares are checked where they are used."""
+    """Return why a request must be refused, or None; keys and shares are checked where they are used."""
     return next(_invalid_request(request, expected), None)
 
 
@@ -281,7 +280,7 @@ def _invalid_request(request: Request, expected: Expected) -> Iterator[str]:
             yield from _invalid_prompts(request.shared, expected.prompts)
             if len(request.experts) > expected.experts:
                 others = counted(len(request.experts), "other client")
-                yield f"it comes with the prompts of {others}; in this run there are {expected.experts}"
+                yield f"it has the prompts of {others}; in this run there are {expected.experts}"
             for expert in request.experts:
                 yield from _invalid_prompts(expert, expected.prompts)
         case Select(totals=totals, clients=clients):
@@ -290,7 +289,7 @@ def _invalid_request(request: Request, expected: Expected) -> Iterator[str]:
             if totals is not None and totals.shape != (expected.classes,):
                 yield f"its totals are not one number for each of {expected.classes} classes"
             elif totals is not None and ((totals < 0).any() or totals.astype(np.float64).sum() > _MAX_COUNT):
-                yield "its totals are no numbers of images"
+                yield "its totals are not possible numbers of images"
         case Adapt(totals=steps, class_prior=prior):
             if len(steps) > _MAX_TOTALS or any(total.ndim != 1 or total.dtype != np.float64 for total in steps):
                 yield "its totals are not those of steps of the priors"
@@ -300,13 +299,14 @@ def _invalid_request(request: Request, expected: Expected) -> Iterator[str]:
                 yield "its class prior is not a positive share for each class"
 
 
-def _invalid_prompts(prompts: Shared, known: Shared) -> Iterator[str]:
-    if set(prompts) != set(known):
-        yield f"the prompts are {sorted(prompts)!r:.80}; in this run they are {sorted(known)}"
+def _invalid_prompts(prompts: Shared, expected: Shared) -> Iterator[str]:
+    if set(prompts) != set(expected):
+        yield f"the prompts are {sorted(prompts)!r:.80}; in this run they are {sorted(expected)}"
         return
     for name, value in prompts.items():
-        if value.shape != known[name].shape or value.dtype != known[name].dtype:
-            yield f"prompt {name} is {value.dtype}{value.shape} instead of {known[name].dtype}{known[name].shape}"
+        like = expected[name]
+        if value.shape != like.shape or value.dtype != like.dtype:
+            yield f"prompt {name} is {value.dtype}{value.shape} instead of {like.dtype}{like.shape}"
         elif not np.isfinite(value).all():
             yield f"prompt {name} is not finite"
         elif np.abs(value).max(initial=0.0) > LARGEST_PROMPT:

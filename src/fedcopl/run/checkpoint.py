@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from ..errors import RunFolderError
-from ..federation.client_state import ClientState, Tensors, below, state_from, state_tensors
+from ..federation.client_state import ClientState, Tensors, add_prefix, select_prefix, state_from, state_tensors
 from ..federation.server import ServerState
 from ..federation.validation import ReportedCounts
 from ..files import write_bytes
@@ -34,7 +34,7 @@ _PLAIN_FIELDS = (
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The states of server and clients, and the outcome so far; a deployed server has no states of its sites."""
+    """The states of server and clients, and the outcome so far; a deployed server has no states of clients."""
 
     server: ServerState
     clients: Mapping[str, ClientState]
@@ -42,19 +42,16 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write the checkpoint, replacing the previous one as a whole."""
+    """Write the checkpoint in place of the previous one, atomically."""
     server, clients = checkpoint.server, checkpoint.clients
-    tensors: Tensors = {f"server/{name}": value for name, value in server.shared.items()}
-    tensors |= {f"prior_totals/{step}": total for step, total in enumerate(server.prior_totals)}
-    if server.prior_model is not None:
-        tensors |= {f"prior_model/{name}": value for name, value in server.prior_model.to_arrays().items()}
-    if server.class_prior is not None:
-        tensors["class_prior"] = server.class_prior
-    tensors |= {f"last_good/{name}": value for name, value in (server.last_good or {}).items()}
+    tensors = add_prefix("server/", server.shared) | add_prefix("last_good/", server.last_good or {})
+    tensors |= add_prefix("", {"class_prior": server.class_prior})
+    tensors |= add_prefix("prior_totals/", dict(enumerate(server.prior_totals)))
+    tensors |= add_prefix("prior_model/", server.prior_model.to_arrays() if server.prior_model else {})
     for number, state in enumerate(clients.values()):
-        tensors |= {f"client/{number}/{name}": value for name, value in state_tensors(state).items()}
+        tensors |= add_prefix(f"client/{number}/", state_tensors(state))
     for number, upload in enumerate(server.uploads.values()):
-        tensors |= {f"upload/{number}/{name}": value for name, value in upload.items()}
+        tensors |= add_prefix(f"upload/{number}/", upload)
     tensors, duplicates = _deduplicate(tensors)
     about = {name: getattr(server, name) for name in _PLAIN_FIELDS} | {
         "again": duplicates,
@@ -69,7 +66,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def _deduplicate(tensors: Tensors) -> tuple[Tensors, dict[str, str]]:
-    """Return the tensors without repetitions of the same object, and for each repetition the name that is kept.
+    """Return each array object once, and for every other name of it the name that is kept.
 
     >>> same = np.zeros(2)
     >>> _deduplicate({"a": same, "b": same, "c": np.zeros(2)})[1]
@@ -82,7 +79,7 @@ def _deduplicate(tensors: Tensors) -> tuple[Tensors, dict[str, str]]:
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
-    """Return the checkpoint in a run's folder; None if no round is finished.
+    """Return the checkpoint in the folder of a run; None before the first round is finished.
 
     Raises:
         RunFolderError: The file is damaged.
@@ -100,21 +97,21 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
 
 def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
     tensors = tensors | {name: tensors[other] for name, other in about["again"].items()}
-    model = below(tensors, "prior_model/")
-    lists = {name: tuple(about[name]) for name in _PLAIN_FIELDS if isinstance(about[name], list)}
-    plain: dict[str, Any] = {name: about[name] for name in _PLAIN_FIELDS} | lists
+    model = select_prefix(tensors, "prior_model/")
+    plain: dict[str, Any] = {name: about[name] for name in _PLAIN_FIELDS}
+    plain |= {name: tuple(value) for name, value in plain.items() if isinstance(value, list)}
     server = ServerState(
         **plain,
-        shared=below(tensors, "server/"),
+        shared=select_prefix(tensors, "server/"),
         uploads=_by_client(tensors, "upload/", about["uploads"]),
         prior_model=PosteriorModel.from_arrays(model) if model else None,
         prior_totals=tuple(tensors[f"prior_totals/{step}"] for step in range(about["prior_steps"])),
-        last_good=below(tensors, "last_good/") or None,
+        last_good=select_prefix(tensors, "last_good/") or None,
         reported_counts={client: ReportedCounts(**counts) for client, counts in about["reported_counts"].items()},
         class_prior=tensors.get("class_prior"),
     )
     clients = _by_client(tensors, "client/", about["clients"])
-    states = {client: state_from(own) for client, own in clients.items()}
+    states = {client: state_from(arrays) for client, arrays in clients.items()}
     outcome = read_outcome(json.loads(tensors["records"].tobytes()))
     if len(outcome.rounds) != server.round:
         raise ValueError(f"it records {counted(len(outcome.rounds), 'round')} after round {server.round}")
@@ -122,9 +119,9 @@ def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
 
 
 def _by_client(tensors: Tensors, prefix: str, clients: list[str]) -> dict[str, Tensors]:
-    """Group tensors by client; keys have the client's number, because its name may be any text."""
+    """Group tensors by client; their keys have the number of the client, whose name may be any text."""
     by_number: list[Tensors] = [{} for _ in clients]
-    for key, value in below(tensors, prefix).items():
+    for key, value in select_prefix(tensors, prefix).items():
         number, name = key.split("/", 1)
         by_number[int(number)][name] = value
     return dict(zip(clients, by_number, strict=True))

@@ -122,7 +122,7 @@ def round_record(report: RoundReport, scores: Measured) -> RoundRecord:
         converged=report.converged,
         kept_old_prompt=report.kept_old_prompt,
         dropped=report.dropped,
-        bounded=report.bounds.in_words(),
+        bounded=report.bounds.summary(),
         missed_refresh=report.missed_refresh,
         releases=tuple(report.releases),
         holdout=HoldoutRecord(**report.checks._asdict(), server_rolled_back=report.server_rolled_back),

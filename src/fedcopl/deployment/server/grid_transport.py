@@ -319,7 +319,7 @@ class GridTransport:
         replies: dict[str, Reply] = {}
         self._collect({site: _Pending(request) for site, request in requests.items()}, replies, needed)
         if len(replies) < needed:
-            reasons = self._drops.in_words()
+            reasons = self._drops.summary()
             dropped = {site: reasons[site] for site in requests if site not in replies}
             raise NoClientReplied(too_few_message(requests, len(replies), needed, dropped))
         return {site: replies[site] for site in requests if site in replies}

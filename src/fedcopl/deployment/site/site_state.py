@@ -36,12 +36,12 @@ from ...config import RunConfig
 from ...federation.client_state import (
     ClientState,
     Tensors,
-    below,
+    rewind,
     secret_tensors,
     secrets_from,
+    select_prefix,
     state_from,
     state_tensors,
-    taken_back,
 )
 from ...federation.prior_estimation import prior_steps
 from ...files import TEMPORARY, make_private_folder, reading, write_private
@@ -156,7 +156,7 @@ class SiteState:
             return state
         file = self.folder / f"{at.latest}{_SECRETS}"
         with reading(file, SafetensorError):
-            return taken_back(state, ClientState(secrets=secrets_from(load(file.read_bytes()))))
+            return rewind(state, ClientState(secrets=secrets_from(load(file.read_bytes()))))
 
     def _move_to(self, step: SiteStep) -> None:
         make_private_folder(self.folder)
@@ -180,9 +180,9 @@ class SiteState:
         file = self.folder / f"{step}{_STEP}"
         with reading(file, SafetensorError), safe_open(file, framework="numpy") as opened:
             tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118, not a dict
-            about, arrays = opened.metadata(), below(tensors, "reply/")
+            about, arrays = opened.metadata(), select_prefix(tensors, "reply/")
             packed = Packed(about["kind"], about["tree"], tuple(arrays[str(i)] for i in range(len(arrays))))
-            return state_from(below(tensors, "state/")), cast(Reply, unpack(packed))
+            return state_from(select_prefix(tensors, "state/")), cast(Reply, unpack(packed))
 
 
 @dataclass(frozen=True)
