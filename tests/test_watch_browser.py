@@ -43,7 +43,7 @@ def test_a_new_round_appears_without_reloading(folder, visit):  # noqa: F811
         wait_for(page, "Waiting for the first round")
         write_progress(folder, 1)
         wait_for(page, "Running: round 1 of 4")
-        assert page.locator(".moments li").count() == 2
+        assert page.locator(".accuracies li").count() == 2
         write_progress(folder, 3)
         wait_for(page, "Running: round 3 of 4")
         assert page.locator("#rounds circle.mark").count() >= 3

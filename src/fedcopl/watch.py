@@ -20,7 +20,7 @@ from .local_page.serving import file_route
 from .plurals import counted
 from .report.comparison import ComparedRun, render_comparison
 from .report.curves import seconds_by_round
-from .report.numbers import duration
+from .report.formatting import duration
 from .report.run_page import LiveStatus, render_folder, template
 from .run.folder import ENDED, EXAMPLES, PROGRESS, RESULTS, ROUNDS, SETTINGS, NoFinishedRound, find_runs, read_so_far
 from .run.record import Outcome

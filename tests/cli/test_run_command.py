@@ -33,7 +33,7 @@ def test_the_table_is_on_stdout_and_progress_on_stderr(told):
     assert process.returncode == 0, process.stderr
     assert "zero-shot CLIP" in process.stdout
     assert "last round (2)" in process.stdout
-    assert "pseudo labels right" in process.stdout
+    assert "pseudo-label accuracy" in process.stdout
     assert "round 1/2" in process.stderr
     assert "round 1/2" not in process.stdout
     [run] = (folder / "runs").iterdir()

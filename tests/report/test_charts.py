@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcopl.report import numbers as words
+from fedcopl.report import formatting as fmt
 from fedcopl.report.charts import Series, Unit, _ticks, _whole_ticks, bar_chart, line_chart
 from fedcopl.report.curves import PERCENT
 
@@ -21,8 +21,8 @@ def test_ticks_by_hand():
     assert _ticks(76.2, 84.1) == [76, 78, 80, 82, 84, 86]
     assert _ticks(0, 156) == [0, 50, 100, 150, 200]
     assert _ticks(0, 1) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
-    assert words.marks([0.0, 0.25, 0.5]) == ["0.0", "0.2", "0.5"]
-    assert words.marks([0, 500, 1000]) == ["0", "500", "1,000"]
+    assert fmt.marks([0.0, 0.25, 0.5]) == ["0.0", "0.2", "0.5"]
+    assert fmt.marks([0, 500, 1000]) == ["0", "500", "1,000"]
     assert _whole_ticks(0, 9) == list(range(10))
     assert _whole_ticks(0, 49) == list(range(0, 50, 5))
     assert _whole_ticks(7, 7) == [7]
@@ -109,7 +109,7 @@ def test_a_line_of_a_single_run_has_no_band():
 
 def test_powers_of_ten_are_evenly_spaced():
     drawn = line_chart(
-        "c", [1, 2, 3], [Series("x", "s1", [1.0, 10.0, 100.0])], Unit(str, words.powers, transform=math.log10)
+        "c", [1, 2, 3], [Series("x", "s1", [1.0, 10.0, 100.0])], Unit(str, fmt.powers, transform=math.log10)
     )
     assert [tick.text for tick in drawn.up] == ["1", "3.2", "10", "32", "100"]
     (_, low), (_, middle), (_, high) = drawn.lines[0].spots
@@ -117,8 +117,8 @@ def test_powers_of_ten_are_evenly_spaced():
 
 
 def test_a_chart_that_includes_zero_begins_there():
-    steady = line_chart("c", [1, 2], [Series("x", "s1", [76_800.0] * 2)], Unit(str, words.sizes, include=(0,)))
-    assert [tick.text.replace(words.SPACE, " ") for tick in steady.up] == ["0 kB", "20 kB", "40 kB", "60 kB", "80 kB"]
+    steady = line_chart("c", [1, 2], [Series("x", "s1", [76_800.0] * 2)], Unit(str, fmt.sizes, include=(0,)))
+    assert [tick.text.replace(fmt.SPACE, " ") for tick in steady.up] == ["0 kB", "20 kB", "40 kB", "60 kB", "80 kB"]
     height = steady.bottom - (steady.bottom - steady.top) * 76.8 / 80
     assert [y for _, y in steady.lines[0].spots] == pytest.approx([height] * 2, abs=0.06)
 
@@ -140,19 +140,19 @@ def test_bars_are_as_high_as_their_numbers():
 
 def test_where_nothing_is_known_there_is_no_bar():
     drawn = bar_chart("b", ["x", "y"], [Series("had", "a", [None, 5]), Series("got", "b", [4, 5])], PLAIN)
-    assert [[bar.kind for bar in group.bars] for group in drawn.groups] == [["b"], ["a", "b"]]
-    assert drawn.groups[0].text == f"x\nhad {words.NOTHING}\ngot 4"
+    assert [[bar.style for bar in group.bars] for group in drawn.groups] == [["b"], ["a", "b"]]
+    assert drawn.groups[0].text == f"x\nhad {fmt.NOTHING}\ngot 4"
     assert drawn.level is None
 
 
 def test_words():
-    space = words.SPACE
-    assert words.percent(0.8634) == f"86.3{space}%"
-    assert words.percent(0.0) == f"0.0{space}%"
-    assert [words.points(p) for p in (3.44, -0.5, -0.01, 0.0)] == ["+3.4", "\N{MINUS SIGN}0.5", "0.0", "0.0"]
-    assert [words.change(n) for n in (12, -1234, 0)] == ["+12", "\N{MINUS SIGN}1,234", "0"]
-    assert words.difference(0.83, 0.8) == pytest.approx(3)
-    assert words.difference(None, 0.8) is words.difference(0.8, None) is None
+    space = fmt.SPACE
+    assert fmt.percent(0.8634) == f"86.3{space}%"
+    assert fmt.percent(0.0) == f"0.0{space}%"
+    assert [fmt.points(p) for p in (3.44, -0.5, -0.01, 0.0)] == ["+3.4", "\N{MINUS SIGN}0.5", "0.0", "0.0"]
+    assert [fmt.change(n) for n in (12, -1234, 0)] == ["+12", "\N{MINUS SIGN}1,234", "0"]
+    assert fmt.difference(0.83, 0.8) == pytest.approx(3)
+    assert fmt.difference(None, 0.8) is fmt.difference(0.8, None) is None
     sizes = {
         0: "0 bytes",
         999: "999 bytes",
@@ -161,18 +161,18 @@ def test_words():
         999_950: "1.0 MB",
         3e12: "3.0 TB",
     }
-    assert {n: words.size(n).replace(space, " ") for n in sizes} == sizes
+    assert {n: fmt.size(n).replace(space, " ") for n in sizes} == sizes
     times = {4.06: "4.1 s", 41.2: "41 s", 59.6: "1 min 00 s", 205: "3 min 25 s", 7500: "2 h 05 min"}
-    assert {s: words.duration(s).replace(space, " ") for s in times} == times
-    assert [words.ratio(value) for value in (0.5, 99.994, 20_111.8, None)] == ["0.50", "99.99", "20,112", words.NOTHING]
-    assert words.powers([-1, -0.5, 0, 0.5, 1, 4]) == ["0.1", "0.32", "1", "3.2", "10", "10,000"]
-    assert words.powers([5, 5.5, 6, 12]) == ["10⁵", "3·10⁵", "10⁶", "10¹²"]
-    assert words.sizes([0, 500, 1000])[-1] == f"1.0{space}kB"
-    assert words.sizes([0, 0.5, 1])[-1] == f"1.0{space}bytes"
-    assert words.sizes([0, 2e9, 4e9])[1] == f"2{space}GB"
-    assert words.count(None) == words.NOTHING
-    assert words.shortened("abcdef", 6) == "abcdef"
-    assert words.shortened("abcdefg", 6) == "abcde…"
+    assert {s: fmt.duration(s).replace(space, " ") for s in times} == times
+    assert [fmt.ratio(value) for value in (0.5, 99.994, 20_111.8, None)] == ["0.50", "99.99", "20,112", fmt.NOTHING]
+    assert fmt.powers([-1, -0.5, 0, 0.5, 1, 4]) == ["0.1", "0.32", "1", "3.2", "10", "10,000"]
+    assert fmt.powers([5, 5.5, 6, 12]) == ["10⁵", "3·10⁵", "10⁶", "10¹²"]
+    assert fmt.sizes([0, 500, 1000])[-1] == f"1.0{space}kB"
+    assert fmt.sizes([0, 0.5, 1])[-1] == f"1.0{space}bytes"
+    assert fmt.sizes([0, 2e9, 4e9])[1] == f"2{space}GB"
+    assert fmt.count(None) == fmt.NOTHING
+    assert fmt.shortened("abcdef", 6) == "abcdef"
+    assert fmt.shortened("abcdefg", 6) == "abcde…"
 
 
 @given(st.integers(0, 12), st.integers(1, 400_000), st.integers(2, 30))

@@ -17,7 +17,7 @@ from fedcopl.report.comparison import (
     render_comparison,
 )
 from fedcopl.report.curves import Spread, spread
-from fedcopl.report.numbers import NOTHING, SPACE
+from fedcopl.report.formatting import NOTHING, SPACE
 from fedcopl.run.pseudo_labels import write_labels
 from report.parsed_page import parse
 from report.sample_results import outcome_of, sample_results, so_far
@@ -119,7 +119,7 @@ def test_the_results_as_latex():
     code = re.search(r"<code>(\\begin.*?)</code>", render_comparison(pair()), re.DOTALL)
     lines = unescape(code[1]).splitlines()
     assert lines[0] == r"\begin{tabular}{lrrrrrrrrr}"  # global was not measured
-    assert lines[2].startswith(r" & macro & weighted & zero-shot macro & gain in points & ")
+    assert lines[2].startswith(r" & macro & weighted & zero-shot macro & gain & ")
     assert lines[4].startswith(r"fedcopl & 80.0~\% & 80.0~\% & 70.0~\% & +10.0 & ")
     assert lines[5].startswith(r"promptfl & \textbf{85.0~\%} & ")
     assert lines[-1] == r"\end{tabular}"
@@ -158,7 +158,7 @@ def test_runs_that_differ_only_by_seed_are_one_experiment():
     assert one.numbers["macro"] == Spread(pytest.approx(82.0), pytest.approx(math.sqrt(8)))
     tree = page(runs)
     assert column(tree, "macro") == ["82.0 ± 2.8 %", "90.0 % (best)"]
-    assert column(tree, "gain in points") == ["+12.0 ± 2.8", "+20.0 (best)"]
+    assert column(tree, "gain") == ["+12.0 ± 2.8", "+20.0 (best)"]
     assert column(tree, "seeds", "experiments") == ["1, 2", "1"]
     assert text_of(tree.one("p", class_="lead")).startswith("3 runs of 2 experiments; runs that differ only by")
 
@@ -261,7 +261,7 @@ def test_every_chart_has_a_line_for_each_experiment_and_a_table():
         "Accuracy, weighted",
         "Accuracy, global",
         "Training loss",
-        "Pseudo labels that are right",
+        "Pseudo-label accuracy",
         "Drift diversity, visual",
         "Cosine distance, visual",
         "Drift diversity, text",
@@ -337,7 +337,7 @@ def test_every_run_has_its_row():
     tree = page(runs)
     assert column(tree, "folder", "runs") == ["s1", "s2"]
     assert column(tree, "seed", "runs") == ["1", "2"]
-    assert column(tree, "gain in points", "runs") == ["+10.0", f"{MINUS}10.0"]
+    assert column(tree, "gain", "runs") == ["+10.0", f"{MINUS}10.0"]
 
 
 def test_without_labels(tmp_path):

@@ -18,7 +18,6 @@ from fedcopl.report.gallery import (
     _thumbnail,
     as_plain,
     gallery,
-    least_confident,
     read_examples,
 )
 
@@ -55,13 +54,13 @@ def test_by_hand():
     assert [e.confidence for e in shown] == pytest.approx([0.9, 0.95, 0.6, 0.5])
 
 
-def test_shows_the_range_from_the_surest_to_the_most_doubtful():
-    probabilities = np.linspace(0.2, 0.9, 71)  # image 70 is the surest
+def test_examples_span_the_range_from_most_to_least_confident():
+    probabilities = np.linspace(0.2, 0.9, 71)  # image 70 is the most confident
     shown = gallery(pictures(71), None, ("only",), [holding("a", range(71), [0] * 71, probabilities)])
     assert [e.index for e in shown] == [70, 60, 50, 40, 30, 20, 10, 0]  # eight evenly spaced ranks, both ends
 
 
-def test_equally_sure_images_come_as_in_the_data_set():
+def test_equally_confident_images_keep_the_order_of_the_data_set():
     shown = gallery(
         pictures(3),
         None,
@@ -71,26 +70,26 @@ def test_equally_sure_images_come_as_in_the_data_set():
     assert [(e.index, e.client) for e in shown] == [(0, "a"), (1, "b"), (2, "a")]
 
 
-def test_without_truth_nothing_is_right_or_wrong():
+def test_without_labels_an_example_is_neither_right_nor_wrong():
     (example,) = gallery(pictures(1), None, ("only",), [holding("a", [0], [0], [0.5])])
     assert (example.truth, example.right) == (None, None)
 
 
 def test_the_least_confident_images_of_all_clients_come_first():
     held = [holding("a", [0, 1, 2], [0, 0, 1], [0.9, 0.3, 0.5]), holding("b", [3], [1], [0.2])]
-    shown = least_confident(pictures(4), None, ("x", "y"), held)
+    shown = gallery(pictures(4), None, ("x", "y"), [], held)
     assert [(e.index, e.pseudo, e.client) for e in shown] == [
         (3, "y", "b"),
         (1, "x", "a"),
         (2, "y", "a"),
         (0, "x", "a"),
     ]
-    assert all(e.doubted for e in shown)
+    assert all(e.least_confident for e in shown)
     many = [holding("a", range(40), [0] * 40, np.linspace(0.1, 0.9, 40))]
-    assert len(least_confident(pictures(40), None, ("x",), many)) == 12
+    assert len(gallery(pictures(40), None, ("x",), [], many)) == 12
 
 
-def test_nobody_chose_anything():
+def test_clients_without_selected_images_give_no_examples():
     assert gallery(pictures(2), None, ("x", "y"), []) == []
     assert gallery(pictures(2), None, ("x", "y"), [holding("a", [], [], [])]) == []
 
@@ -100,7 +99,7 @@ def test_many_classes_get_fewer_images_each():
     index = np.arange(2000)
     shown = gallery(pictures(2000), None, classes, [holding("a", index, index % 200, 0.1 + index / 4000)])
     assert [e.label for e in shown] == [c for c in range(200) for _ in range(2)]
-    assert [e.index for e in shown[:2]] == [1800, 0]  # the surest and the most doubtful
+    assert [e.index for e in shown[:2]] == [1800, 0]  # the most and the least confident
 
 
 def test_only_the_images_shown_are_opened():
@@ -118,26 +117,26 @@ def test_only_the_images_shown_are_opened():
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(-50, 0)), max_size=60), st.integers(1, 4))
-def test_every_class_shows_its_extremes_in_order(chosen, clients):
+def test_each_class_is_sorted_and_has_its_extremes(chosen, clients):
     labels, log_probs = np.array([c for c, _ in chosen], np.int64), np.array([p for _, p in chosen], float)
     parts = [np.arange(len(chosen))[start::clients] for start in range(clients)]
     holdings = [ChosenImages(f"c{n}", part, labels[part], log_probs[part]) for n, part in enumerate(parts)]
     shown = gallery(pictures(len(chosen)), labels, "abcd", holdings)
     for c in range(4):
-        mine, all_of_it = [e for e in shown if e.label == c], np.exp(log_probs[labels == c])
-        assert len(mine) == len({e.index for e in mine}) == min(len(all_of_it), _PER_CLASS)
-        confidences = [e.confidence for e in mine]
+        shown_of_class, probabilities = [e for e in shown if e.label == c], np.exp(log_probs[labels == c])
+        assert len(shown_of_class) == len({e.index for e in shown_of_class}) == min(len(probabilities), _PER_CLASS)
+        confidences = [e.confidence for e in shown_of_class]
         assert confidences == sorted(confidences, reverse=True)
-        if mine:
-            assert (confidences[0], confidences[-1]) == (all_of_it.max(), all_of_it.min())
-        assert all(e.right and e.client == f"c{e.index % clients}" for e in mine)
+        if shown_of_class:
+            assert (confidences[0], confidences[-1]) == (probabilities.max(), probabilities.min())
+        assert all(e.right and e.client == f"c{e.index % clients}" for e in shown_of_class)
 
 
-def test_a_tiny_image_is_kept_dot_by_dot():
-    dots = np.arange(64, dtype=np.uint8).reshape(8, 8)
-    uri, width, height = _thumbnail(Image.fromarray(dots))
+def test_a_tiny_image_keeps_its_pixels():
+    pixels = np.arange(64, dtype=np.uint8).reshape(8, 8)
+    uri, width, height = _thumbnail(Image.fromarray(pixels))
     assert (width, height) == (8, 8)
-    assert np.array_equal(np.asarray(opened(uri)), dots)
+    assert np.array_equal(np.asarray(opened(uri)), pixels)
     assert Example(uri, 8, 8, 0, "a", 1.0, None, None, "c", 0).tiny
 
 
@@ -151,7 +150,7 @@ def test_a_large_image_becomes_small_and_keeps_its_shape():
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I", "F", "I;16"])
 @pytest.mark.parametrize("side", [8, 200])
-def test_every_kind_of_image(mode, side):
+def test_an_image_of_any_mode_gets_a_thumbnail(mode, side):
     image = Image.new(mode, (side, side))
     before = image.tobytes()
     uri, *_ = _thumbnail(image)
@@ -159,17 +158,17 @@ def test_every_kind_of_image(mode, side):
     assert image.tobytes() == before
 
 
-def test_transparent_is_white():
+def test_transparent_pixels_become_white():
     uri, *_ = _thumbnail(Image.new("RGBA", (8, 8), (255, 0, 0, 0)))
     assert opened(uri).getpixel((0, 0)) == (255, 255, 255)
 
 
-def test_deep_grey_is_stretched():
+def test_16_bit_grey_is_scaled_to_its_range():
     uri, *_ = _thumbnail(Image.fromarray(np.array([[1000, 2000], [3000, 1000]], np.uint16)))
     assert np.asarray(opened(uri)).tolist() == [[0, 128], [255, 0]]
 
 
-def test_examples_come_back_as_they_went(tmp_path):
+def test_examples_survive_writing_and_reading(tmp_path):
     assert _examples_from(json.dumps(as_plain([EXAMPLE])).encode(), 2) == [EXAMPLE]
     assert read_examples(tmp_path, 2) == []
     (tmp_path / "examples.json").write_text(json.dumps(as_plain([EXAMPLE])))

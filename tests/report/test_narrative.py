@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from fedcopl.report.formatting import SPACE
 from fedcopl.report.narrative import _averages, label_texts, run_summary
-from fedcopl.report.numbers import SPACE
 from report.sample_results import outcome_of, sample_results
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fedcopl.report.comparison import ComparedRun, render_comparison
+from fedcopl.report.formatting import NOTHING
 from fedcopl.report.gallery import ChosenImages, Example, as_plain, gallery
 from fedcopl.report.label_free import ReviewedClient, _label_free_accuracy
-from fedcopl.report.numbers import NOTHING
 from fedcopl.report.run_page import _render, write_report
 from fedcopl.run.pseudo_labels import LastLabels
 from fedcopl.run.record import read_outcome
@@ -78,7 +78,7 @@ def tiles(tree):
 
 def test_a_run_that_goes_on_says_from_which():
     page = _render(sample_outcome(settings={"previous_run": "may 00ff"}), [])
-    assert "It continues the run <b>may 00ff</b>" in page and "--from FOLDER-OF-THAT-RUN" in page
+    assert "Continues the run <b>may 00ff</b>" in page and "--from FOLDER-OF-THAT-RUN" in page
     assert "continues" not in _render(sample_outcome(), [])
 
 
@@ -176,7 +176,7 @@ def test_the_result_leads_with_three_bars_and_the_clients():
     results = sample_results(clients=2)
     results["rounds"][0]["untrained"] = {"macro": 0.701, "clients": [0.6, 0.802]}
     section = page(results).one("section", id="result")
-    bars = [words_of(bar) for bar in section.one("ul", class_="moments").all("li")]
+    bars = [words_of(bar) for bar in section.one("ul", class_="accuracies").all("li")]
     final, zero_shot = (percent(results[key]["macro"]) for key in ("final", "zero_shot"))
     assert bars == [f"zero-shot {zero_shot}", "priors 70.1 %", f"trained {final}"]
     widths = [float(rect.attributes["width"]) for rect in section.one("ul").all("rect", class_="fill")]
@@ -197,7 +197,7 @@ def test_training_that_lost_accuracy_is_named(untrained, warned):
 def test_bars_of_what_does_not_train(method, names):
     results = sample_results(settings={"method": method}) | {"method": method, "trains": False}
     section = page(results).one("section", id="result")
-    assert [bar.one("span").text for bar in section.one("ul", class_="moments").all("li")] == names
+    assert [bar.one("span").text for bar in section.one("ul", class_="accuracies").all("li")] == names
 
 
 def charts(tree):
@@ -218,8 +218,8 @@ def test_every_line_has_a_point_per_round():
     assert {title: points(chart) for title, chart in drawn.items()} == {
         "Accuracy": {"line macro": 12, "line weighted": 12, "line global": 12},
         "Training loss": {"line macro": 12},
-        "What refreshes changed": {"line s1": 3, "line s2": 2},
-        "Pseudo labels that are right": {"line macro": 3},
+        "Effect of refreshes": {"line s1": 3, "line s2": 2},
+        "Pseudo-label accuracy": {"line macro": 3},
         "Drift diversity": {"line s1": 12, "line s2": 12},
         "Cosine distance": {"line s1": 12, "line s2": 12},
         "Bytes per round": {"line macro": 12, "line weighted": 12},
@@ -506,16 +506,16 @@ def test_a_run_that_measured_no_drift_has_no_such_part():
 def test_where_the_time_went():
     results = sample_results() | {"seconds": 50.0}  # ten rounds: labelling 1, training 29, evaluating 4, so 16 are left
     text = words_of(page(results).one("div", id="cost"))
-    assert "labelling 1.0 s (2.0 %), training 29 s (58.0 %), evaluating 4.0 s (8.0 %), all else 16 s (32.0 %)." in text
+    assert "labelling 1.0 s (2.0 %), training 29 s (58.0 %), evaluating 4.0 s (8.0 %), other 16 s (32.0 %)." in text
     results["rounds"][0]["seconds_of"]["adapt"] = 10.0
     text = words_of(page(results).one("div", id="cost"))
-    assert "estimating priors 10 s (20.0 %), labelling" in text and "all else 6.0 s (12.0 %)." in text
+    assert "estimating priors 10 s (20.0 %), labelling" in text and "other 6.0 s (12.0 %)." in text
 
 
 def test_no_step_takes_more_than_all_of_the_time():
     results = sample_results() | {"seconds": 20.0}  # of two workers that worked 34 s in 20 s: 1, 29 and 4 of 34
     text = words_of(page(results).one("div", id="cost"))
-    assert "labelling 1.0 s (2.9 %), training 29 s (85.3 %), evaluating 4.0 s (11.8 %), all else 0.0 s (0.0 %)." in text
+    assert "labelling 1.0 s (2.9 %), training 29 s (85.3 %), evaluating 4.0 s (11.8 %), other 0.0 s (0.0 %)." in text
 
 
 def test_candidate_sets_tell_of_coverage_and_size():
@@ -524,9 +524,9 @@ def test_candidate_sets_tell_of_coverage_and_size():
         refresh |= {"coverage": 0.9, "mean_set_size": 1.75}
     tree = page(results)
     table = rows(tree.one("div", id="labels").one("table"))
-    assert table[0][-2:] == ["sets that hold the truth", "candidates per image"]
+    assert table[0][-2:] == ["candidate sets with the true label", "candidates per image"]
     assert table[1][-2:] == ["90.0 %", "1.75"]
-    assert set(points(charts(tree)["Pseudo labels that are right"])) == {"line macro", "line weighted"}
+    assert set(points(charts(tree)["Pseudo-label accuracy"])) == {"line macro", "line weighted"}
     assert "Change by the allocation" not in heat_maps(tree)
 
 
@@ -558,7 +558,7 @@ def test_a_server_of_real_sites_knows_less():
     assert percent(results["final"]["macro"]) in shown["Accuracy, macro"]
     assert "not measured" in shown["Accuracy, global"]
     assert not tree.all("div", id="labels") + tree.all("div", id="balance")
-    known = {"Accuracy", "Training loss", "What refreshes changed", "Bytes per round", "Time per round"}
+    known = {"Accuracy", "Training loss", "Effect of refreshes", "Bytes per round", "Time per round"}
     assert set(charts(tree)) == known
     assert "10 classes on their own images" in words_of(tree.one("p", class_="lead"))
     assert [row[0] for row in rows(tree.one("section", id="result").one("table"))[1:]] == [
@@ -614,14 +614,14 @@ def test_settings_versions_seed_and_command():
 
 
 def test_what_went_wrong_is_told():
-    assert not page(sample_results()).all("div", class_="troubles")
+    assert not page(sample_results()).all("div", class_="warnings")
     results = sample_results()
     results["rounds"][3]["dropped"] = {"client-2": "prompt visual is not finite"}
     results["rounds"][4] |= {"kept_old_prompt": True, "loss": None}
     tree = page(results)
-    assert [line.text for line in tree.one("div", class_="troubles").all("li")] == [
+    assert [line.text for line in tree.one("div", class_="warnings").all("li")] == [
         "round 4: client-2: prompt visual is not finite; not used",
-        "round 5: nothing to average; the prompts stayed as they were",
+        "round 5: nothing to average; the prompts did not change",
     ]
     assert points(charts(tree)["Training loss"]) == {"line macro": 9}  # a gap
 
@@ -630,32 +630,32 @@ def test_a_problem_of_several_rounds_is_listed_once():
     results = sample_results()
     for number in (1, 2, 3, 6):
         results["rounds"][number]["holdout"] = {"trainings_rolled_back": 1.0}
-    (line,) = page(results).one("div", class_="troubles").all("li")
+    (line,) = page(results).one("div", class_="warnings").all("li")
     assert line.text.startswith("rounds 2 to 4, 7: 1 site rolled training back")
 
 
-def test_many_troubles_are_counted():
+def test_warnings_beyond_the_limit_are_counted():
     results = sample_results()
     results["rounds"][0]["dropped"] = {f"client-{k}": "broken" for k in range(100)}
-    lines = page(results).one("div", class_="troubles").all("li")
+    lines = page(results).one("div", class_="warnings").all("li")
     assert len(lines) == 21
     assert lines[-1].text == "and 80 more: see rounds.jsonl"
 
 
 def test_a_site_without_labels():
     shown = example(truth=None, right=None)
-    tree = page(sample_results(labelled=False), [shown, replace(shown, confidence=0.31, doubted=True)])
+    tree = page(sample_results(labelled=False), [shown, replace(shown, confidence=0.31, least_confident=True)])
     assert list(tiles(tree)) == ["Stable labels", "Rolled back"]
     said = words_of(tree.one("section", id="result").all("p")[0])
     assert said.startswith("Accuracy is not measured") and "not calibrated and gives no estimate" in said
     assert list(heat_maps(tree)) == ["Estimated", "Allocated", "Selected", "Change by the allocation"]
     drawn = charts(tree)
-    without_truth = {"Training loss", "What refreshes changed", "Drift diversity", "Cosine distance"}
+    without_truth = {"Training loss", "Effect of refreshes", "Drift diversity", "Cosine distance"}
     assert set(drawn) == without_truth | {"Bytes per round", "Time per round"}
     assert points(drawn["Training loss"]) == {"line macro": 10}
     assert not tree.all("section", id="classes")
     assert words_of(tree.one("article").one("li")) == "91.2 % client-1"
-    assert words_of(tree.one("div", class_="doubted").one("li")) == "three 31.0 % client-1"
+    assert words_of(tree.one("div", class_="least-confident").one("li")) == "three 31.0 % client-1"
     text = words_of(tree.one("body"))
     assert "None" not in text
     assert "nan" not in text.lower()
@@ -693,7 +693,7 @@ def test_a_client_that_refused_the_priors_has_no_prior_and_is_in_no_estimate():
     results["rounds"][0]["bounded"] = {"client-1": "Adapt: refused the priors, which contradict its images"}
     tree = parse(_render(outcome_of(results), [], LAST_LABELS))
     section = tree.one("section", id="result")
-    assert rows(section.one("table"))[2][:2] == ["client-1", "it refused the priors"]
+    assert rows(section.one("table"))[2][:2] == ["client-1", "refused the priors"]
     assert rows(tree.one("section", id="priors").one("table"))[2] == ["client-1", "not estimated"]
     assert words_of(section.one("ul", class_="ranges")).startswith("estimate without labels 80 %")
     assert "without 1 client that refused the priors" in words_of(section)
@@ -718,14 +718,14 @@ def test_after_a_review_the_next_step_is_another_client_and_then_the_classifier(
 def test_equal_priors_are_no_evidence_of_a_difference():
     results = with_priors(labelled=False)
     results["refreshes"][-1]["class_prior"] = [[0.5, 0.5], [0.5, 0.5]]
-    assert "no clear evidence that they differ" in words_of(page(results).one("section", id="priors"))
+    assert "the evidence for different priors is too weak" in words_of(page(results).one("section", id="priors"))
 
 
 def test_the_accuracy_is_estimated_without_labels_and_named_so():
     section = parse(_render(outcome_of(with_priors(labelled=False)), [], LAST_LABELS)).one("section", id="result")
     (estimate,) = section.one("ul", class_="ranges").all("li")
     assert words_of(estimate) == "estimate without labels 65 % 30 % to 82 %"  # 65 - 35, 65 + 35 / 2
-    assert "it is no measurement on this data" in words_of(section)
+    assert "nothing was measured on this data" in words_of(section)
 
 
 def test_answers_of_a_review_come_before_the_estimate_without_labels():

@@ -145,8 +145,4 @@ def service(
     typer.echo(f"  useradd --system --home-dir {definition.home} {user}; install -d -m 700 -o {user} {definition.home}")
     typer.echo(f"  cd {definition.home} && runuser -u {user} -- {first} --folder {folder}")
     typer.echo(f"  install -m 644 {unit.name} /etc/systemd/system/ && systemctl enable --now {unit.stem}")
-    print_next(
-        f"fedcopl status --folder {folder}",
-        f"journalctl -u {unit.stem}",
-        f"systemctl stop {unit.stem}",
-    )
+    print_next(f"fedcopl status --folder {folder}", f"journalctl -u {unit.stem}", f"systemctl stop {unit.stem}")

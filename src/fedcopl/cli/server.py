@@ -151,12 +151,7 @@ def _certificates(
 ) -> "Certificates":
     """Return the operator's certificate files if given, else those of the package, else generated ones."""
     from ..deployment.addresses import own_address
-    from ..deployment.keys import (
-        check_not_expired,
-        folder_certificates,
-        given_certificates,
-        server_certificates,
-    )
+    from ..deployment.keys import check_not_expired, folder_certificates, given_certificates, server_certificates
 
     machine_address = own_address(host)
     if given:

@@ -14,7 +14,7 @@ from rich.table import Table
 from ..plurals import counted
 from ..privacy.accountant import PrivacyStatement
 from ..progress import percent
-from ..report import numbers as words
+from ..report import formatting as fmt
 from ..run.record import Accuracies, Outcome
 
 _NOTED_LOSS = 1.0  # points
@@ -77,7 +77,7 @@ def _facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
     """Yield title and value of each line below the accuracies of a run."""
     right = outcome.pseudo_label_accuracy
     if any(share is not None for share in right):
-        title = "labels right" if outcome.setting("options", "labels") == "truth" else "pseudo labels right"
+        title = "label accuracy" if outcome.setting("options", "labels") == "truth" else "pseudo-label accuracy"
         yield title, ", ".join(percent(share) for share in right) + " (at each label refresh)"
     clients = len(outcome.clients)
     if not outcome.trains:
@@ -125,7 +125,7 @@ def _privacy_facts(privacy: PrivacyStatement | None) -> Iterator[tuple[str, str]
 
 def size(octets: int) -> str:
     """Format a number of bytes as the report does, with plain spaces."""
-    return words.size(octets).replace(words.SPACE, " ")
+    return fmt.size(octets).replace(fmt.SPACE, " ")
 
 
 def print_outcome(outcome: Outcome, folder: Path) -> None:

@@ -4,12 +4,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from .numbers import NOTHING, count, marks, shortened
+from .formatting import NOTHING, count, marks, shortened
 
 _WIDTH, _HEIGHT = 480, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 14, 16, 46
-_DIGIT, _GAP = 10.2, 10  # pixels of a digit of a tick, at most (a phone's are 16 px), and between text and axis
-_MARKED = 40  # a line with more points is drawn without marks
+_DIGIT, _GAP = 10.2, 10  # pixels: largest width of a digit (16 px font on a phone), and space between text and axis
+_MAX_MARKS = 40  # a line with more points is drawn without marks
 _Bounds = tuple[float, float]
 
 
@@ -17,15 +17,15 @@ _Bounds = tuple[float, float]
 class Unit:
     """Number format of a chart, and the limits of its axis.
 
-    The axis covers all values and those to `include`, within `bounds`, and spans at least `least`, so that noise does
-    not look like a trend. It is linear in `transform(value)`; `format_ticks` formats its marks.
+    The axis covers all values and `include`, within `bounds`, and spans at least `min_span`, so that noise does not
+    look like a trend. It is linear in `transform(value)`; `format_ticks` formats its marks.
     """
 
     write: Callable[[float], str]
     format_ticks: Callable[[Sequence[float]], list[str]] = marks
     bounds: _Bounds = (0, math.inf)
     include: tuple[float, ...] = ()
-    least: float = 0.0
+    min_span: float = 0.0
     transform: Callable[[float], float] = float
 
 
@@ -43,7 +43,7 @@ class _AxisScale:
     high: float
     start: float
     end: float
-    transform: Callable[[float], float] = float  # a logarithm, say; low and high are position already
+    transform: Callable[[float], float] = float  # of a value; low and high are transformed already
 
     def __call__(self, value: float) -> float:
         position = min(max(self.transform(value), self.low), self.high)
@@ -53,18 +53,18 @@ class _AxisScale:
 
 @dataclass(frozen=True)
 class Series:
-    """Numbers with a name, one per round or class; None where nothing was measured."""
+    """Named numbers, one per round or class; None where nothing was measured."""
 
     name: str
-    kind: str  # its style: dash, mark and colour
+    style: str  # CSS class: dash, mark and colour
     values: Sequence[float | None]
-    spread: Sequence[float | None] = ()  # standard deviation of each, where it is a mean over several runs
+    deviations: Sequence[float | None] = ()  # standard deviation of each mean over several runs
 
 
 @dataclass(frozen=True)
 class _DrawnLine:
     name: str
-    kind: str
+    style: str
     first: str
     last: str
     spots: list[tuple[float, float]]
@@ -76,7 +76,7 @@ class _DrawnLine:
 
     @property
     def marks(self) -> list[tuple[float, float]]:
-        return self.spots if len(self.spots) <= _MARKED else []
+        return self.spots if len(self.spots) <= _MAX_MARKS else []
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def line_chart(
     levels: Mapping[str, float | None] | None = None,
     refreshed: Sequence[int] = (),
 ) -> LineChart | None:
-    """Draw lines over the rounds, with horizontal ones at named `levels`; None when there is nothing to draw."""
+    """Draw lines over the rounds, and horizontal lines at `levels`; None if no line has a value."""
     lines = [line for line in lines if any(value is not None for value in line.values)]
     if not lines:
         return None
@@ -154,22 +154,22 @@ def line_chart(
 
 
 def _left(texts: Sequence[str]) -> int:
-    """Left margin: room for the longest mark."""
+    """Return the left margin: space for the longest tick text."""
     return max(_LEFT, math.ceil(_GAP + _DIGIT * max(map(len, texts))))
 
 
 def _edges(line: Series) -> list[tuple[int, float, float]]:
-    """Position, lower and upper edge of a line's band, where it has one."""
-    pairs = enumerate(zip(line.values, line.spread, strict=False))
+    """Return position, lower and upper edge of the band at each point with a standard deviation."""
+    pairs = enumerate(zip(line.values, line.deviations, strict=False))
     return [(n, mean - std, mean + std) for n, (mean, std) in pairs if mean is not None and std is not None]
 
 
 def _axis_range(values: Sequence[float], unit: Unit) -> _Bounds:
-    """The range of an axis: that of the values, and room above and below where they lie close together."""
+    """Return the range of an axis: that of the values, extended if it is narrow."""
     low, high = min(values), max(values)
-    if high - low < unit.least:
-        low = min(max((low + high - unit.least) / 2, unit.bounds[0]), unit.bounds[1] - unit.least)
-        return low, low + unit.least
+    if high - low < unit.min_span:
+        low = min(max((low + high - unit.min_span) / 2, unit.bounds[0]), unit.bounds[1] - unit.min_span)
+        return low, low + unit.min_span
     if high - low > 1e-9:
         return low, high
     return (low - 1, high + 1) if low else (0.0, 1.0)
@@ -181,7 +181,7 @@ def _drawn(line: Series, rounds: Sequence[int], across: _AxisScale, up: _AxisSca
     under = [(across(rounds[n]), up(low)) for n, low, _ in reversed(_edges(line))]
     return _DrawnLine(
         line.name,
-        line.kind,
+        line.style,
         unit.write(measured[0][1]),
         unit.write(measured[-1][1]),
         [(across(r), up(value)) for r, value in measured],
@@ -193,7 +193,7 @@ def _strips(
     rounds: Sequence[int], lines: Sequence[Series], across: _AxisScale, unit: Unit, refreshed: set[int], wide: float
 ) -> list[_Strip]:
     def cell(line: Series, position: int) -> str:
-        value, std = line.values[position], line.spread[position] if line.spread else None
+        value, std = line.values[position], line.deviations[position] if line.deviations else None
         if value is None:
             return NOTHING
         return unit.write(value) if std is None else f"{unit.write(value)} ± {unit.write(std)}"
@@ -217,13 +217,13 @@ def _ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def _step(at_least: float) -> float:
-    """The next of ... 0.1 0.2 0.5 1 2 5 10 ..."""
+    """Return the smallest of ... 0.1 0.2 0.5 1 2 5 10 ... that is large enough."""
     power: float = 10.0 ** math.floor(math.log10(at_least))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= at_least * (1 - 1e-9))
 
 
 def _whole_ticks(low: int, high: int, most: int = 10) -> list[float]:
-    """Return round whole numbers between the two."""
+    """Return round whole numbers from `low` to `high`."""
     step = max(1.0, _step((high - low) / most)) if high > low else 1.0
     return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
@@ -233,7 +233,7 @@ class _Bar:
     at: float
     top: float
     height: float
-    kind: str
+    style: str
 
 
 @dataclass(frozen=True)
@@ -264,12 +264,7 @@ class BarChart:
 
 
 def bar_chart(
-    label: str,
-    names: Sequence[str],
-    series: Sequence[Series],
-    unit: Unit,
-    *,
-    level: tuple[str, float] | None = None,
+    label: str, names: Sequence[str], series: Sequence[Series], unit: Unit, *, level: tuple[str, float] | None = None
 ) -> BarChart:
     """Draw one bar per name and series, and a line at `level` with its name."""
     slot = min(max(900 / len(names), 36.0), 104.0)
@@ -281,11 +276,11 @@ def bar_chart(
     left, wide, groups = _left(texts), slot * 0.78 / len(series), []
     for position, name in enumerate(names):
         start, bars, lines = left + slot * position, [], [name]
-        for n, (title, kind, number) in enumerate((one.name, one.kind, one.values[position]) for one in series):
+        for n, (title, style, number) in enumerate((one.name, one.style, one.values[position]) for one in series):
             lines.append(f"{title} {NOTHING if number is None else unit.write(number)}")
             if number is not None:
                 at = round(start + slot * 0.11 + wide * n, 1)
-                bars.append(_Bar(at, up(number), round(up(0) - up(number), 1), kind))
+                bars.append(_Bar(at, up(number), round(up(0) - up(number), 1), style))
         groups.append(_BarGroup(round(start + slot / 2, 1), shortened(name, 17), "\n".join(lines), bars))
     return BarChart(
         label=label,

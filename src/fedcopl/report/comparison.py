@@ -1,9 +1,8 @@
-"""Comparison of several runs: which settings differ, which runs form an experiment, which number is best; one page."""
+"""A page that compares runs: their differing settings, their results by experiment, and the best numbers."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,14 @@ from typing import Any
 from ..config import by_full_name
 from ..run.pseudo_labels import read_last_labels
 from ..run.record import Outcome
-from . import numbers as words
-from .curves import ACCURACIES, BYTES, COUNT, PERCENT, SERIES, AccuracyKind, Spread, group_charts, hundred, spread
+from . import formatting as fmt
+from .curves import ACCURACIES, BYTES, COUNT, PERCENT, SERIES, AccuracyKind, Spread, group_charts, spread, to_percent
 from .label_free import mean_confidence
 from .narrative import label_texts
 from .run_page import LiveStatus, by_section, template, written
 
 _LONG_TITLE = 100
-_OVERLAID = len(SERIES)  # groups in one chart; more could not be distinguished
+_MAX_LINES = len(SERIES)  # groups in a chart
 _SECTIONS = {
     "experiments": "What differs",
     "result": "Result",
@@ -27,9 +26,9 @@ _SECTIONS = {
     "runs": "Runs",
     "settings": "Settings",
 }
-_EXCLUDED = {"name", "seed"}  # settings that do not make another experiment
+_EXCLUDED = {"name", "seed"}  # runs that differ in these settings only are one experiment
 _SELF_EXPLANATORY = {"method", "labeler", "backbone", "source"}  # settings whose values need no name before them
-_LONG_LABEL = 48  # letters of a name for a group; with more it is called after its folder
+_LONG_LABEL = 48  # letters; a group with a longer label is called after its folder
 
 
 @dataclass(frozen=True)
@@ -42,54 +41,48 @@ class ComparedRun:
     @cached_property
     def confidence(self) -> float | None:
         """Mean probability of the labels in per cent, where accuracy is not measured."""
-        return None if self.outcome.final.macro is not None else hundred(mean_confidence(read_last_labels(self.folder)))
+        return (
+            None if self.outcome.final.macro is not None else to_percent(mean_confidence(read_last_labels(self.folder)))
+        )
 
 
 @dataclass(frozen=True)
 class _Measure:
-    """A headline number: what it is, how it is written, and which way is better."""
+    """A number of the table of results: its name, its value of a run, its format, and the better direction."""
 
     name: str
     of: Callable[[ComparedRun], float | None]
-    write: Callable[[float], str]
     better: int = 0  # +1: the higher; -1: the lower; 0: neither
+    write: Callable[[float], str] = PERCENT.write
 
 
 def _final_accuracy(kind: AccuracyKind) -> Callable[[ComparedRun], float | None]:
-    return lambda run: hundred(kind.of(run.outcome.final))
-
-
-def _gain(run: ComparedRun) -> float | None:
-    return words.difference(run.outcome.final.macro, run.outcome.zero_shot.macro)
-
-
-def _labels_right(run: ComparedRun) -> float | None:
-    return hundred((run.outcome.pseudo_label_accuracy or (None,))[-1])
+    return lambda run: to_percent(kind.of(run.outcome.final))
 
 
 _MEASURES = (
-    *(_Measure(kind.name, _final_accuracy(kind), PERCENT.write, 1) for kind in ACCURACIES),
-    _Measure("zero-shot macro", lambda run: hundred(run.outcome.zero_shot.macro), PERCENT.write),
-    _Measure("gain in points", _gain, words.points, 1),
-    _Measure("mean confidence", attrgetter("confidence"), PERCENT.write),
-    _Measure("pseudo labels right", _labels_right, PERCENT.write, 1),
-    _Measure("images used", attrgetter("outcome.images_used"), COUNT.write),
-    _Measure("sent up", attrgetter("outcome.bytes_up"), BYTES.write, -1),
-    _Measure("sent down", attrgetter("outcome.bytes_down"), BYTES.write, -1),
-    _Measure("time", attrgetter("outcome.seconds"), words.duration, -1),
+    *(_Measure(kind.name, _final_accuracy(kind), 1) for kind in ACCURACIES),
+    _Measure("zero-shot macro", lambda run: to_percent(run.outcome.zero_shot.macro)),
+    _Measure("gain", lambda run: fmt.difference(run.outcome.final.macro, run.outcome.zero_shot.macro), 1, fmt.points),
+    _Measure("mean confidence", attrgetter("confidence")),
+    _Measure("pseudo-label accuracy", lambda run: to_percent((run.outcome.pseudo_label_accuracy or (None,))[-1]), 1),
+    _Measure("images used", attrgetter("outcome.images_used"), 0, COUNT.write),
+    _Measure("sent up", attrgetter("outcome.bytes_up"), -1, BYTES.write),
+    _Measure("sent down", attrgetter("outcome.bytes_down"), -1, BYTES.write),
+    _Measure("time", attrgetter("outcome.seconds"), -1, fmt.duration),
 )
 
 
 @dataclass(frozen=True)
 class _RunGroup:
-    """Runs that differ by nothing but their seed."""
+    """Runs that differ only in name and seed."""
 
     label: str
     runs: Sequence[ComparedRun]
 
     @property
     def method(self) -> str:
-        """Title of the method; empty if the folder has none."""
+        """Title of the method; empty if the record has none."""
         return self.runs[0].outcome.method
 
     @property
@@ -103,8 +96,8 @@ class _RunGroup:
     @property
     def rounds(self) -> str:
         """Number of finished rounds; runs of a group may stop at different rounds."""
-        done = ", ".join(dict.fromkeys(words.count(len(run.outcome.rounds)) for run in self.runs))
-        return done if self.finished else f"{done} of {words.count(self.runs[0].outcome.planned_rounds)}, not finished"
+        done = ", ".join(dict.fromkeys(fmt.count(len(run.outcome.rounds)) for run in self.runs))
+        return done if self.finished else f"{done} of {fmt.count(self.runs[0].outcome.planned_rounds)}, not finished"
 
     @property
     def supervised(self) -> bool:
@@ -116,20 +109,20 @@ class _RunGroup:
 
 
 def _differing(runs: Sequence[ComparedRun]) -> list[str]:
-    """Return the settings that are not the same in all runs, without names and seeds, in the order of the file."""
+    """Return the settings with different values, without name and seed, in the order of the settings file."""
     settings = [by_full_name(run.outcome.settings) for run in runs]
-    names = dict.fromkeys(name for one in settings for name in one if name not in _EXCLUDED)
-    return [name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)]
+    names = dict.fromkeys(name for values in settings for name in values if name not in _EXCLUDED)
+    return [name for name in names if any(values.get(name) != settings[0].get(name) for values in settings)]
 
 
 def _drop_duplicates(runs: Sequence[ComparedRun]) -> tuple[list[ComparedRun], list[tuple[ComparedRun, ComparedRun]]]:
-    """The runs without those that repeat another's settings and seed, which are no second trial; and these with it."""
+    """Return runs with different settings or seeds, and each duplicate with the run that it repeats."""
     kept: list[ComparedRun] = []
     repeats: list[tuple[ComparedRun, ComparedRun]] = []
     for run in runs:
-        same = [other for other in kept if (_key(other), other.outcome.seed) == (_key(run), run.outcome.seed)]
-        if same:
-            repeats.append((run, same[0]))
+        equal = [other for other in kept if (_key(other), other.outcome.seed) == (_key(run), run.outcome.seed)]
+        if equal:
+            repeats.append((run, equal[0]))
         else:
             kept.append(run)
     return kept, repeats
@@ -138,20 +131,22 @@ def _drop_duplicates(runs: Sequence[ComparedRun]) -> tuple[list[ComparedRun], li
 def _grouped(runs: Sequence[ComparedRun]) -> list[_RunGroup]:
     """Group runs by experiment, in order of first occurrence."""
     keys = [_key(run) for run in runs]
-    order = sorted(range(len(runs)), key=lambda n: (keys.index(keys[n]), n))
-    together = [[runs[n] for n in members] for _, members in groupby(order, key=lambda n: keys.index(keys[n]))]
-    return [_RunGroup(label, members) for label, members in zip(_labels(together), together, strict=True)]
+    members: dict[int, list[ComparedRun]] = {}
+    for run, key in zip(runs, keys, strict=True):
+        members.setdefault(keys.index(key), []).append(run)
+    groups = list(members.values())
+    return [_RunGroup(label, group) for label, group in zip(_labels(groups), groups, strict=True)]
 
 
 def _key(run: ComparedRun) -> tuple[dict[str, Any], tuple[str, ...], int]:
-    """Return what identifies an experiment: its settings and how many rounds are done."""
+    """Return the identity of an experiment: its settings, classes, and number of finished or planned rounds."""
     settings = {name: value for name, value in by_full_name(run.outcome.settings).items() if name not in _EXCLUDED}
     done = len(run.outcome.rounds)
     return settings, run.outcome.classes, run.outcome.planned_rounds if run.outcome.is_complete else done
 
 
 def _labels(groups: Sequence[Sequence[ComparedRun]]) -> list[str]:
-    """Return a title for each group: the method, with settings that differ or the name where that is not unique."""
+    """Return a unique label for each group: the method, if necessary with differing settings or the name."""
     first = [runs[0] for runs in groups]
     methods, names = ([getattr(run.outcome, key) for run in first] for key in ("method", "name"))
     settings = [
@@ -159,7 +154,7 @@ def _labels(groups: Sequence[Sequence[ComparedRun]]) -> list[str]:
         for run in first
     ]
     by_settings, by_name = (
-        [", ".join(filter(None, both)) for both in zip(methods, parts, strict=True)] for parts in (settings, names)
+        [", ".join(filter(None, pair)) for pair in zip(methods, details, strict=True)] for details in (settings, names)
     )
     for candidate in (methods, by_settings, by_name, names):
         if all(candidate) and len(set(candidate)) == len(candidate) and max(map(len, candidate)) <= _LONG_LABEL:
@@ -168,20 +163,20 @@ def _labels(groups: Sequence[Sequence[ComparedRun]]) -> list[str]:
 
 
 def _by_settings(run: ComparedRun, differ: Sequence[str]) -> str:
-    """Return the differing settings in short, without those in the method's title."""
+    """Return the differing settings as a short text, without the settings in the method's title."""
     settings = by_full_name(run.outcome.settings)
     titled = {"method", "labeler"} if run.outcome.method else set()
-    shown = [(name.rpartition(".")[2], settings.get(name, words.NOTHING)) for name in differ if name not in titled]
+    shown = [(name.rpartition(".")[2], settings.get(name, fmt.NOTHING)) for name in differ if name not in titled]
     return ", ".join(str(value) if name in _SELF_EXPLANATORY else f"{name} {value}" for name, value in shown)
 
 
 def _short_folders(folders: Sequence[Path]) -> list[str]:
-    """The shortest endings of the paths that are all different."""
-    whole = [folder.resolve().parts for folder in folders]
-    for depth in range(1, max(map(len, whole)) + 1):
-        short = ["/".join(parts[-depth:]) for parts in whole]
-        if len(set(short)) == len(set(whole)):
-            return short
+    """Return the shortest endings of the paths that are all different."""
+    paths = [folder.resolve().parts for folder in folders]
+    for depth in range(1, max(map(len, paths)) + 1):
+        endings = ["/".join(parts[-depth:]) for parts in paths]
+        if len(set(endings)) == len(set(paths)):
+            return endings
     return [str(folder) for folder in folders]
 
 
@@ -195,18 +190,18 @@ class _RankedCell:
 
 def _column(groups: Sequence[_RunGroup], measure: _Measure) -> Iterator[_RankedCell]:
     """Yield the cells of one measure. Unfinished and supervised runs have no rank; equal texts have equal ranks."""
-    able = [group.finished and not group.supervised and _same_classes(groups) for group in groups]
+    ranked = [group.finished and not group.supervised and _same_classes(groups) for group in groups]
     numbers = [group.numbers[measure.name] for group in groups]
     means = {
-        measure.write(number.mean): number.mean for number, ranks in zip(numbers, able, strict=True) if number and ranks
+        measure.write(number.mean): number.mean for number, ok in zip(numbers, ranked, strict=True) if number and ok
     }
     order = sorted(means, key=lambda text: means[text] * -measure.better)
     marked = {text: rank for rank, text in enumerate(order[: 2 if len(order) > 2 else 1], start=1)}
-    for number, ranks in zip(numbers, able, strict=True):
+    for number, is_ranked in zip(numbers, ranked, strict=True):
         if number is None:
-            yield _RankedCell(words.NOTHING)
+            yield _RankedCell(fmt.NOTHING)
         else:
-            comparable = ranks and measure.better and len(order) > 1
+            comparable = is_ranked and measure.better and len(order) > 1
             rank = marked.get(measure.write(number.mean), 0) if comparable else 0
             yield _RankedCell(number.written(measure.write), rank)
 
@@ -214,14 +209,14 @@ def _column(groups: Sequence[_RunGroup], measure: _Measure) -> Iterator[_RankedC
 _LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {words.MINUS: "-", words.NOTHING: "--", words.SPACE: "~", "±": r"$\pm$"}
+    | {fmt.MINUS: "-", fmt.NOTHING: "--", fmt.SPACE: "~", "±": r"$\pm$"}
 )
 
 
 def _latex_table(
     groups: Sequence[_RunGroup], measures: Sequence[_Measure], cells: Sequence[Sequence[_RankedCell]]
 ) -> str:
-    """The results as a LaTeX table (booktabs), the best of each column bold, the second best underlined."""
+    """Return the results as a LaTeX table (booktabs), the best of each column bold, the second best underlined."""
     marks = {1: r"\textbf{%s}", 2: r"\underline{%s}"}
     head = " & ".join(["", *(measure.name.translate(_LATEX) for measure in measures)])
     rows = [
@@ -237,34 +232,36 @@ def _same_classes(groups: Sequence[_RunGroup]) -> bool:
 
 
 def _recall_table(groups: Sequence[_RunGroup]) -> tuple[list[str], list[tuple[str, list[_RankedCell]]]] | None:
-    """Recall of each class, zero-shot first, then each group; the rank of a cell is its shade, from 1 to 9.
+    """Return titles and rows of a table of the recall of each class: zero-shot, then each group.
 
-    None where nothing was measured or the classes are not the same.
+    The rank of a cell is its shade, from 1 to 9. None if no recall was measured or the classes differ.
     """
 
     def means(rows: Sequence[tuple[float | None, ...] | None]) -> list[Spread | None]:
         present = [row for row in rows if row]
         return (
-            [spread([hundred(value) for value in column]) for column in zip(*present, strict=True)] if present else []
+            [spread([to_percent(value) for value in column]) for column in zip(*present, strict=True)]
+            if present
+            else []
         )
 
     def cell(number: Spread | None) -> _RankedCell:
         if number is None:
-            return _RankedCell(words.NOTHING)
+            return _RankedCell(fmt.NOTHING)
         return _RankedCell(number.written(PERCENT.write), 1 + round(8 * number.mean / 100))
 
     last = {group.label: means([run.outcome.last_recall for run in group.runs]) for group in groups}
     if not _same_classes(groups) or not any(last.values()):
         return None
     before = {group.label: [run.outcome.zero_shot.recall for run in group.runs] for group in groups}
-    known = [row for rows in before.values() for row in rows if row]
-    if all(row == known[0] for row in known):
-        zero_shot = {"zero-shot": means(known[:1])}
+    measured = [row for rows in before.values() for row in rows if row]
+    if all(row == measured[0] for row in measured):
+        zero_shot = {"zero-shot": means(measured[:1])}
     else:
         zero_shot = {f"zero-shot, {label}": means(rows) for label, rows in before.items()}
     columns = {label: row for label, row in (zero_shot | last).items() if row}
     classes = groups[0].runs[0].outcome.classes
-    return list(columns), [(name, [cell(own[n]) for own in columns.values()]) for n, name in enumerate(classes)]
+    return list(columns), [(name, [cell(column[n]) for column in columns.values()]) for n, name in enumerate(classes)]
 
 
 def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = None) -> str:
@@ -274,13 +271,13 @@ def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = Non
     recall, differ = _recall_table(groups), _differing(runs)
     measures = [measure for measure in _MEASURES if any(group.numbers[measure.name] for group in groups)]
     cells = list(zip(*(_column(groups, measure) for measure in measures), strict=True))
-    best = sorted(groups, key=lambda group: -(group.numbers["macro"] or Spread(0)).mean)[:_OVERLAID]
+    best = sorted(groups, key=lambda group: -(group.numbers["macro"] or Spread(0)).mean)[:_MAX_LINES]
     shown = [group for group in groups if group in best]
     titles = [group.label for group in groups]
     if len(" · ".join(titles)) > _LONG_TITLE:
         titles = list(dict.fromkeys(filter(None, (group.method for group in groups))))
     if not titles or len(" · ".join(titles)) > _LONG_TITLE:
-        titles = [words.several(len(groups), "experiment", "experiments")]
+        titles = [fmt.several(len(groups), "experiment", "experiments")]
     return template("comparison.html.jinja").render(
         live=live,
         title=f"{' · '.join(titles)} · FedCoPL comparison",
@@ -298,7 +295,7 @@ def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = Non
         left_out=len(groups) - len(shown),
         recall=recall,
         values=[
-            [_format_setting(by_full_name(group.runs[0].outcome.settings).get(name, words.NOTHING)) for name in differ]
+            [_format_setting(by_full_name(group.runs[0].outcome.settings).get(name, fmt.NOTHING)) for name in differ]
             for group in groups
         ],
         rows=list(_rows(groups, measures)),
@@ -313,7 +310,7 @@ def _format_setting(value: object) -> str:
 
 
 def _rows(groups: Sequence[_RunGroup], measures: Sequence[_Measure]) -> Iterator[dict[str, Any]]:
-    """Yield every run, experiment by experiment."""
+    """Yield the values of each run's row, experiment by experiment."""
     members = [(group, run) for group in groups for run in group.runs]
     for folder, (group, run) in zip(_short_folders([run.folder for _, run in members]), members, strict=True):
         outcome = run.outcome
@@ -323,7 +320,7 @@ def _rows(groups: Sequence[_RunGroup], measures: Sequence[_Measure]) -> Iterator
             "group": group,
             "seed": outcome.seed,
             "rounds": _RunGroup("", [run]).rounds,
-            "numbers": [words.NOTHING if number is None else write(number) for number, write in numbers],
+            "numbers": [fmt.NOTHING if number is None else write(number) for number, write in numbers],
             "unused": len(outcome.dropped_before) + sum(len(record.dropped) for record in outcome.rounds),
             "rolled_back": sum(any(record.rollbacks()) for record in outcome.rounds),
             "epsilon": outcome.privacy.epsilon if outcome.privacy else None,
@@ -331,18 +328,20 @@ def _rows(groups: Sequence[_RunGroup], measures: Sequence[_Measure]) -> Iterator
 
 
 def _versions(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
-    """Return each program with the versions the runs used."""
-    each = [run.outcome.versions for run in runs]
-    names = dict.fromkeys(name for one in each for name in one)
-    return [(name, list(dict.fromkeys(one[name] for one in each if name in one))) for name in names]
+    """Return each package with its versions in the runs."""
+    versions: dict[str, dict[str, None]] = {}  # by package, in order
+    for run in runs:
+        for package, version in run.outcome.versions.items():
+            versions.setdefault(package, {})[version] = None
+    return [(package, list(used)) for package, used in versions.items()]
 
 
 def _common(runs: Sequence[ComparedRun]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the settings that are the same in all runs, by section."""
+    """Return the settings with equal values in all runs, by section."""
     excluded = {*_differing(runs), *_EXCLUDED}
-    kept: dict[str, Any] = {}
+    common: dict[str, Any] = {}
     for name, value in by_full_name(runs[0].outcome.settings).items():
         section, _, leaf = name.partition(".")
         if name not in excluded:
-            (kept.setdefault(section, {}) if leaf else kept)[leaf or name] = value
-    return by_section(kept)
+            (common.setdefault(section, {}) if leaf else common)[leaf or name] = value
+    return by_section(common)

@@ -17,8 +17,8 @@ from ..run.folder import EXAMPLES
 from ..run.record import adapter
 
 _PER_CLASS = 8  # images shown of a class
-_DOUBTED = 12  # least confident images of all
-_IN_ALL = 480  # with many classes fewer are shown of each, but never fewer than 2
+_LEAST_CONFIDENT = 12  # images shown of all classes
+_MAX_EXAMPLES = 480  # of many classes fewer images are shown, but at least 2 of each
 _SIDE = 96  # pixels of a thumbnail's longer side
 _TINY = 32  # up to this side an image is kept pixel by pixel and enlarged by the page
 
@@ -47,7 +47,7 @@ class Example:
     right: bool | None
     client: str
     index: int  # the image's position in the data set
-    doubted: bool = False  # one of the least confident of all images, selected or not
+    least_confident: bool = False  # of all images, selected for training or not
 
     @property
     def tiny(self) -> bool:
@@ -55,12 +55,12 @@ class Example:
 
 
 def as_plain(examples: Sequence[Example]) -> list[dict[str, Any]]:
-    """Return the content of examples.json, from which the page can be written again without the images."""
+    """Return the content of examples.json, from which the report can be written again without the images."""
     return [asdict(example) for example in examples]
 
 
 def read_examples(folder: Path, classes: int) -> list[Example]:
-    """Return the examples that were kept with a run; none where there is no such file."""
+    """Return the examples in the run's folder; an empty list without examples.json."""
     file = folder / EXAMPLES
     if not file.is_file():
         return []
@@ -73,10 +73,14 @@ def read_examples(folder: Path, classes: int) -> list[Example]:
 
 
 def _examples_from(content: bytes, classes: int) -> list[Example]:
-    """Parse the content of examples.json; ValueError for what is damaged."""
+    """Parse the content of examples.json.
+
+    Raises:
+        ValueError: An example is damaged; the message names it.
+    """
     try:
         examples: list[Example] = adapter(list[Example]).validate_json(content, strict=True)
-    except ValueError as error:  # of pydantic: a headline, then for each mistake its place, its text [and more]
+    except ValueError as error:  # pydantic's text: a title, then for each error its path and `message [details]`
         lines = [line.partition(" [")[0].strip() for line in str(error).splitlines()[1:3]]
         raise ValueError(": ".join(line for line in lines if not line.startswith("For further"))) from error
     for number, example in enumerate(examples):
@@ -87,75 +91,67 @@ def _examples_from(content: bytes, classes: int) -> list[Example]:
 
 def gallery(
     images: Sequence[Image.Image],
-    labels: NDArray[np.int64] | None,
+    true_labels: NDArray[np.int64] | None,
     classes: Sequence[str],
-    chosen: Sequence[ChosenImages],
+    selected: Sequence[ChosenImages],
+    labelled: Sequence[ChosenImages] = (),
 ) -> list[Example]:
-    """Return examples of each class, the most confident first.
+    """Return examples of each class, the most confident first, then the least confident of all images.
 
     All selected images of a class are ranked by the log-probability of their label, and evenly spaced ranks are
     shown, always with the first and the last.
+
+    Args:
+        images: The training images of all clients.
+        true_labels: Their true labels, where labels exist.
+        classes: The class names.
+        selected: The images that each client selected for training.
+        labelled: All images of each client, for the least confident ones.
     """
-    owner, position, label = _ranked(chosen)
-    limit = max(2, min(_PER_CLASS, _IN_ALL // max(len(classes), 1)))
+
+    def example(chosen: ChosenImages, position: int) -> Example:
+        index, label = int(chosen.index[position]), int(chosen.label[position])
+        true = None if true_labels is None else int(true_labels[index])
+        uri, width, height = _thumbnail(images[index])
+        return Example(
+            image=uri,
+            width=width,
+            height=height,
+            label=label,
+            pseudo=classes[label],
+            confidence=min(float(np.exp(chosen.confidence[position])), 1.0),
+            truth=None if true is None else classes[true],
+            right=None if true is None else true == label,
+            client=chosen.client,
+            index=index,
+        )
+
+    client, position, label = _ranked(selected)
+    limit = max(2, min(_PER_CLASS, _MAX_EXAMPLES // max(len(classes), 1)))
     shown: list[int] = []
     for c in range(len(classes)):
         ranked = np.flatnonzero(label == c)
         number = min(limit, len(ranked))
         shown += [int(ranked[rank * (len(ranked) - 1) // max(number - 1, 1)]) for rank in range(number)]
-    return [_example(images, labels, classes, chosen[owner[n]], int(position[n])) for n in shown]
+    examples = [example(selected[client[n]], int(position[n])) for n in shown]
+    client, position, _ = _ranked(labelled)
+    last = list(zip(client, position, strict=True))[: -_LEAST_CONFIDENT - 1 : -1]
+    return examples + [replace(example(labelled[k], int(n)), least_confident=True) for k, n in last]
 
 
-def _ranked(chosen: Sequence[ChosenImages]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def _ranked(clients: Sequence[ChosenImages]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return client, position within its images, and label of all images, the most confident first."""
-    nothing, sizes = np.zeros(0, np.int64), [len(one.index) for one in chosen]
-    index, label = (np.concatenate([nothing, *(getattr(one, name) for one in chosen)]) for name in ("index", "label"))
-    confidence = np.concatenate([np.zeros(0), *(one.confidence for one in chosen)])
+    none, sizes = np.zeros(0, np.int64), [len(chosen.index) for chosen in clients]
+    index = np.concatenate([none, *(chosen.index for chosen in clients)])
+    label = np.concatenate([none, *(chosen.label for chosen in clients)])
+    confidence = np.concatenate([np.zeros(0), *(chosen.confidence for chosen in clients)])
+    position = np.concatenate([none, *(np.arange(size) for size in sizes)])
     order = np.lexsort((index, -confidence))
-    position = np.concatenate([nothing, *(np.arange(size) for size in sizes)])
-    return np.repeat(np.arange(len(chosen)), sizes)[order], position[order], label[order]
-
-
-def least_confident(
-    images: Sequence[Image.Image],
-    labels: NDArray[np.int64] | None,
-    classes: Sequence[str],
-    held: Sequence[ChosenImages],
-) -> list[Example]:
-    """Return examples of the images of all clients whose labels are least confident, the least confident first."""
-    owner, position, _ = _ranked(held)
-    return [
-        replace(_example(images, labels, classes, held[client], int(at)), doubted=True)
-        for client, at in zip(owner[::-1][:_DOUBTED], position[::-1][:_DOUBTED], strict=True)
-    ]
-
-
-def _example(
-    images: Sequence[Image.Image],
-    labels: NDArray[np.int64] | None,
-    classes: Sequence[str],
-    held: ChosenImages,
-    position: int,
-) -> Example:
-    index, label = int(held.index[position]), int(held.label[position])
-    true = None if labels is None else int(labels[index])
-    uri, width, height = _thumbnail(images[index])
-    return Example(
-        image=uri,
-        width=width,
-        height=height,
-        label=label,
-        pseudo=classes[label],
-        confidence=min(float(np.exp(held.confidence[position])), 1.0),
-        truth=None if true is None else classes[true],
-        right=None if true is None else true == label,
-        client=held.client,
-        index=index,
-    )
+    return np.repeat(np.arange(len(clients)), sizes)[order], position[order], label[order]
 
 
 def _thumbnail(image: Image.Image) -> tuple[str, int, int]:
-    """Return the image as a data URI, at most _SIDE pixels wide and high; a tiny one is kept as it is."""
+    """Return data URI, width and height of an image reduced to _SIDE pixels; a tiny image keeps its pixels."""
     small = on_white(image)
     if max(small.size) <= _TINY:
         return _data_uri(small, "PNG"), *small.size
@@ -164,7 +160,7 @@ def _thumbnail(image: Image.Image) -> tuple[str, int, int]:
 
 
 def on_white(image: Image.Image) -> Image.Image:
-    """Return a copy in grey or in colour, on white where it is transparent."""
+    """Return a copy in mode L or RGB, with transparent pixels on white."""
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return _stretched(image)
     if image.has_transparency_data:
@@ -175,7 +171,7 @@ def on_white(image: Image.Image) -> Image.Image:
 
 
 def _stretched(image: Image.Image) -> Image.Image:
-    """Scale deep grey (16 bit, float) from its darkest to its lightest pixel: its scale is not known."""
+    """Scale grey of 16 bits or floats, whose range is unknown, from the darkest to the lightest pixel."""
     pixels = np.asarray(image, np.float64)
     low, high = float(pixels.min()), float(pixels.max())
     return Image.fromarray(((pixels - low) * (255 / ((high - low) or 1))).round().astype(np.uint8))

@@ -1,4 +1,4 @@
-"""The results of a run without labelled test images: class priors, confidence, estimated accuracy and rollbacks."""
+"""Results of a run without labelled test images: class priors, confidence, estimated accuracy and rollbacks."""
 
 import json
 import math
@@ -16,39 +16,40 @@ from ..plurals import counted
 from ..run.folder import file_name
 from ..run.pseudo_labels import LastLabels
 from ..run.record import ClientRecord, Outcome
+from .formatting import SPACE, shortened
 from .narrative import by_rounds, has_priors, refused_priors
-from .numbers import SPACE, shortened
 
-UNSURE = 0.5  # probability of the predicted class below which an image counts as unsure
+UNSURE = 0.5  # an image counts as unsure if its predicted class has a lower probability
 FIRST_REVIEW = 20  # images to confirm for a first estimate of the accuracy
-LOW_AGREEMENT = 0.5  # of text and prototypes, below which class names may describe the images poorly
+LOW_AGREEMENT = 0.5  # of text and prototypes; below it, the class names may describe the images poorly
 SHOWN = 30  # clients in a table of the report; the others are summed up or folded
 _MAX_CLASSES_SHOWN = 3  # largest classes of a client that are named
 _MIN_SHARE_SHOWN = 0.005  # share of a class that is named
-_LISTED = 10  # clients whose class shares are printed on the terminal
-_LETTERS = 30  # of a class name on the terminal
-_MAX_EXTRA, _MAX_DROP, _MAX_FEWER = 6.0, 0.35, 0.5  # errors, see `_label_free_accuracy`
+_LISTED = 10  # clients with class shares on the terminal
+_MAX_LETTERS = 30  # of a class name on the terminal
+# Ratios of extra and of missing errors to the expected ones, and largest drop: see `_label_free_accuracy`.
+_MAX_EXTRA, _MAX_DROP, _MAX_FEWER = 6.0, 0.35, 0.5
 
 
 @dataclass(frozen=True)
 class ReviewedClient:
-    """The accuracy of one client's labels by the answers of its expert, with a 95 % interval."""
+    """Accuracy of one client's labels, estimated from an expert's answers, with a 95 % interval."""
 
     client: str
     share: float
     low: float
     high: float
-    reviewed: int  # images of the random sample that count
+    reviewed: int  # images of the random sample
 
 
 def write_review(folder: Path, client: str, estimate: AccuracyEstimate) -> None:
-    """Write the estimate of a review into the run's folder, where the report reads it; without answers remove it."""
+    """Write the estimate of a review into the run's folder for the report; without answers remove it."""
     file = folder / "review" / f"{file_name(client)}.json"
     if not estimate.reviewed:
         file.unlink(missing_ok=True)
         return
-    kept = ReviewedClient(client, estimate.share, estimate.low, estimate.high, estimate.reviewed)
-    write_text(file, json.dumps(asdict(kept)) + "\n")
+    review = ReviewedClient(client, estimate.share, estimate.low, estimate.high, estimate.reviewed)
+    write_text(file, json.dumps(asdict(review)) + "\n")
 
 
 def read_reviews(folder: Path) -> list[ReviewedClient]:
@@ -56,14 +57,14 @@ def read_reviews(folder: Path) -> list[ReviewedClient]:
     reviews = []
     for file in sorted((folder / "review").glob("*.json")):
         try:
-            kept = ReviewedClient(**json.loads(file.read_bytes()))
-            if not 0 <= kept.low <= kept.share <= kept.high <= 1:
-                raise ValueError("it is not a share with its confidence interval")
+            review = ReviewedClient(**json.loads(file.read_bytes()))
+            if not 0 <= review.low <= review.share <= review.high <= 1:
+                raise ValueError("low <= share <= high does not hold")
         except (OSError, ValueError, TypeError) as error:
             raise RunFolderError(
                 f"{file}: is damaged: {error}; write it again with: fedcopl review {folder} --score"
             ) from error
-        reviews.append(kept)
+        reviews.append(review)
     return reviews
 
 
@@ -79,57 +80,49 @@ def _label_free_accuracy(confidence: float) -> tuple[float, float, float]:
 
 
 def _margin(error: float, images: int) -> float:
-    """Return how far a class's share among a client's images may be from its mean probability.
+    """Return how far the share of a class among a client's images may be from the mean probability of the class.
 
-    All expected errors on one side, and two standard deviations of their number. Checked on frozen CLIP features of
-    three public data sets (docs/results-and-review.md).
+    The margin is the expected error rate plus two standard deviations of the number of errors. Checked on frozen CLIP
+    features of three public data sets (docs/results-and-review.md).
     """
     return error + 2 * math.sqrt((error + 1 / images) / images)
 
 
 @dataclass(frozen=True)
-class _EstimatedShare:
-    """The estimated share of a class among a client's images, in whole per cent with its range."""
-
-    name: str
-    text: str
-
-
-@dataclass(frozen=True)
 class _LabelFreeClient:
-    """Estimates of a client about its own images."""
+    """Label-free estimates about one client's images."""
 
     name: str
     images: int | None
-    shares: Sequence[_EstimatedShare]  # of its largest classes; empty without priors
-    refused: bool  # the priors, which contradict its most confident images
+    shares: Sequence[tuple[str, str]]  # name and share with its range of the largest classes; empty without priors
+    refused: bool  # whether it refused the priors: they contradict its most confident predictions
     confidence: float | None  # mean probability of the predicted class
     unsure: int | None  # images below UNSURE
-    agreement: float | None  # share of images to which text and prototypes give the same class
+    agreement: float | None  # share of images with the same class by text and by prototypes
 
 
 @dataclass(frozen=True)
 class _LabelFree:
-    """Class shares and confidence of all clients, the estimated accuracy, and what was rolled back."""
+    """Class shares and confidence of all clients, estimated accuracy and rollbacks."""
 
     clients: Sequence[_LabelFreeClient]
     confidence: float | None
-    images: int  # whose confidence is known
+    images: int  # with a pseudo label
     unsure: int
     agreement: float | None  # of text and prototypes, over all images
-    accuracy: tuple[float, float, float] | None  # by calibrated confidence: share, low, high; None if all are reviewed
-    refused: int  # clients that refused the priors, and are not in the expected accuracy
+    accuracy: tuple[float, float, float] | None  # from calibrated confidence: share, low, high; None after all reviews
+    refused: int  # clients that refused the priors; `accuracy` is without them
     reviews: Sequence[ReviewedClient]
     rounds_rolled_back: int
-    rolled_back: Sequence[str]  # trainings and averages that were rolled back or skipped, and why
-    checked: bool  # on held-out images, at least once
-    unchanged: float | None  # share of labels that the last refresh left as they were
+    rolled_back: Sequence[str]  # trainings and averages that were rolled back or skipped, with the reason
+    checked: bool  # whether any round had a hold-out check
+    unchanged: float | None  # share of labels that the last refresh did not change
 
     def review_command(self, run: str) -> str:
-        """The command to review the client with the lowest mean confidence; empty if there is none.
+        """Return the command that reviews the client with the lowest mean confidence; empty if none is left.
 
-        Clients that are reviewed, or whose labels are not in the run's folder, are left out; those with too few images
-        for a first estimate are used only if there is no other.
+        Reviewed clients and clients without labels in the run's folder are left out. A client with fewer than
+        FIRST_REVIEW images is chosen only if no other is left.
         """
         reviewed = {review.client for review in self.reviews}
         candidates = [one for one in self.clients if one.confidence is not None and one.name not in reviewed]
@@ -139,15 +132,15 @@ class _LabelFree:
 
 
 def mean_confidence(labels: Mapping[str, LastLabels], left_out: Collection[str] = ()) -> float | None:
-    """Return the mean probability of the labels of all clients; None where no labels are known."""
-    each = [own.confidence for name, own in labels.items() if name not in left_out and len(own.label)]
+    """Return the mean probability of the pseudo labels of all clients; None without pseudo labels."""
+    each = [last.confidence for name, last in labels.items() if name not in left_out and len(last.label)]
     return float(np.concatenate(each).mean()) if each else None
 
 
 def label_free(
     outcome: Outcome, labels: Mapping[str, LastLabels], reviews: Sequence[ReviewedClient] = ()
 ) -> _LabelFree:
-    """Summarise a run from its record, the pseudo labels of its last refresh by client, and the reviews of them."""
+    """Summarise a run from its record, the pseudo labels of its last refresh by client, and their reviews."""
     refused, with_priors = refused_priors(outcome), has_priors(outcome)
     clients = [
         _label_free_client(client, labels.get(client.name), outcome.classes, with_priors, client.name in refused)
@@ -155,13 +148,13 @@ def label_free(
     ]
     calibrated = mean_confidence(labels, refused) if with_priors else None
     not_reviewed = {client.name for client in clients} - {review.client for review in reviews}
-    agreeing = [(own.agreement, len(own.label)) for own in labels.values() if own.agreement is not None]
+    agreeing = [(last.agreement, len(last.label)) for last in labels.values() if last.agreement is not None]
     compared = [record.labelling for record in outcome.rounds if record.labelling and record.labelling.compared]
     checks = [record.holdout for record in outcome.rounds if record.holdout]
     return _LabelFree(
         clients=clients,
         confidence=mean_confidence(labels),
-        images=sum(len(own.label) for own in labels.values()),
+        images=sum(len(last.label) for last in labels.values()),
         unsure=sum(client.unsure or 0 for client in clients),
         agreement=sum(share * images for share, images in agreeing) / sum(n for _, n in agreeing) if agreeing else None,
         accuracy=_label_free_accuracy(calibrated) if calibrated is not None and not_reviewed else None,
@@ -175,7 +168,7 @@ def label_free(
 
 
 def largest_clients(outcome: Outcome, most: int = SHOWN) -> list[int]:
-    """Return all clients in order; if there are many, those with the most training images, largest first."""
+    """Return up to SHOWN clients in order; of more clients the `most` with the most training images, largest first."""
     sizes = np.array([client.train or 0 for client in outcome.clients])
     if len(sizes) <= SHOWN:
         return list(range(len(sizes)))
@@ -185,31 +178,22 @@ def largest_clients(outcome: Outcome, most: int = SHOWN) -> list[int]:
 def _label_free_client(
     client: ClientRecord, labels: LastLabels | None, classes: Sequence[str], with_priors: bool, refused: bool
 ) -> _LabelFreeClient:
-    """Return a client's class shares with their margins, its mean confidence and its unsure images.
-
-    Args:
-        client: The client's record.
-        labels: Its pseudo labels of the last refresh; None if they are not in the run's folder.
-        classes: The class names.
-        with_priors: Whether the run estimated priors.
-        refused: Whether the client refused the priors, so that no class shares are known.
-    """
+    """Return a client's class shares with their margins (unless it refused the priors), and its confidence."""
     if labels is None or not len(labels.label):
         return _LabelFreeClient(client.name, client.train, (), refused, None, None, None)
-    shares: list[_EstimatedShare] = []
+    shares: list[tuple[str, str]] = []
     if with_priors and not refused and labels.class_share is not None and labels.class_error is not None:
         largest = np.argsort(-labels.class_share, kind="stable")[:_MAX_CLASSES_SHOWN].tolist()
         for k in (k for k in largest if labels.class_share[k] >= _MIN_SHARE_SHOWN):
             share, margin = float(labels.class_share[k]), _margin(float(labels.class_error[k]), len(labels.label))
             low, high = max(0.0, share - margin), min(1.0, share + margin)
-            text = f"{100 * share:.0f}{SPACE}% ({100 * low:.0f} to {100 * high:.0f})"
-            shares.append(_EstimatedShare(classes[k], text))
+            shares.append((classes[k], f"{100 * share:.0f}{SPACE}% ({100 * low:.0f} to {100 * high:.0f})"))
     confidence, unsure = float(labels.confidence.mean()), int((labels.confidence < UNSURE).sum())
     return _LabelFreeClient(client.name, client.train, shares, refused, confidence, unsure, labels.agreement)
 
 
 def label_free_facts(summary: _LabelFree) -> Iterator[tuple[str, str]]:
-    """Yield titles and texts for the terminal."""
+    """Yield title and text of each line on the terminal."""
     for review in summary.reviews:
         share, low, high = (f"{100 * value:.0f}" for value in (review.share, review.low, review.high))
         by = f"by review of {review.reviewed:,} images of {review.client}"
@@ -229,7 +213,9 @@ def label_free_facts(summary: _LabelFree) -> Iterator[tuple[str, str]]:
         yield "text and prototypes", f"agree on {100 * summary.agreement:.0f} % of the images{low}"
     labelled = [client for client in summary.clients if client.shares or client.refused]
     for client in labelled[:_LISTED]:
-        shares = ", ".join(f"{shortened(one.name, _LETTERS)} {one.text}".replace(SPACE, " ") for one in client.shares)
-        yield "class prior", f"{client.name}: {shares or 'none, it refused the priors'}"
+        shares = ", ".join(
+            f"{shortened(name, _MAX_LETTERS)} {share}".replace(SPACE, " ") for name, share in client.shares
+        )
+        yield "class prior", f"{client.name}: {shares or 'none: refused the priors'}"
     if len(labelled) > _LISTED:
         yield "class prior", f"{counted(len(labelled) - _LISTED, 'more client')}: see the report"

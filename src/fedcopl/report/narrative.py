@@ -1,55 +1,41 @@
-"""Sentences of the report that hold for every method and labeler."""
+"""Sentences of the report about any method and labeler."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ..labelers import LABELERS
 from ..run.record import Outcome
-from . import numbers as words
+from . import formatting as fmt
 
 
 @dataclass(frozen=True)
 class LabelTexts:
-    """Description of the labels: their origin, and the meaning of the three counts of a refresh."""
+    """Sentences about the labels of a run, and about the three counts of a refresh."""
 
-    rule: str  # how the images of each class were chosen
+    rule: str  # how the images of each class were selected
     labelled: str  # what happens at a refresh
     estimated: str
     allocated: str
-    selected: str = "Images that are trained on with this label."
-    cooperative: bool = False  # the server balanced the classes
+    selected: str = "Images used in training with this label."
+    cooperative: bool = False  # whether the server allocated the images of each class
     supervised: bool = False
 
 
 _PREDICTED = "Images by the class that their client predicts."
 _CONFIDENT = "Confident images by the class that their client predicts."
-_AGAIN = "At a refresh each client labels its images again: first with zero-shot CLIP, later with the trained model."
-_SAME_LIMIT = "Maximum per client and class, the same for all."
-
+_REFRESH = "At a refresh each client labels its images again: first with zero-shot CLIP, later with the trained model."
 _TRUTH = LabelTexts(
     rule="The true labels of all images were used.",
     labelled="The labels are the true ones.",
     estimated="Images by their true class.",
-    allocated="Images that may be used: all.",
-    selected="Images that were used.",
+    allocated="Images by their true class: all are used.",
+    selected="Images used in training.",
     supervised=True,
-)
-_FPL = LabelTexts(
-    rule="FPL: every client takes the same number of its most confident images of each class.",
-    labelled=_AGAIN,
-    estimated=_PREDICTED,
-    allocated=_SAME_LIMIT,
-)
-_CPL = LabelTexts(
-    rule="CPL: every client takes the same number of images of each class.",
-    labelled=f"{_AGAIN} An image is trained with all its candidate labels and counted in the class it is matched to.",
-    estimated=_PREDICTED,
-    allocated=_SAME_LIMIT,
 )
 
 
 def label_texts(outcome: Outcome) -> LabelTexts:
-    """Return the description of the run's labels, with a sentence about priors if the run has them."""
+    """Return the sentences about the run's labels, and about its priors if it has priors."""
     texts = _texts_of(outcome)
     if texts.supervised or not has_priors(outcome):
         return texts
@@ -60,19 +46,16 @@ def _texts_of(outcome: Outcome) -> LabelTexts:
     if outcome.setting("options", "labels") == "truth":
         return _TRUTH
     labeler = outcome.setting("labeler")
-    if labeler in ("fpl", "cpl"):
-        return _FPL if labeler == "fpl" else _CPL
     if labeler not in (None, "copl"):
-        return LabelTexts(
-            rule=f"{_summary(labeler)}.", labelled=_AGAIN, estimated=_PREDICTED, allocated="Maximum of the client."
-        )
+        rule = _summary(labeler)
+        return LabelTexts(f"{rule[:1].upper()}{rule[1:]}.", _REFRESH, _PREDICTED, "Maximum of the client.")
     filtered = any(outcome.setting("labels", key) is not False for key in ("confidence_filter", "entropy_filter"))
     balanced = outcome.setting("labels", "global_allocation") is not False
     return LabelTexts(
         rule="The server allocates an equal share of the estimated images to each class, rounded up at each client."
         if balanced
-        else "Global allocation is switched off: every client uses its own counts.",
-        labelled=_AGAIN,
+        else "Global allocation is switched off: each client uses its own counts.",
+        labelled=_REFRESH,
         estimated=_CONFIDENT if filtered else _PREDICTED,
         allocated="Maximum that the server allows." if balanced else "The client's own counts.",
         cooperative=balanced,
@@ -80,21 +63,21 @@ def _texts_of(outcome: Outcome) -> LabelTexts:
 
 
 def has_priors(outcome: Outcome) -> bool:
-    """Return whether the clients labelled and predicted with label-free priors."""
+    """Return whether any client estimated a class prior."""
     return any(any(refresh.class_prior) for refresh in outcome.refreshes)
 
 
 def refused_priors(outcome: Outcome) -> set[str]:
-    """Return the clients that refused the priors, as the server noted it."""
+    """Return the clients that refused the priors in any round."""
     return {name for record in outcome.rounds for name, note in record.bounded.items() if "refused the priors" in note}
 
 
 def run_summary(outcome: Outcome) -> str:
     """Describe the run in one sentence."""
     held = outcome.images_held
-    images = "their own images" if held is None else words.several(held, "image", "images")
-    classes = words.several(len(outcome.classes), "class", "classes")
-    clients = words.several(len(outcome.clients), "client", "clients")
+    images = "their own images" if held is None else fmt.several(held, "image")
+    classes = fmt.several(len(outcome.classes), "class", "classes")
+    clients = fmt.several(len(outcome.clients), "client")
     texts = label_texts(outcome)
     if not outcome.trains:
         adjusted = ", adjusted by label-free priors" if has_priors(outcome) else ""
@@ -120,20 +103,20 @@ def _client_part(outcome: Outcome) -> str:
 
 
 def _summary(labeler: object) -> str:
-    """Return what each client does, as summarised by the labeler; the plug-in of the labeler may be missing."""
+    """Return the labeler's sentence about each client; the plug-in of the labeler may be missing."""
     labeler_class = LABELERS.get(str(labeler))
     return labeler_class.summary if labeler_class else f"each client selects images by the labeler {labeler}"
 
 
 def _averages(outcome: Outcome) -> str:
-    """Return what the server averages, as a predicate."""
+    """Return a predicate of the server that names the averaged arrays."""
     if outcome.averaged is None:
         return f"averages the arrays that {outcome.method or outcome.setting('method') or 'the method'} shares"
     return f"averages their {' and '.join(outcome.averaged)}" if outcome.averaged else "averages nothing"
 
 
 def by_rounds(lines: Iterable[tuple[int, str]]) -> list[str]:
-    """Return each text once, after the rounds in which it occurred.
+    """Return each text once, preceded by its rounds.
 
     >>> by_rounds([(1, "one"), (1, "other"), (2, "one"), (3, "one"), (6, "one")])
     ['rounds 1 to 3, 6: one', 'round 1: other']

@@ -1,4 +1,4 @@
-"""The report of a run: results.json and some example images as one HTML page, also while the run goes on."""
+"""The report of a run, finished or not: one HTML page with the numbers of results.json and example images."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from ..run.progress_reporter import STEPS
 from ..run.pseudo_labels import LastLabels, read_last_labels
 from ..run.record import ClientRecord, Counts, Measured, Outcome, RoundRecord
 from . import curves
-from . import numbers as words
+from . import formatting as fmt
 from .charts import BarChart, Series, bar_chart
 from .gallery import Example, read_examples
 from .label_free import (
@@ -42,12 +42,12 @@ _SECTIONS = {
     "research": "For researchers",
     "repeat": "Repeat",
 }
-_PROBLEMS = 20  # lines about replies that were not used and rounds that were rolled back
-_LEVELS = 9  # shades of a heat map, not counting the one of zero
-_CHANGES = 5  # shades of a change, in each direction
+_MAX_WARNINGS = 20
+_SHADES = 9  # of a heat map, without the one of zero
+_CHANGE_SHADES = 5  # of positive changes, and as many of negative ones
 _FILTERS = "change count duration loss percent points ratio several shortened size whole_percent".split()
 _Table = tuple[NDArray[np.int64], NDArray[np.bool_]]
-"""Numbers by client and class, and which clients replied; the row of one that did not is zero."""
+"""Numbers (K, C), and which clients have them (K); rows without numbers are zero."""
 _Row = Mapping[str, Any]
 
 
@@ -83,9 +83,9 @@ def _render(
     live: LiveStatus | None = None,
 ) -> str:
     """Render the report; `labels` are the pseudo labels of the last refresh by client."""
-    texts, numbers, recall = label_texts(outcome), _label_counts(outcome), _recall_rows(outcome)
-    priors, clients = _class_priors(outcome), _reported_clients(outcome, numbers)
-    classes = _class_rows(outcome, numbers) if numbers else []
+    texts, counts, recall = label_texts(outcome), _label_counts(outcome), _recall_rows(outcome)
+    priors, clients = _class_priors(outcome), _reported_clients(outcome, counts)
+    classes = _class_rows(outcome, counts) if counts else []
     shown_if = {"Class priors": priors["priors"], "Classes": recall}
     return template("report.html.jinja").render(
         outcome=outcome,
@@ -96,27 +96,27 @@ def _render(
         unfinished=None if outcome.is_complete else outcome.planned_rounds,
         sections=[(anchor, heading) for anchor, heading in _SECTIONS.items() if shown_if.get(heading, True)],
         labelled=outcome.final.macro is not None,
-        moments=_accuracies(outcome),
+        accuracies=_accuracies(outcome),
         label_free=label_free(outcome, labels or {}, reviews),
-        problems=_problems(outcome),
+        warnings=_warnings(outcome),
         clients=clients,
         changed=_changed_clients(clients),
-        taking_part={row.name: row for row in clients},
+        client_rows={row.name: row for row in clients},
         participation=any(row.rounds not in (None, len(outcome.rounds)) for row in clients),
         **priors,
         recall=recall,
         recall_chart=_recall_chart(recall) if recall else None,
-        doubted=[example for example in examples if example.doubted],
+        least_confident=[example for example in examples if example.least_confident],
         groups=[
             (label, members)
             for label in range(len(outcome.classes))
-            if (members := [example for example in examples if example.label == label and not example.doubted])
+            if (members := [example for example in examples if example.label == label and not example.least_confident])
         ],
         chosen=by_section(outcome.settings),
         tiles=list(_tiles(outcome)),
         classes=classes,
         balance=_balance_chart(classes, texts) if classes else None,
-        heat_tables=_heat_tables(outcome, numbers, texts) if numbers else [],
+        heat_tables=_heat_tables(outcome, counts, texts) if counts else [],
         **curves.run_charts(outcome),
         steps=_time_by_step(outcome),
     )
@@ -130,42 +130,31 @@ def template(name: str) -> Template:
 @cache
 def template_environment(package: str, folder: str = "") -> Environment:
     """Return the environment of the templates in a package, with the number formats as filters."""
+    loader = PackageLoader(package, folder)
     environment = Environment(
-        loader=PackageLoader(package, folder),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {name: getattr(words, name) for name in _FILTERS} | {"quote": shlex.quote}
-    environment.globals |= {
-        "SHOWN": SHOWN,
-        "FIRST_REVIEW": FIRST_REVIEW,
-        "UNSURE": UNSURE,
-        "LOW_AGREEMENT": LOW_AGREEMENT,
-    }
+    environment.filters |= {name: getattr(fmt, name) for name in _FILTERS} | {"quote": shlex.quote}
+    environment.globals |= {"SHOWN": SHOWN, "FIRST_REVIEW": FIRST_REVIEW, "UNSURE": UNSURE}
+    environment.globals["LOW_AGREEMENT"] = LOW_AGREEMENT
     return environment
 
 
 def _accuracies(outcome: Outcome) -> list[tuple[str, Measured]]:
-    """Return the results of zero-shot, the priors without training, and the last evaluated round, if they exist."""
-    results: list[tuple[str, Measured]] = [("zero-shot", outcome.zero_shot)]
-    if outcome.untrained is not None:
-        results.append(("priors", outcome.untrained))
-    if outcome.trains:
-        results.append(("trained", outcome.final))
-    elif outcome.setting("method") != "zeroshot":
-        results.append(("priors", outcome.final))
-    return [(name, scores) for name, scores in results if scores.macro is not None]
+    """Return the accuracies of zero-shot CLIP, of the priors without training, and of the last round, if measured."""
+    results: list[tuple[str, Measured | None]] = [("zero-shot", outcome.zero_shot), ("priors", outcome.untrained)]
+    if outcome.setting("method") != "zeroshot":
+        results.append(("trained" if outcome.trains else "priors", outcome.final))
+    return [(name, measured) for name, measured in results if measured is not None and measured.macro is not None]
 
 
 def _tiles(outcome: Outcome) -> Iterator[dict[str, Any]]:
-    """Yield each of the three accuracies at each moment."""
-    moments = {"last": outcome.final, "zero_shot": outcome.zero_shot, "best": outcome.best}
+    """Yield macro, weighted and global accuracy, each of the last round, of the best round and zero-shot."""
+    records = {"last": outcome.final, "zero_shot": outcome.zero_shot, "best": outcome.best}
     for kind in curves.ACCURACIES:
-        tile = {name: kind.of(scores) for name, scores in moments.items()}
+        tile = {name: kind.of(scores) for name, scores in records.items()}
         untrained = kind.of(outcome.untrained) if outcome.untrained else None
-        gain = words.difference(tile["last"], tile["zero_shot"])
+        gain = fmt.difference(tile["last"], tile["zero_shot"])
         yield {"name": kind.name, "meaning": kind.meaning, "untrained": untrained, "gain": gain, **tile}
 
 
@@ -181,8 +170,8 @@ def _balance_chart(classes: Sequence[_Row], texts: LabelTexts) -> BarChart:
 
 def _recall_chart(rows: Sequence[_Row]) -> BarChart:
     series = [
-        Series("zero-shot", "estimated", [curves.hundred(row["zero_shot"]) for row in rows]),
-        Series("last round", "selected", [curves.hundred(row["last"]) for row in rows]),
+        Series("zero-shot", "estimated", [curves.to_percent(row["zero_shot"]) for row in rows]),
+        Series("last round", "selected", [curves.to_percent(row["last"]) for row in rows]),
     ]
     measured = [one for one in series if any(number is not None for number in one.values)]
     return bar_chart("Recall of each class", [row["name"] for row in rows], measured, curves.PERCENT)
@@ -200,20 +189,20 @@ def written(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _problems(outcome: Outcome) -> list[str]:
+def _warnings(outcome: Outcome) -> list[str]:
     """Return replies that were not used, clipped weights, rounds without an average, and rollbacks."""
     lines: list[tuple[int, str]] = []
     for record in outcome.rounds:
         texts = [f"{client}: {reason}; not used" for client, reason in record.dropped.items()]
-        texts += [f"{who}: {text}" for who, text in record.site_notes()]
+        texts += [f"{client}: {note}" for client, note in record.site_notes()]
         if outcome.trains:
-            texts += ["nothing to average; the prompts stayed as they were"] * record.kept_old_prompt
+            texts += ["nothing to average; the prompts did not change"] * record.kept_old_prompt
             texts += record.rollbacks()
         lines += [(record.number, text) for text in texts]
-    before = [f"before the first round: {who}: {reason}; not used" for who, reason in outcome.dropped_before.items()]
-    problems = [*before, *by_rounds(lines)]
-    more = len(problems) - _PROBLEMS
-    return problems if more <= 0 else [*problems[:_PROBLEMS], f"and {words.count(more)} more: see {ROUNDS}"]
+    before = [f"before the first round: {name}: {reason}; not used" for name, reason in outcome.dropped_before.items()]
+    warnings = [*before, *by_rounds(lines)]
+    more = len(warnings) - _MAX_WARNINGS
+    return warnings if more <= 0 else [*warnings[:_MAX_WARNINGS], f"and {fmt.count(more)} more: see {ROUNDS}"]
 
 
 def _count_table(rows: Sequence[Counts | None], classes: int) -> _Table:
@@ -239,17 +228,21 @@ class _HeatTable:
 
     title: str
     note: str
-    rows: list[tuple[str, list[tuple[int, str]]]]  # client; number and look of each cell, none without a reply
-    others: list[int] | None  # the clients that are not shown, together
-    totals: list[int]
+    rows: list[tuple[str, list[tuple[int, str]]]]  # client; number and CSS class of each cell, none without a reply
+    others: list[int] | None  # sum or mean of the clients that are not shown
+    totals: list[int]  # sum or mean of all clients
     signed: bool = False
     unit: str = "counts"
     missing: str = "no reply"  # text of a row without numbers
 
 
 def _heat_tables(outcome: Outcome, numbers: Mapping[str, _Table], texts: LabelTexts) -> list[_HeatTable]:
-    """The counts with one common scale of shades, and the change where the server balanced the classes."""
-    used = "Labels of the data; they were used." if texts.supervised else "Labels of the data; never used in training."
+    """Return tables of counts with a common scale of shades, and of the change if the server allocated images."""
+    used = (
+        "Labels of the data set; used in training."
+        if texts.supervised
+        else "Labels of the data set; not used in training."
+    )
     notes = {"true": used, "estimated": texts.estimated, "allocated": texts.allocated, "selected": texts.selected}
     largest = max(int(counts.max(initial=0)) for counts, _ in numbers.values())
     tables = [_heat_table(outcome, kind.capitalize(), notes[kind], table, largest) for kind, table in numbers.items()]
@@ -269,47 +262,45 @@ def _heat_table(
     note: str,
     table: _Table,
     largest: int,
-    together: Callable[[NDArray[np.int64]], list[int]] | None = None,
-    **looks: Any,
+    aggregate: Callable[[NDArray[np.int64]], list[int]] | None = None,
+    **texts: Any,
 ) -> _HeatTable:
-    """Shade the largest clients' numbers, and take the others and all `together`; without it they are added up."""
+    """Shade the numbers of the largest clients, and `aggregate` (default: add up) the other clients and all."""
     numbers, present = table
+    aggregate = aggregate or (lambda clients: [int(total) for total in numbers[clients].sum(axis=0)])
 
     def shaded(number: int) -> tuple[int, str]:
-        if looks.get("signed"):
-            return number, f"{'less' if number < 0 else 'more'}{_shade(abs(number), largest, _CHANGES)}"
-        return number, f"h{_shade(number, largest, _LEVELS)}"
-
-    def added(clients: NDArray[np.int64]) -> list[int]:
-        return [int(number) for number in numbers[clients].sum(axis=0)]
+        if texts.get("signed"):
+            return number, f"{'less' if number < 0 else 'more'}{_shade(abs(number), largest, _CHANGE_SHADES)}"
+        return number, f"h{_shade(number, largest, _SHADES)}"
 
     shown, everyone = largest_clients(outcome), np.arange(len(outcome.clients))
     rows = [(outcome.clients[k].name, [shaded(n) for n in numbers[k].tolist()] if present[k] else []) for k in shown]
-    rest, of_several = np.setdiff1d(everyone, shown), together or added
-    return _HeatTable(title, note, rows, of_several(rest) if len(rest) else None, of_several(everyone), **looks)
+    rest = np.setdiff1d(everyone, shown)
+    return _HeatTable(title, note, rows, aggregate(rest) if len(rest) else None, aggregate(everyone), **texts)
 
 
 def _shares(rows: Sequence[Sequence[float] | None], classes: int) -> NDArray[np.float64]:
-    """Rows that sum to 1, by client and class; zeros where a client's are not known."""
+    """Normalise each client's row to sum 1; a client without numbers gets zeros."""
     numbers = np.array([row or (0.0,) * classes for row in rows], np.float64).reshape(len(rows), classes)
     sums = numbers.sum(axis=1, keepdims=True)
     return np.asarray(np.divide(numbers, sums, out=np.zeros_like(numbers), where=sums > 0))
 
 
 def _class_priors(outcome: Outcome) -> dict[str, Any]:
-    """Return the page's table of class priors of the last refresh.
+    """Return the class priors of the last refresh as values of the template.
 
     Returns:
-        priors: The estimated ones, and the true ones where labels exist; nothing without priors.
-        common: Whether all clients that have a prior have the same one.
-        overlap: Sum over the classes of the smaller of estimated and true prior, mean over clients; None if unknown.
+        priors: A table of the estimated priors, and one of the true priors where labels exist; empty without priors.
+        common: Whether all clients with a prior have the same prior.
+        overlap: Mean over the clients of sum_c min(estimated, true); None without labels.
     """
     classes, last = len(outcome.classes), outcome.refreshes[-1].class_prior if outcome.refreshes else ()
     if not any(last):
         return {"priors": [], "common": False, "overlap": None}
     refused = refused_priors(outcome)
-    own = [None if client.name in refused else row for client, row in zip(outcome.clients, last, strict=True)]
-    estimated, true = _shares(own, classes), _shares([client.true_counts for client in outcome.clients], classes)
+    used = [None if client.name in refused else row for client, row in zip(outcome.clients, last, strict=True)]
+    estimated, true = _shares(used, classes), _shares([client.true_counts for client in outcome.clients], classes)
     note = "In per cent; estimated by each client without labels, and never sent."
     tables = [_prior_table(outcome, "Estimated class prior", note, estimated)]
     if true.any():
@@ -323,18 +314,18 @@ def _prior_table(outcome: Outcome, title: str, note: str, shares: NDArray[np.flo
     present = np.asarray(shares.any(axis=1))
     images = np.array([client.train or 0 for client in outcome.clients], np.int64)
 
-    def pooled_prior(clients: NDArray[np.int64]) -> list[int]:
-        """Average the class priors, weighted by images; unweighted if their numbers are unknown."""
+    def mean_prior(clients: NDArray[np.int64]) -> list[int]:
+        """Average class priors, weighted by the clients' numbers of images if these are known."""
         estimated = clients[present[clients]]
         weights = images[estimated] if images[estimated].any() else np.ones(len(estimated))
         return [int(share) for share in np.rint(100 * weights @ shares[estimated] / max(weights.sum(), 1))]
 
     percents = np.rint(100 * shares).astype(np.int64), present
-    return _heat_table(outcome, title, note, percents, 100, pooled_prior, unit="per cent", missing="not estimated")
+    return _heat_table(outcome, title, note, percents, 100, mean_prior, unit="per cent", missing="not estimated")
 
 
 def _shade(number: int, largest: int, levels: int) -> int:
-    """Map a count to a shade from 0 to `levels`, by the square root, so that small counts stay visible."""
+    """Map a count to a shade from 0 to `levels` by its square root, so that small counts differ from 0."""
     return math.ceil(levels * math.sqrt(number / largest)) if number else 0
 
 
@@ -353,8 +344,8 @@ class _ReportedClient:
 
     client: ClientRecord
     priors: float | None  # accuracy of the priors without training
-    rounds: int | None  # in which it took part; None where that is not recorded
-    last: str  # its part in the last round
+    rounds: int | None  # number of rounds with its reply; None if not recorded
+    last: str  # whether it took part in the last round
     estimated: int = 0
     allocated: int = 0
     selected: int = 0
@@ -365,11 +356,11 @@ class _ReportedClient:
 
     @property
     def points(self) -> float | None:
-        return words.difference(self.client.final, self.client.zero_shot)
+        return fmt.difference(self.client.final, self.client.zero_shot)
 
 
-def _reported_clients(outcome: Outcome, numbers: Mapping[str, _Table]) -> list[_ReportedClient]:
-    """Return the rows of all clients; if there are many, largest first."""
+def _reported_clients(outcome: Outcome, counts: Mapping[str, _Table]) -> list[_ReportedClient]:
+    """Return one row per client; of more than SHOWN clients the largest first."""
     clients, rounds = outcome.clients, outcome.rounds
     untrained = outcome.untrained.clients if outcome.untrained else ()
     priors = untrained if len(untrained) == len(clients) else (None,) * len(clients)
@@ -377,13 +368,13 @@ def _reported_clients(outcome: Outcome, numbers: Mapping[str, _Table]) -> list[_
     trained_rounds = [
         sum(client.name in (record.sites or ()) for record in rounds) if listed else None for client in clients
     ]
-    last = [_last_part(client.name, rounds[-1]) for client in clients]
-    sums = [counts.sum(axis=1).tolist() for kind, (counts, _) in numbers.items() if kind != "true"]
+    last = [_last_participation(client.name, rounds[-1]) for client in clients]
+    sums = [table.sum(axis=1).tolist() for kind, (table, _) in counts.items() if kind != "true"]
     rows = [_ReportedClient(*row) for row in zip(clients, priors, trained_rounds, last, *sums, strict=True)]
     return [rows[k] for k in largest_clients(outcome, len(rows))]
 
 
-def _last_part(name: str, record: RoundRecord) -> str:
+def _last_participation(name: str, record: RoundRecord) -> str:
     if name in record.dropped:
         return f"reply not used: {record.dropped[name]}"
     if record.sites is None or name in record.sites:
@@ -392,28 +383,28 @@ def _last_part(name: str, record: RoundRecord) -> str:
 
 
 def _changed_clients(rows: Sequence[_ReportedClient]) -> tuple[int, int, int] | None:
-    """Count the clients that are better than zero-shot, worse, and equal; None without an evaluation."""
+    """Count the clients with a better, a worse and the zero-shot accuracy; None if no accuracy was measured."""
     measured = [row.points for row in rows if row.points is not None]
     better, worse = sum(points > 0 for points in measured), sum(points < 0 for points in measured)
     return (better, worse, len(measured) - better - worse) if measured else None
 
 
 def _recall_rows(outcome: Outcome) -> list[_Row]:
-    """Return the recall of each class, zero-shot and as measured last; empty without labelled test images."""
+    """Return each class's recall of zero-shot CLIP and of the last round; empty without labelled test images."""
     last = outcome.last_recall
     zero_shot = outcome.zero_shot.recall or (None,) * len(outcome.classes)
     return [
-        {"name": name, "zero_shot": before, "last": after, "points": words.difference(after, before)}
+        {"name": name, "zero_shot": before, "last": after, "points": fmt.difference(after, before)}
         for name, before, after in (zip(outcome.classes, zero_shot, last, strict=True) if last else ())
     ]
 
 
 def _time_by_step(outcome: Outcome) -> list[tuple[str, float, float]]:
-    """Return name, seconds and share of each kind of request; the rest is loading, averaging, measuring and writing."""
+    """Return name, seconds and share of wall time of each kind of request, and of everything else."""
     sums = {name: sum(record.seconds_of.get(key, 0.0) for record in outcome.rounds) for key, name in STEPS.items()}
     measured = {name: seconds for name, seconds in sums.items() if seconds}
     if not measured or not outcome.seconds:
         return []
-    whole = max(outcome.seconds, sum(measured.values()))
-    measured["all else"] = whole - sum(measured.values())
-    return [(name, seconds, seconds / whole) for name, seconds in measured.items()]
+    total = max(outcome.seconds, sum(measured.values()))
+    measured["other"] = total - sum(measured.values())
+    return [(name, seconds, seconds / total) for name, seconds in measured.items()]

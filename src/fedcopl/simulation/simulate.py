@@ -18,7 +18,7 @@ from ..messages import Estimate, KeyRequest, Reply, Request, Train
 from ..methods import priors_note, with_effective_rounds
 from ..plurals import counted
 from ..privacy.accountant import require_accounting
-from ..report.gallery import ChosenImages, Example, as_plain, gallery, least_confident
+from ..report.gallery import ChosenImages, Example, as_plain, gallery
 from ..run.folder import EXAMPLES, SKIPPED, RunFolder
 from ..run.loop import run_rounds
 from ..run.previous_run import read_previous_run, require_previous_run, with_reference
@@ -246,13 +246,12 @@ def _final_rollbacks(states: Mapping[str, ClientState]) -> Iterator[str]:
 def _examples(simulation: Simulation, states: Mapping[str, ClientState], folder: Path) -> list[Example]:
     """Return some of the images that the clients selected, and the least confident ones, for the report."""
     parts = dict(zip(states, simulation.parts.train, strict=True))
-    chosen = [
+    selected = [
         ChosenImages(name, parts[name][state.selection.index], state.selection.label, state.confidence)
         for name, state in states.items()
         if state.selection is not None and state.confidence is not None
     ]
     last = read_last_labels(folder)
-    held = [ChosenImages(name, parts[name], own.label, own.log_probability) for name, own in last.items()]
+    labelled = [ChosenImages(name, parts[name], own.label, own.log_probability) for name, own in last.items()]
     train = simulation.dataset.train
-    about = train.images, train.labels, simulation.dataset.classes
-    return [*gallery(*about, chosen), *least_confident(*about, held)]
+    return gallery(train.images, train.labels, simulation.dataset.classes, selected, labelled)

@@ -35,7 +35,7 @@ def loss(value: float | None) -> str:
 
 
 def difference(after: float | None, before: float | None) -> float | None:
-    """Return a difference in percentage points: from 0.80 to 0.83 is 3."""
+    """Return the difference of two shares in percentage points: from 0.80 to 0.83 is 3."""
     return None if after is None or before is None else 100 * (after - before)
 
 
@@ -53,7 +53,7 @@ def change(number: int) -> str:
 
 
 def _signed(text: str) -> str:
-    """Use a real minus sign, which is as wide as the plus."""
+    """Use a minus sign, which is as wide as the plus, instead of a hyphen."""
     return text.replace("-", MINUS)
 
 
@@ -80,7 +80,7 @@ def marks(values: Sequence[float], unit: str = "") -> list[str]:
 
 
 def powers(logarithms: Sequence[float]) -> list[str]:
-    """Format the ticks of a logarithmic axis: 0.1, 0.32, 1, 3.2, 10; from a hundred thousand on 10⁵, 3·10⁵, 10⁶."""
+    """Format the ticks of a logarithmic axis: 0.1, 0.32, 1, 3.2, 10; from a to_percent thousand on 10⁵, 3·10⁵, 10⁶."""
     texts = []
     for value in logarithms:
         whole = math.floor(value + 1e-9)
@@ -101,7 +101,7 @@ def duration(seconds: float) -> str:
 
 
 def several(number: int, one: str, many: str = "") -> str:
-    """Format a count and its noun, which do not break over lines."""
+    """Format a count and its noun with a no-break space."""
     return counted(number, one, many).replace(" ", SPACE, 1)
 
 
