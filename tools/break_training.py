@@ -1,9 +1,9 @@
-"""Try to break the training, and print what the guard made of it as a table.
+"""Train with harmful settings and wrong labels; print a table of what the hold-out check rolled back.
 
 .venv/bin/python tools/break_training.py --photo-clip ../shared/models/photo-clip --cifar /tmp/cifar --seed 1
 
-Accuracies are macro over the clients' test images, in points: plain zero-shot CLIP, the first prompts untrained, and
-what the sites answer with at the end. The guard never sees them.
+Accuracies are macro over the clients' test images, in %: of zero-shot CLIP, of the untrained initial prompts, and of
+the final models. The hold-out check never sees them.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from fedcopl.simulation.assemble import assemble
 from fedcopl.simulation.simulate import LocalTransport
 
 RATES = ("0.001", "0.01", "0.1", "1", "10")
-WRONG = 0.8
+WRONG_SHARE = 0.8  # of the labels
 COMMON = (
     "data.clients=5",
     "model.threads=1",
@@ -44,19 +44,19 @@ HEAD = (
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """One way to break it."""
+class Variant:
+    """A harmful setting, label noise or encoder."""
 
     name: str
     settings: tuple[str, ...] = ()
     learner: Callable[[Learner, int], Learner] = lambda learner, _: learner
     clip: Callable[[Clip], Clip] = lambda clip: clip
-    each: int = 0  # training images of each class at each client; 0: all
+    train_each: int = 0  # training images of each class at each client; 0: all
 
 
 @dataclass(frozen=True)
-class Misled:
-    """A learner whose labels are wrong: a class at random instead of the chosen one, for most images."""
+class NoisyLabels:
+    """A learner with label noise: for most images a random other class replaces the predicted one."""
 
     learner: Learner
     number: int
@@ -65,38 +65,39 @@ class Misled:
     def __getattr__(self, name: str) -> object:
         return getattr(self.learner, name)
 
-    def _spoilt(self, labels: np.ndarray, index: np.ndarray, classes: int) -> np.ndarray:
+    def _with_noise(self, labels: np.ndarray, index: np.ndarray, classes: int) -> np.ndarray:
         rng = stream(0, "wrong labels", self.number)
-        is_wrong, by = rng.random(self.images) < WRONG, rng.integers(1, classes, self.images)
-        return np.where(is_wrong[index], (labels + by[index]) % classes, labels)
+        is_wrong, shift = rng.random(self.images) < WRONG_SHARE, rng.integers(1, classes, self.images)
+        return np.where(is_wrong[index], (labels + shift[index]) % classes, labels)
 
 
-class WrongInTraining(Misled):
-    """The site knows better than what it trains on."""
+class NoisyTraining(NoisyLabels):
+    """Label noise in training only; the predictions of the learner are unchanged."""
 
-    def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
-        spoilt = Selection(selection.index, self._spoilt(selection.label, selection.index, 10))
-        return self.learner.train(prompts, spoilt, round, lr_factor, beside)
+    def train(self, prompts, selection, round, lr_factor=1.0, adjustment=None):
+        noisy = Selection(selection.index, self._with_noise(selection.label, selection.index, 10))
+        return self.learner.train(prompts, noisy, round, lr_factor, adjustment)
 
 
-class WrongReference(Misled):
-    """The site itself believes the wrong classes, at every refresh."""
+class NoisyPredictions(NoisyLabels):
+    """Label noise in all predictions of the learner: at each refresh and in the hold-out check."""
 
     def log_probabilities(self, prompts):
-        believed = self.learner.log_probabilities(prompts)
-        best = believed.argmax(axis=1)
-        rows, spoilt = np.arange(len(best)), self._spoilt(best, np.arange(len(best)), believed.shape[1])
-        swapped = believed.copy()
-        swapped[rows, best], swapped[rows, spoilt] = believed[rows, spoilt], believed[rows, best]
+        log_probs = self.learner.log_probabilities(prompts)
+        best = log_probs.argmax(axis=1)
+        rows = np.arange(len(best))
+        noisy = self._with_noise(best, rows, log_probs.shape[1])
+        swapped = log_probs.copy()
+        swapped[rows, best], swapped[rows, noisy] = log_probs[rows, noisy], log_probs[rows, best]
         return swapped
 
 
-def wrong(kind: type[Misled]) -> Callable[[Learner, int], Learner]:
+def noisy(kind: type[NoisyLabels]) -> Callable[[Learner, int], Learner]:
     return lambda learner, number: kind(learner, number, len(learner.images))
 
 
-def without_knowledge(clip: Clip) -> Clip:
-    """The same tower with every array of weights drawn anew, of the same mean and spread."""
+def with_random_weights(clip: Clip) -> Clip:
+    """Replace every array of weights by normal random numbers with its mean and standard deviation."""
     generator = torch.Generator().manual_seed(0)
     for value in clip.parameters():
         if value.numel() > 1:
@@ -104,40 +105,40 @@ def without_knowledge(clip: Clip) -> Clip:
     return clip
 
 
-ATTEMPTS = (
-    Attempt("default settings"),
-    *(Attempt(f"learning rate {rate}", (f"train.lr={rate}",)) for rate in RATES),
-    Attempt("learning rate 1, no clipping", ("train.lr=1", "train.clip_norm=0")),
-    Attempt(
+VARIANTS = (
+    Variant("default settings"),
+    *(Variant(f"learning rate {rate}", (f"train.lr={rate}",)) for rate in RATES),
+    Variant("learning rate 1, no clipping", ("train.lr=1", "train.clip_norm=0")),
+    Variant(
         "as published, with the check",
-        tuple(f"{key}={value}" for key, value in AS_PUBLISHED.items() if "held" not in key),
+        tuple(f"{key}={value}" for key, value in AS_PUBLISHED.items() if key != "train.holdout"),
     ),
-    Attempt("one image a class", each=1),
-    Attempt("80 % wrong labels in training", learner=wrong(WrongInTraining)),
-    Attempt("80 % wrong reference predictions", learner=wrong(WrongReference)),
-    Attempt("ten times the epochs", ("train.epochs={ten}",)),
-    Attempt("an encoder with random weights", clip=without_knowledge),
+    Variant("one image a class", train_each=1),
+    Variant("80 % wrong labels in training", learner=noisy(NoisyTraining)),
+    Variant("80 % wrong reference predictions", learner=noisy(NoisyPredictions)),
+    Variant("ten times the epochs", ("train.epochs={ten}",)),
+    Variant("an encoder with random weights", clip=with_random_weights),
 )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--photo-clip", default="../shared/models/photo-clip")
-    parser.add_argument("--cifar", default="", help="folder of CIFAR-10; without it only the digits are tried")
+    parser.add_argument("--cifar", default="", help="folder of CIFAR-10; without it only the digits are used")
     parser.add_argument("--no-digits", dest="digits", action="store_false")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="part of the name of what to try")
-    parser.add_argument("settings", nargs="*", help="settings for all, as key=value")
+    parser.add_argument("--only", default="", help="run only the variants whose name contains this text")
+    parser.add_argument("settings", nargs="*", help="settings of all variants, as key=value")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{HEAD}\n|{'---|' * (HEAD.count('|') - 1)}", flush=True)
     photos = [lambda seed: photographs(arguments.cifar, arguments.photo_clip, seed)] if arguments.cifar else []
-    for kind in [digits, *photos] if arguments.digits else photos:
-        dataset, settings, epochs = kind(arguments.seed)
-        for attempt in (attempt for attempt in ATTEMPTS if arguments.only in attempt.name):
-            chosen = [pair.format(ten=10 * epochs) for pair in attempt.settings]
-            pairs = [*COMMON, *settings, f"seed={arguments.seed}", *arguments.settings, *chosen]
-            print(row(dataset, attempt, pairs), flush=True)
+    for load in [digits, *photos] if arguments.digits else photos:
+        dataset, settings, epochs = load(arguments.seed)
+        for variant in (variant for variant in VARIANTS if arguments.only in variant.name):
+            own = [pair.format(ten=10 * epochs) for pair in variant.settings]
+            pairs = [*COMMON, *settings, f"seed={arguments.seed}", *arguments.settings, *own]
+            print(row(dataset, variant, pairs), flush=True)
 
 
 def digits(seed: int) -> tuple[Dataset, list[str], int]:
@@ -145,29 +146,34 @@ def digits(seed: int) -> tuple[Dataset, list[str], int]:
 
 
 def photographs(path: str, model: str, seed: int) -> tuple[Dataset, list[str], int]:
-    whole, rng = load_dataset(Data(source="cifar10", path=path)), stream(seed, "some photographs")
-    parts = {
-        name: some(part, count, rng) for name, part, count in (("train", whole.train, 30), ("test", whole.test, 40))
-    }
+    dataset = subset(load_dataset(Data(source="cifar10", path=path)), seed, 30, 40)
     settings = [f"model.backbone={model}", "rounds=4", "train.epochs=2", "labels.refresh_every=2", "train.batch=32"]
-    return replace(whole, **parts), settings, 2
+    return dataset, settings, 2
 
 
-def some(part: ImageSet, each: int, rng: np.random.Generator) -> ImageSet:
-    """So many images of each class."""
-    of_class = (np.flatnonzero(part.labels == label) for label in np.unique(part.labels))
-    kept = np.sort(np.concatenate([rng.choice(members, each, replace=False) for members in of_class]))
-    return part.without(set(range(len(part))) - set(kept.tolist()))
+def subset(dataset: Dataset, seed: int, train_each: int, test_each: int) -> Dataset:
+    """Sample training and test images of each class; another seed gives other images."""
+    rng = stream(seed, "some photographs")
+    train, test = sample(dataset.train, train_each, rng), sample(dataset.test, test_each, rng)
+    return replace(dataset, train=train, test=test)
 
 
-def row(dataset: Dataset, attempt: Attempt, pairs: list[str]) -> str:
-    if attempt.each:
-        dataset = replace(dataset, train=some(dataset.train, 5 * attempt.each, stream(0, "few")))
+def sample(images: ImageSet, each: int, rng: np.random.Generator) -> ImageSet:
+    """Sample `each` images of each class."""
+    classes = (np.flatnonzero(images.labels == label) for label in np.unique(images.labels))
+    sampled = np.concatenate([rng.choice(members, each, replace=False) for members in classes])
+    return images.without(set(range(len(images))) - set(sampled.tolist()))
+
+
+def row(dataset: Dataset, variant: Variant, pairs: list[str]) -> str:
+    """Run a variant; return its row of the table."""
+    if variant.train_each:
+        dataset = replace(dataset, train=sample(dataset.train, 5 * variant.train_each, stream(0, "few")))
         pairs = [*pairs, "data.partition=iid"]
-    build.load_clip = lambda *given, **named: attempt.clip(load_clip(*given, **named))
+    build.load_clip = lambda *arguments, **options: variant.clip(load_clip(*arguments, **options))
     simulation = assemble(RunConfig.from_mapping(override({}, pairs), "break"), SilentReporter(), dataset)
     clients = {
-        name: replace(client, learner=attempt.learner(client.learner, number))
+        name: replace(client, learner=variant.learner(client.learner, number))
         for number, (name, client) in enumerate(simulation.clients.items())
     }
     federation, reports = LocalTransport(clients), []
@@ -176,14 +182,15 @@ def row(dataset: Dataset, attempt: Attempt, pairs: list[str]) -> str:
         state, report = run_round(simulation.config, federation, state)
         reports.append(report)
     test_sets = [client.test_set for client in clients.values()]
-    zero, first = (
+    zero_shot, initial = (
         macro(test_set.score(prompts) for test_set in test_sets) for prompts in (None, simulation.audit.start)
     )
-    end = macro(reports[-1].scores.values())
+    final = macro(reports[-1].scores.values())
     rolled_back = int(sum(report.checks.trainings_rolled_back for report in reports))
     was_reset = sum(state.holdout.was_reset for state in federation.states.values())
-    cells = [dataset.name, attempt.name, *(f"{value:.1f}" for value in (zero, first, end)), f"{end - zero:+.1f}"]
+    cells = [dataset.name, variant.name, *(f"{value:.1f}" for value in (zero_shot, initial, final))]
     cells += [
+        f"{final - zero_shot:+.1f}",
         f"{rolled_back} of {5 * len(reports)}",
         sum(report.server_rolled_back for report in reports),
         f"{was_reset} of 5",

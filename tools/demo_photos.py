@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from break_training import subset
 from fedcopl.clip.known_models import locate
 from fedcopl.config import Data, RunConfig, override
 from fedcopl.data.catalog import download_dataset, load_dataset
@@ -19,7 +20,6 @@ from fedcopl.progress import watch
 from fedcopl.report.run_page import REPORT, write_report
 from fedcopl.run.record import Outcome
 from fedcopl.simulation.simulate import simulate
-from photographs import subset
 
 TRAIN_EACH, TEST_EACH = 20, 20  # images of each class
 SETTINGS = (

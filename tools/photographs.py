@@ -1,11 +1,10 @@
-"""Play FedCoPL, what it is made of and what it is compared with on photographs, and write experiments/photographs.md.
+"""Run FedCoPL, ablations and other methods on photographs, and write experiments/photographs.md.
 
 .venv/bin/python tools/photographs.py --photo-clip DIR --cifar DIR --done photographs.jsonl --seeds 5
 
-A finished run is one line of the file `--done` and is not run again, so that a slow machine can do it in parts:
-`--runs 10` plays ten more and writes the page with what there is. What FedCoPL is made of comes first, at every seed,
-then what it is compared with. `--runs 0` only writes the page. A run of other code is no finished run: numbers of two
-programs are never mixed. All settings are below; they were fixed before the first run.
+Each finished run is one line of the file `--done` and is not repeated. `--runs 10` adds ten runs and writes the page
+with all finished runs; `--runs 0` only writes the page. Ablations run first, at every seed, then other methods. Runs of
+another version of the code are ignored. All settings are below; they were fixed before the first run.
 """
 
 import argparse
@@ -13,25 +12,25 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from break_training import some
+from break_training import subset
 from fedcopl.config import AS_PUBLISHED, Data, RunConfig, override
 from fedcopl.data.catalog import load_dataset
 from fedcopl.data.dataset import Dataset
 from fedcopl.files import write_text
-from fedcopl.rng import stream
 from fedcopl.run.record import Outcome
 from fedcopl.simulation.simulate import simulate
 from fedcopl_experiments.run_key import code_version
 from photographs_page import page
 
-READINGS = Path(__file__).parents[1] / "experiments" / "label-readings.md"
-TRAIN_EACH, TEST_EACH = 30, 40  # images of each class, drawn anew for each seed
+LABEL_RULES = Path(__file__).parents[1] / "experiments" / "label-rules.md"
+TRAIN_EACH, TEST_EACH = 30, 40  # images of each class, sampled for each seed
 COMMON = (
     "data.clients=5",
     "data.partition=dirichlet",
@@ -39,7 +38,7 @@ COMMON = (
     "rounds=4",
     "train.epochs=2",
     "labels.refresh_every=2",
-    "train.batch=8",  # a subset of a hundredth has batches of an eighth, or there would be one step an epoch
+    "train.batch=8",  # an eighth of the default: with 64 this subset would have one step per epoch
     "model.threads=1",
     "evaluation.every=99",
     "evaluation.everywhere=false",
@@ -47,20 +46,25 @@ COMMON = (
 NO_PRIORS = ("priors.logit_bias=false", "priors.label_shift=false", "priors.prototypes=false")
 RECIPES: Mapping[str, tuple[str, ...]] = {
     "published": tuple(f"{key}={value}" for key, value in AS_PUBLISHED.items() if key != "train.batch"),
-    "quiet": ("train.holdout=0", *NO_PRIORS),
-    "guard": NO_PRIORS,
+    "neutral": ("train.holdout=0", *NO_PRIORS),
+    "holdout": NO_PRIORS,
     "default": (),
 }
-OTHERS = ("pfedprompt", "fedotp", "pfedmoap", "fedvpt", "local")  # than FedCoPL and PromptFL
+OTHER_METHODS = ("pfedprompt", "fedotp", "pfedmoap", "fedvpt", "local")  # besides FedCoPL and PromptFL
 LABELERS = ("fpl", "cpl", "copl")
 SWITCHES = ("confidence_filter", "entropy_filter", "global_allocation")
-TABLE5 = {"-,-,-": (0, 0, 0), "-,-,A": (0, 0, 1), "-,E,A": (0, 1, 1), "C,-,A": (1, 0, 1)}  # and all three: FedCoPL
-TABLE6 = ("none", "text", "both")  # and the visual prompts alone: FedCoPL
+TABLE5 = {
+    "-,-,-": (0, 0, 0),
+    "-,-,A": (0, 0, 1),
+    "-,E,A": (0, 1, 1),
+    "C,-,A": (1, 0, 1),
+}  # all three: the row of FedCoPL
+TABLE6 = ("none", "text", "both")  # visual prompts only: the row of FedCoPL
 
 
 @dataclass(frozen=True)
 class Row:
-    """One kind of run; the name is what the page looks it up by."""
+    """A configuration that runs once per seed; `photographs_page.py` finds it by its name."""
 
     name: str
     settings: tuple[str, ...]
@@ -68,7 +72,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """What is kept of one run: a line of the file. Accuracies are macro over the clients, as shares."""
+    """One run, as a line of the file. Accuracies are macro over the clients, from 0 to 1."""
 
     row: str
     seed: int
@@ -76,32 +80,32 @@ class Finished:
     code: str  # version and hash of the files that decide results
     zero_shot: float
     final: float
-    labels: list[float | None]  # of each refresh, the share of chosen labels that are right
-    chosen: list[int]  # of each refresh, images
-    drift: list[dict[str, dict[str, float | None]]]  # of each round and array: diversity, cosine
-    undone: int  # trainings that the clients' guards took back
-    doubtful: int  # trainings left out, because too few labels are likely to be right
+    label_accuracy: list[float | None]  # of the selected images, at each refresh
+    selected: list[int]  # images at each refresh
+    drift: list[dict[str, dict[str, float | None]]]  # at each round, by array: diversity, cosine
+    rolled_back: int  # trainings
+    low_confidence: int  # trainings skipped, because too few labels are likely to be right
     seconds: float
 
 
-def own_rows() -> Iterator[Row]:
-    """FedCoPL, what it is made of, and PromptFL: what tells most."""
+def ablation_rows() -> Iterator[Row]:
+    """Yield FedCoPL, its ablations, and PromptFL."""
     yield Row("zeroshot", ("method=zeroshot", "rounds=1"))
     yield Row("priors", ("method=priors",))
     for recipe, settings in RECIPES.items():
         yield Row(f"fedcopl copl {recipe}", settings)
-    yield from _methods(("promptfl",), "quiet")
+    yield from _methods(("promptfl",), "neutral")
     for shared in TABLE6:
-        yield Row(f"table6 {shared}", (*RECIPES["quiet"], f"sharing.aggregate={shared}"))
+        yield Row(f"table6 {shared}", (*RECIPES["neutral"], f"sharing.aggregate={shared}"))
     for name, switched in TABLE5.items():
         pairs = (f"labels.{key}={str(bool(on)).lower()}" for key, on in zip(SWITCHES, switched, strict=True))
-        yield Row(f"table5 {name}", (*RECIPES["quiet"], *pairs))
+        yield Row(f"table5 {name}", (*RECIPES["neutral"], *pairs))
 
 
-def other_rows() -> Iterator[Row]:
-    """What FedCoPL is compared with, and everything as published."""
-    yield from _methods(OTHERS, "quiet")
-    yield from _methods(("promptfl", *OTHERS), "published")
+def method_rows() -> Iterator[Row]:
+    """Yield the other methods, from the neutral initialisation and as published."""
+    yield from _methods(OTHER_METHODS, "neutral")
+    yield from _methods(("promptfl", *OTHER_METHODS), "published")
 
 
 def _methods(methods: tuple[str, ...], recipe: str) -> Iterator[Row]:
@@ -114,55 +118,45 @@ def _methods(methods: tuple[str, ...], recipe: str) -> Iterator[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--photo-clip", required=True, help="folder of the model")
-    parser.add_argument("--cifar", required=True, help="folder that holds cifar-10-batches-bin")
+    parser.add_argument("--cifar", required=True, help="folder of CIFAR-10")
     parser.add_argument("--done", type=Path, required=True, help="file of finished runs, one JSON line each")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--runs", type=int, default=10**6, help="play at most so many now")
+    parser.add_argument("--runs", type=int, default=10**6, help="maximum number of new runs")
     parser.add_argument("--page", type=Path, default=Path("experiments/photographs.md"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     seeds = range(1, arguments.seeds + 1)
-    wanted = [(row, seed) for part in (own_rows, other_rows) for seed in seeds for row in part()]
-    known = finished(arguments.done)
-    missing = [(row, seed) for row, seed in wanted if (seed, row.settings) not in known]
-    whole = load_dataset(Data(source="cifar10", path=arguments.cifar)) if missing[: arguments.runs] else None
-    for row, seed in missing[: arguments.runs]:
-        one = play(row, seed, subset(whole, seed, TRAIN_EACH, TEST_EACH), arguments.photo_clip)
-        with arguments.done.open("a", encoding="utf-8") as file:
-            file.write(f"\n{json.dumps(asdict(one))}\n")  # after what a stop may have cut off
-        print(f"{row.name}, seed {seed}: {one.zero_shot:.3f} -> {one.final:.3f}, {one.seconds:.0f} s", flush=True)
+    planned = [(row, seed) for rows in (ablation_rows, method_rows) for seed in seeds for row in rows()]
     done = finished(arguments.done)
-    kept = [done[seed, row.settings] | {"row": row.name} for row, seed in wanted if (seed, row.settings) in done]
-    if not kept:
-        sys.exit(f"{arguments.done}: holds no run of this code, so there is no page to write; play some with --runs 10")
-    readings = READINGS.read_text(encoding="utf-8")
-    write_text(arguments.page, page(kept, COMMON, (TRAIN_EACH, TEST_EACH), readings))
-    print(f"{arguments.page}: {len(kept)} of {len(wanted)} runs", flush=True)
+    missing = [(row, seed) for row, seed in planned if (seed, row.settings) not in done][: arguments.runs]
+    dataset = load_dataset(Data(source="cifar10", path=arguments.cifar)) if missing else None
+    for row, seed in missing:
+        run = run_row(row, seed, subset(dataset, seed, TRAIN_EACH, TEST_EACH), arguments.photo_clip)
+        with arguments.done.open("a", encoding="utf-8") as file:
+            file.write(f"\n{json.dumps(asdict(run))}\n")  # the line before may be incomplete
+        print(f"{row.name}, seed {seed}: {run.zero_shot:.3f} -> {run.final:.3f}, {run.seconds:.0f} s", flush=True)
+    done = finished(arguments.done)
+    runs = [done[seed, row.settings] | {"row": row.name} for row, seed in planned if (seed, row.settings) in done]
+    if not runs:
+        sys.exit(f"{arguments.done}: has no run of this code, so no page is written; add runs with --runs 10")
+    label_rules = LABEL_RULES.read_text(encoding="utf-8")
+    write_text(arguments.page, page(runs, COMMON, (TRAIN_EACH, TEST_EACH), label_rules))
+    print(f"{arguments.page}: {len(runs)} of {len(planned)} runs", flush=True)
 
 
 def finished(path: Path) -> dict[tuple[int, tuple[str, ...]], dict[str, Any]]:
-    """The runs of the file that this very code ran, by what was run."""
+    """Return the runs of a file that this version of the code made, by seed and settings."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    runs = [run for run in map(_read, lines) if run is not None and run.get("code") == code_version()]
-    return {(run["seed"], tuple(run["settings"])): run for run in runs}
+    runs = {}
+    for line in lines:
+        with suppress(json.JSONDecodeError):  # an empty line, or one that an interrupted run left incomplete
+            run = json.loads(line)
+            if run["code"] == code_version():
+                runs[run["seed"], tuple(run["settings"])] = run
+    return runs
 
 
-def _read(line: str) -> dict[str, Any] | None:
-    """A line that a stop cut off is no run."""
-    try:
-        run: dict[str, Any] = json.loads(line)
-    except json.JSONDecodeError:
-        return None
-    return run
-
-
-def subset(whole: Dataset, seed: int, train_each: int, test_each: int) -> Dataset:
-    """So many images of each class; another seed has others."""
-    rng = stream(seed, "some photographs")
-    return replace(whole, train=some(whole.train, train_each, rng), test=some(whole.test, test_each, rng))
-
-
-def play(row: Row, seed: int, dataset: Dataset, model: str) -> Finished:
+def run_row(row: Row, seed: int, dataset: Dataset, model: str) -> Finished:
     pairs = [*COMMON, f"model.backbone={model}", f"seed={seed}", *row.settings]
     with tempfile.TemporaryDirectory() as folder:
         config = RunConfig.from_mapping(override({}, pairs), row.name)
@@ -170,7 +164,7 @@ def play(row: Row, seed: int, dataset: Dataset, model: str) -> Finished:
 
 
 def summary(row: Row, seed: int, outcome: Outcome) -> Finished:
-    guards = [record.holdout for record in outcome.rounds if record.holdout is not None]
+    checks = [record.holdout for record in outcome.rounds if record.holdout is not None]
     return Finished(
         row=row.name,
         seed=seed,
@@ -178,13 +172,13 @@ def summary(row: Row, seed: int, outcome: Outcome) -> Finished:
         code=code_version(),
         zero_shot=outcome.zero_shot.macro,
         final=outcome.final.macro,
-        labels=list(outcome.pseudo_label_accuracy),
-        chosen=[refresh.images for refresh in outcome.refreshes],
+        label_accuracy=list(outcome.pseudo_label_accuracy),
+        selected=[refresh.images for refresh in outcome.refreshes],
         drift=[
             {name: asdict(drift) for name, drift in record.drift.items()} for record in outcome.rounds if record.drift
         ],
-        undone=int(sum(guard.trainings_rolled_back for guard in guards)),
-        doubtful=int(sum(guard.low_confidence for guard in guards)),
+        rolled_back=int(sum(check.trainings_rolled_back for check in checks)),
+        low_confidence=int(sum(check.low_confidence for check in checks)),
         seconds=outcome.seconds,
     )
 

@@ -1,7 +1,4 @@
-"""Make experiments/photographs.md from the finished runs of `photographs.py` and experiments/label-readings.md.
-
-No number is typed in.
-"""
+"""Write experiments/photographs.md from the finished runs of `photographs.py` and experiments/label-rules.md."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +8,8 @@ from typing import Any
 Run = Mapping[str, Any]
 Measure = Callable[[Run], float | None]
 
-LEAST = 1.0  # points: less than that is four test images of 400
-RECIPES = {"quiet": "neutral initialisation", "published": "as published"}
+MIN_DIFFERENCE = 1.0  # points; one point is four of 400 test images
+RECIPES = {"neutral": "neutral initialisation", "published": "as published"}
 METHODS = {
     "promptfl": "PromptFL",
     "pfedprompt": "pFedPrompt",
@@ -22,14 +19,14 @@ METHODS = {
     "local": "local, both prompts",
 }
 LABELERS = {"fpl": "FPL", "cpl": "CPL", "copl": "CoPL"}
-BASELINES = ("promptfl", "pfedprompt", "fedotp")  # of the paper's Table 1 that are played here
-FEDCOPL = "fedcopl copl quiet"
-LADDER = {
+BASELINES = ("promptfl", "pfedprompt", "fedotp")  # of the paper's Table 1 that have runs here
+FEDCOPL = "fedcopl copl neutral"
+STEPS = {
     "zeroshot": "zero-shot",
     "priors": "priors, no training",
     "fedcopl copl published": "FedCoPL as published",
-    "fedcopl copl quiet": "+ neutral initialisation and its steps",
-    "fedcopl copl guard": "+ hold-out check",
+    FEDCOPL: "+ neutral initialisation and its steps",
+    "fedcopl copl holdout": "+ hold-out check",
     "fedcopl copl default": "+ priors: the default",
 }
 TABLE5 = {
@@ -65,7 +62,7 @@ each seed, and
 
 The subset is a hundredth of the data set, so batches are smaller than the paper's 64. FPL and CPL label up to 16 images
 of a class at each client, which here are nearly all; CoPL selects about half. The paper does not say how many FPL and
-CPL label; 16 is their authors' number, [applied literally](label-readings.md). The rest is
+CPL label; 16 is their authors' number, [applied literally](label-rules.md). The rest is
 [`--as-published`](../docs/as-published.md) or the default:
 
 - *as published*: random initial prompts, plain steps of 0.1, no hold-out check, no priors.
@@ -78,8 +75,8 @@ images, split and order. One point of one seed is four test images.
 """
 
 
-def page(runs: Sequence[Run], common: Sequence[str], each: tuple[int, int], readings: str) -> str:
-    """Everything that is known so far; `readings` is the text of experiments/label-readings.md."""
+def page(runs: Sequence[Run], common: Sequence[str], each: tuple[int, int], label_rules: str) -> str:
+    """Return the page; `each` is the number of training and test images per class, `label_rules` label-rules.md."""
     seeds = sorted({run["seed"] for run in runs})
     head = HEAD.format(
         runs=len(runs),
@@ -90,12 +87,13 @@ def page(runs: Sequence[Run], common: Sequence[str], each: tuple[int, int], read
         common="\n".join(common),
     )
     by_row = Runs(runs)
-    parts = [*(part(by_row) for part in (_ladder, _methods, _table5, _table6, _drift)), _verdicts(by_row, readings)]
-    return "\n".join([head, *("\n".join(part) + "\n" for part in parts)])
+    sections = [section(by_row) for section in (_steps, _methods, _table5, _table6, _drift)]
+    sections.append(_verdicts(by_row, label_rules))
+    return "\n".join([head, *("\n".join(section) + "\n" for section in sections)])
 
 
 class Runs:
-    """The finished runs, by row and seed."""
+    """Finished runs by row and seed."""
 
     def __init__(self, runs: Iterable[Run]):
         self._runs: dict[str, dict[int, Run]] = {}
@@ -103,13 +101,13 @@ class Runs:
             self._runs.setdefault(run["row"], {})[run["seed"]] = run
 
     def values(self, row: str, measure: Measure) -> dict[int, float]:
-        """By seed; a run that did not measure this is left out."""
-        found = {seed: measure(run) for seed, run in sorted(self._runs.get(row, {}).items())}
-        return {seed: value for seed, value in found.items() if value is not None}
+        """Return a measure of a row by seed, without the seeds for which it is None."""
+        values = {seed: measure(run) for seed, run in sorted(self._runs.get(row, {}).items())}
+        return {seed: value for seed, value in values.items() if value is not None}
 
     def cell(self, row: str, measure: Measure, form: str = "{:.1f}") -> str:
         values = self.values(row, measure)
-        return f"{form.format(mean(values.values()))} ({len(values)})" if values else "not played"
+        return f"{form.format(mean(values.values()))} ({len(values)})" if values else "no run"
 
 
 def final(run: Run) -> float:
@@ -120,64 +118,64 @@ def gain(run: Run) -> float:
     return 100 * (run["final"] - run["zero_shot"])
 
 
-def first_labels(run: Run) -> float | None:
-    return _share(run["labels"], 0)
+def label_accuracy(refresh: int) -> Measure:
+    """Return the pseudo-label accuracy at a refresh, in %."""
+
+    def measure(run: Run) -> float | None:
+        accuracies = run["label_accuracy"]
+        return 100 * accuracies[refresh] if accuracies and accuracies[refresh] is not None else None
+
+    return measure
 
 
-def last_labels(run: Run) -> float | None:
-    return _share(run["labels"], -1)
-
-
-def _share(labels: Sequence[float | None], which: int) -> float | None:
-    return 100 * labels[which] if labels and labels[which] is not None else None
+first_labels, last_labels = label_accuracy(0), label_accuracy(-1)
 
 
 def drift_of(array: str, kind: str) -> Measure:
-    """Mean over the rounds; None where this array was not trained."""
+    """Return the mean drift of an array over the rounds; None if it was not trained."""
 
-    def measured(run: Run) -> float | None:
-        found = [record[array][kind] for record in run["drift"] if record.get(array, {}).get(kind) is not None]
-        return mean(found) if found else None
+    def measure(run: Run) -> float | None:
+        values = [record[array][kind] for record in run["drift"] if record.get(array, {}).get(kind) is not None]
+        return mean(values) if values else None
 
-    return measured
+    return measure
 
 
 def _table(heads: str, lines: Iterable[str]) -> list[str]:
     return [f"| {heads} |", "|" + "---|" * (heads.count("|") + 1), *(f"| {line} |" for line in lines)]
 
 
-def _ladder(runs: Runs) -> Iterator[str]:
+def _steps(runs: Runs) -> Iterator[str]:
     yield "## FedCoPL, step by step\n"
     yield from _table(
         "| accuracy | over zero-shot | seed by seed | labels right, first | last | rolled back | not trained",
-        (" | ".join([title, *_ladder_cells(runs, row)]) for row, title in LADDER.items()),
+        (" | ".join([title, *_step_cells(runs, row)]) for row, title in STEPS.items()),
     )
     yield "\nLabels are those of the selected images. Rolled back by the hold-out check, or not trained because too few"
     yield "labels are likely to be right: of 20 trainings (five clients, four rounds)."
 
 
-def _ladder_cells(runs: Runs, row: str) -> list[str]:
-    is_trained = row.startswith("fedcopl")
+def _step_cells(runs: Runs, row: str) -> list[str]:
     seed_by_seed = ", ".join(f"{value:.1f}" for value in runs.values(row, final).values())
     cells = [runs.cell(row, final), runs.cell(row, gain, "{:+.1f}"), seed_by_seed]
-    if not is_trained:
+    if not row.startswith("fedcopl"):  # not trained
         return [*cells, "", "", "", ""]
-    counts = [runs.cell(row, lambda run, key=key: run[key]) for key in ("undone", "doubtful")]
+    counts = [runs.cell(row, lambda run, key=key: run[key]) for key in ("rolled_back", "low_confidence")]
     return [*cells, runs.cell(row, first_labels), runs.cell(row, last_labels), *counts]
 
 
 def _methods(runs: Runs) -> Iterator[str]:
     yield "## Methods and labels\n"
     yield "No hold-out check and no priors in any row. The paper calls FedOTP FedOPT.\n"
-    heads = "method | " + " | ".join(f"{label}, {words}" for words in RECIPES.values() for label in LABELERS.values())
-    whole = {"fedcopl": "FedCoPL"} | METHODS
-    yield from _table(heads, (_method_line(runs, method, title) for method, title in whole.items()))
+    heads = "method | " + " | ".join(f"{label}, {recipe}" for recipe in RECIPES.values() for label in LABELERS.values())
+    methods = {"fedcopl": "FedCoPL"} | METHODS
+    yield from _table(heads, (_method_line(runs, method, title) for method, title in methods.items()))
 
 
 def _method_line(runs: Runs, method: str, title: str) -> str:
     names = [f"{method} {labeler} {recipe}" for recipe in RECIPES for labeler in LABELERS]
-    own = ("fpl", "cpl") if method == "fedcopl" else ()
-    return " | ".join([title, *("" if name.split()[1] in own else runs.cell(name, final) for name in names)])
+    without_run = ("fpl", "cpl") if method == "fedcopl" else ()
+    return " | ".join([title, *("" if name.split()[1] in without_run else runs.cell(name, final) for name in names)])
 
 
 def _table5(runs: Runs) -> Iterator[str]:
@@ -190,7 +188,7 @@ def _table5(runs: Runs) -> Iterator[str]:
                 [
                     title,
                     runs.cell(row, final),
-                    runs.cell(row, lambda run: run["chosen"][0], "{:.0f}"),
+                    runs.cell(row, lambda run: run["selected"][0], "{:.0f}"),
                     runs.cell(row, first_labels),
                     runs.cell(row, last_labels),
                 ]
@@ -224,25 +222,25 @@ KINDS = ("diversity", "cosine")
 
 @dataclass(frozen=True)
 class Claim:
-    """Something the paper says: one number is above another."""
+    """A claim of the paper: one number is higher than another."""
 
     words: str
-    above: tuple[str, Measure]  # row and what is measured of it
-    below: tuple[str, Measure]
-    least: float = LEAST
+    higher: tuple[str, Measure]  # row and measure
+    lower: tuple[str, Measure]
+    min_difference: float = MIN_DIFFERENCE
     unit: str = " points"
 
 
 def _claims() -> Iterator[tuple[str, list[Claim]]]:
     for recipe, words in RECIPES.items():
         ours = f"fedcopl copl {recipe}", final
-        over = [Claim("is above zero-shot", (f"fedcopl copl {recipe}", gain), ("", lambda _: 0.0))]
-        over += [
+        claims = [Claim("is above zero-shot", (f"fedcopl copl {recipe}", gain), ("", lambda _: 0.0))]
+        claims += [
             Claim(f"is above {METHODS[method]} with {LABELERS[labeler]}", ours, (f"{method} {labeler} {recipe}", final))
             for method in BASELINES
             for labeler in ("fpl", "cpl")
         ]
-        yield f"Table 1, {words}: FedCoPL", over
+        yield f"Table 1, {words}: FedCoPL", claims
     for recipe, words in RECIPES.items():
         yield (
             f"Table 3, {words}: CoPL's labels are better than FPL's for",
@@ -263,7 +261,7 @@ def _claims() -> Iterator[tuple[str, list[Claim]]]:
     yield (
         "Table 9: at first, CoPL's labels are right more often than",
         [
-            Claim(LABELERS[labeler], (FEDCOPL, first_labels), (f"promptfl {labeler} quiet", first_labels))
+            Claim(LABELERS[labeler], (FEDCOPL, first_labels), (f"promptfl {labeler} neutral", first_labels))
             for labeler in ("fpl", "cpl")
         ],
     )
@@ -273,7 +271,7 @@ def _claims() -> Iterator[tuple[str, list[Claim]]]:
     )
 
 
-RULE = """Decided seed by seed: a claim *holds* when the difference is at least {least:g} point
+VERDICT_RULE = """Decided seed by seed: a claim *holds* when the difference is at least {minimum:g} point
 in the mean and has the same sign at every seed; *the opposite* holds likewise; anything else is *not decided*
 (of drift the sign alone counts). A verdict of one seed or two is weak.
 """
@@ -281,11 +279,11 @@ LITERAL_RULES = """**Every verdict on Tables 1, 3 and 9 that names FPL or CPL is
 each client labels up to 16 images of *each* class, also of classes that it does not hold. The variant
 that `fedcopl reproduce` uses labels only the more confident half of a client's images; it was not run here.
 Its first labels are far better, on such photographs with this model and ten clients: FPL {fpl} % instead of
-{fpl_letter} %, CPL {cpl} % (sets that contain the truth) instead of {cpl_letter} %, CoPL {copl} %. So with the
-literal rules CoPL leads by {letter_lead:.1f} and {cpl_letter_lead:.1f} points in Table 9, and with the other rule by
-{lead:.1f} and {cpl_lead:.1f}: [how FPL and CPL are applied](label-readings.md).
+{literal_fpl} %, CPL {cpl} % (sets that contain the truth) instead of {literal_cpl} %, CoPL {copl} %. So with the
+literal rules CoPL leads by {literal_fpl_lead} and {literal_cpl_lead} points in Table 9, and with the other rule by
+{fpl_lead} and {cpl_lead}: [how FPL and CPL are applied](label-rules.md).
 """
-READ_ROW = "photo-clip, CIFAR-10, dirichlet-0.1"
+LABEL_RULES_ROW = "photo-clip, CIFAR-10, dirichlet-0.1"
 ABLATED5 = ("none of the three", "allocation alone", "allocation and entropy", "allocation and confidence")
 ABLATED6 = ("nothing", "both", "the text prompts")
 
@@ -295,47 +293,48 @@ def _against(table: Mapping[str, str], words: Sequence[str]) -> Iterator[Claim]:
         yield Claim(name, (FEDCOPL, final), (row, final))
 
 
-def _verdicts(runs: Runs, readings: str) -> Iterator[str]:
+def _verdicts(runs: Runs, label_rules: str) -> Iterator[str]:
     yield "## Which of the paper's claims hold here\n"
-    yield RULE.format(least=LEAST)
-    yield with_the_other_rule(readings)
+    yield VERDICT_RULE.format(minimum=MIN_DIFFERENCE)
+    yield comparison_of_label_rules(label_rules)
     lines = (
-        f"{about} {claim.words} | {' | '.join(verdict(runs, claim))}" for about, claims in _claims() for claim in claims
+        f"{topic} {claim.words} | {' | '.join(verdict(runs, claim))}" for topic, claims in _claims() for claim in claims
     )
     yield from _table("claim | verdict | difference | seeds", lines)
 
 
-def with_the_other_rule(readings: str) -> str:
-    """What FPL and CPL would be by the reading found, in the numbers of experiments/label-readings.md."""
-    row = next(line for line in readings.splitlines() if line.startswith(f"| {READ_ROW} |"))
-    fpl_letter, cpl_letter, fpl, cpl, copl = map(float, row.strip("| ").split("|")[2:])
+def comparison_of_label_rules(label_rules: str) -> str:
+    """Return a paragraph on the literal and the chosen rules, with the numbers of experiments/label-rules.md."""
+    row = next(line for line in label_rules.splitlines() if line.startswith(f"| {LABEL_RULES_ROW} |"))
+    literal_fpl, literal_cpl, fpl, cpl, copl = map(float, row.strip("| ").split("|")[2:])
     return LITERAL_RULES.format(
-        fpl_letter=fpl_letter,
-        cpl_letter=cpl_letter,
+        literal_fpl=literal_fpl,
+        literal_cpl=literal_cpl,
         fpl=fpl,
         cpl=cpl,
         copl=copl,
-        letter_lead=copl - fpl_letter,
-        cpl_letter_lead=copl - cpl_letter,
-        lead=copl - fpl,
-        cpl_lead=copl - cpl,
+        literal_fpl_lead=f"{copl - literal_fpl:.1f}",
+        literal_cpl_lead=f"{copl - literal_cpl:.1f}",
+        fpl_lead=f"{copl - fpl:.1f}",
+        cpl_lead=f"{copl - cpl:.1f}",
     )
 
 
 def verdict(runs: Runs, claim: Claim) -> tuple[str, str, str]:
-    """In words, the mean difference, and over how many seeds."""
+    """Return the verdict, the mean difference, and the number of seeds."""
     differences = _differences(runs, claim)
     if not differences:
-        return "not played", "", "0"
-    middle = mean(differences)
-    is_clear = abs(middle) >= claim.least and all(value * middle > 0 for value in differences)
-    words = ("**holds**" if middle > 0 else "**the opposite**") if is_clear else "not decided"
+        return "no run", "", "0"
+    average = mean(differences)
+    words = "not decided"
+    if abs(average) >= claim.min_difference and all(value * average > 0 for value in differences):
+        words = "**holds**" if average > 0 else "**the opposite**"
     form = "{:+.1f}" if claim.unit else "{:+.2f}"
-    return words, form.format(middle) + claim.unit, str(len(differences))
+    return words, form.format(average) + claim.unit, str(len(differences))
 
 
 def _differences(runs: Runs, claim: Claim) -> list[float]:
-    """Over the seeds that both have."""
-    above = runs.values(*claim.above)
-    below = runs.values(*claim.below) if claim.below[0] else dict.fromkeys(above, 0.0)
-    return [above[seed] - below[seed] for seed in above if seed in below]
+    """Return the differences for the seeds that both rows have."""
+    higher = runs.values(*claim.higher)
+    lower = runs.values(*claim.lower) if claim.lower[0] else dict.fromkeys(higher, 0.0)
+    return [higher[seed] - lower[seed] for seed in higher if seed in lower]

@@ -23,7 +23,7 @@ FEATURES = "features"  # `data.source` of stored features
 FEATURES_SUFFIX = ".npz"
 DEFAULT_SKEW = "dirichlet-0.1"
 NO_CHANGES: Mapping[str, Any] = {}
-# How FPL and CPL choose images: in the paper's tables (experiments/label-readings.md gives the reason), in the grid.
+# How FPL and CPL choose images: in the paper's tables (experiments/label-rules.md gives the reason), in the grid.
 CONFIDENT_IMAGES: Mapping[str, Any] = {"labels.among": "sure", "labels.cpl_keep_likeliest": True}
 ORIGINAL_RULES: Mapping[str, Any] = {"labels.among": "all", "labels.cpl_keep_likeliest": False}
 SKEWS: Mapping[str, Mapping[str, Any]] = {
