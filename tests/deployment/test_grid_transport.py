@@ -476,7 +476,7 @@ def test_a_site_with_invalid_shares_ends_a_secure_run_and_is_named(tmp_path):
 
     nodes["client-1"].handle = with_junk
     federation = GridTransport(LoopGrid(nodes), terms(config), KnownSites({}), A_MINUTE, NotingReporter())
-    with pytest.raises(NoClientReplied, match=r"masks of client-1 cannot be removed: .* new run without that client"):
+    with pytest.raises(NoClientReplied, match=r"client-1: its masks cannot be removed: .* new run without that client"):
         played(federation, config)
 
 

@@ -15,7 +15,7 @@ from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState, rewind, state_from, state_tensors
 from fedcopl.messages import Estimate, Evaluate, Select, SetupKeys, Train
 from fedcopl.privacy.mask_session import Session
-from fedcopl.privacy.private_replies import NoisyQueries, Secrets
+from fedcopl.privacy.private_replies import NoisyReply, Secrets
 from fedcopl.simulation.simulate import LocalTransport
 
 SHARED = {"visual": START["visual"]}
@@ -155,7 +155,7 @@ def test_a_seeded_site_begins_with_what_it_is_given(states):
 
 def test_the_use_of_keys_is_never_undone():
     before = ClientState(counts=np.ones(3, np.int64), secrets=Secrets(Session(b"sum", b"private")))
-    latest = ClientState(secrets=Secrets(None, (b"x" * 32,), "later", {"Train": NoisyQueries(3, "asked", b"said")}))
+    latest = ClientState(secrets=Secrets(None, (b"x" * 32,), "later", {"Train": NoisyReply(3, "asked", b"said")}))
     back = rewind(before, latest)
     assert (back.secrets.noisy_replies, back.secrets.history) == (latest.secrets.noisy_replies, "")
     assert (back.secrets.session, back.secrets.spent) == (None, (b"x" * 32,))
@@ -184,7 +184,7 @@ def other(shift):
 def test_noise_cannot_be_averaged_away_by_changed_requests(states):
     [first] = answered(states, [Estimate(0, SHARED)], client=MANY)
     for attempt, shift in ((1, 1e-6), (2, 1e-6), (3, 2e-6)):
-        with pytest.raises(ValueError, match="Estimate request in round 1 differs from the one answered"):
+        with pytest.raises(ValueError, match="Estimate request in round 1 differs from the earlier one"):
             answered(states, [Estimate(0, other(shift))], attempt, MANY)
         assert answered(states, [Estimate(0, SHARED)], attempt, MANY)[0].counts.tolist() == first.counts.tolist()
 
@@ -194,7 +194,7 @@ def test_noise_is_the_same_when_training_on_other_labels(states):
     # A server that was restarted may have other totals; what was let out in this round is said again.
     *_, again = answered(states, round_of(0, np.array([9, 0, 1])), 2, MANY)
     assert bits(again) == bits(first)
-    with pytest.raises(ValueError, match="Train request in round 1 differs from the one answered"):
+    with pytest.raises(ValueError, match="Train request in round 1 differs from the earlier one"):
         answered(states, [Train(0, other(1))], 2, MANY)
     [later] = answered(states, [Train(1, SHARED)], 2, MANY)
     assert bits(later) != bits(first)

@@ -13,17 +13,17 @@ from fedcopl.privacy.masking import (
     CannotUnmask,
     MaskedSum,
     WordStream,
-    _agreed,
-    _own_name,
-    _public_of,
+    _find_this_client,
+    _public_key,
     _seal,
+    _shared_key,
     _thirds,
     _unseal,
+    key_digest,
     mask,
     public_keys,
     setup_keys,
     share_keys,
-    spending,
     unmask,
 )
 from fedcopl.rng import stream
@@ -95,7 +95,7 @@ def test_too_few_shares_do_not_unmask_a_sum():
     group.share_keys().mask(numbers_of(group.names))
     helped = {client: group.shares_of(client) for client in group.names}
     two = {client: helped[client] for client in group.names[:2]}
-    with pytest.raises(CannotUnmask, match="masks of site 0 cannot be removed: the shares of 2 clients"):
+    with pytest.raises(CannotUnmask, match="site 0: its masks cannot be removed: the shares of 2 clients"):
         group.sum().unmasked(two)
     guessed = replace(group.sum(), needed=2)  # two points of a parabola, taken for those of a line
     with pytest.raises(CannotUnmask):
@@ -159,7 +159,7 @@ def test_members_with_invalid_shares_are_named():
         group.sealed[client] = dict.fromkeys(group.names, bytes(SEALED))
     group.mask(numbers_of(group.names))
     helped = {client: group.shares_of(client) for client in group.masked}
-    with pytest.raises(CannotUnmask, match="masks of site 1 cannot be removed: the shares of 0 clients") as caught:
+    with pytest.raises(CannotUnmask, match="site 1: its masks cannot be removed: the shares of 0 clients") as caught:
         group.sum().unmasked(helped)
     assert caught.value.reasons == dict.fromkeys(
         ["site 1", "site 3"], "its masks cannot be removed: the shares of 0 clients are inconsistent"
@@ -176,9 +176,9 @@ def test_shares_are_of_the_self_masks_alone():
     shares = {client: group.shares_of(client) for client in group.masked}
     assert set(shares["site 0"]) == set(group.names)
     key = group.sum()._self_mask_key("site 0", shares)
-    assert _public_of(key) == _thirds(group.roster["site 0"])[2]
+    assert _public_key(key) == _thirds(group.roster["site 0"])[2]
     points = {number: shares[client]["site 0"] for number, client in enumerate(group.names[:3], 1)}
-    assert _public_of(combine(points).to_bytes(KEY)) != _thirds(group.roster["site 0"])[1]
+    assert _public_key(combine(points).to_bytes(KEY)) != _thirds(group.roster["site 0"])[1]
 
 
 @pytest.mark.parametrize("members", [[0, 1, 2, 3], [0, 1, 2, 3, 4, 5], [5]])
@@ -243,8 +243,8 @@ def test_a_list_of_keys_must_name_the_client_exactly_once():
         {"a": mine, "b": b"1", "c": b"1"},
     ):
         with pytest.raises(ValueError, match="exactly once, or contains one key twice"):
-            _own_name(group.sessions["site 0"], roster)
-    assert _own_name(group.sessions["site 1"], group.roster) == "site 1"
+            _find_this_client(group.sessions["site 0"], roster)
+    assert _find_this_client(group.sessions["site 1"], group.roster) == "site 1"
 
 
 def test_sizes_are_those_the_server_checks():
@@ -258,15 +258,15 @@ def test_a_session_survives_being_written_down():
     for session in (setup_keys(b"\x00\xff"), group.sessions["site 0"], group.sessions["site 4"]):
         again = Session.from_bytes(session.to_bytes())
         assert again == session
-        assert spending(again) == spending(session)
+        assert key_digest(again) == key_digest(session)
     assert group.sessions["site 0"].peers == tuple(group.names)
 
 
 def test_both_sides_agree_and_seals_hold():
     one, other = bytes(range(KEY)), bytes(range(1, KEY + 1))
-    key = _agreed(one, _public_of(other), "label")
-    assert key == _agreed(other, _public_of(one), "label")
-    assert key != _agreed(one, _public_of(other), "another label")
+    key = _shared_key(one, _public_key(other), "label")
+    assert key == _shared_key(other, _public_key(one), "label")
+    assert key != _shared_key(one, _public_key(other), "another label")
     sealed = _seal(key, b"text", stream(0, "nonce").bytes)
     assert _unseal(key, sealed) == b"text"
     assert _unseal(key[::-1], sealed) is None

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import chisquare, kstest
 
-from fedcopl.privacy.noise import _LARGEST, _below, _clip, _discrete_gaussian, _on_grid, noised
+from fedcopl.privacy.noise import _MAX_SIGMA, _below, _clip, _discrete_gaussian, _to_grid, add_noise
 from fedcopl.rng import stream
 
 
@@ -53,7 +53,7 @@ def test_the_same_words_give_the_same_noise():
     assert _discrete_gaussian(3, 0, words(1)).shape == (0,)
 
 
-@pytest.mark.parametrize("sigma", [0.0, -1.0, _LARGEST * 2, float("nan")])
+@pytest.mark.parametrize("sigma", [0.0, -1.0, _MAX_SIGMA * 2, float("nan")])
 def test_impossible_widths_are_refused(sigma):
     with pytest.raises(ValueError, match="standard deviation"):
         _discrete_gaussian(sigma, 1, words(1))
@@ -72,7 +72,7 @@ finite = st.floats(-1e6, 1e6)
 @given(arrays(np.float64, st.integers(0, 20), elements=finite), st.floats(1e-3, 1e3))
 def test_no_vector_is_longer_than_its_clip(values, norm):
     clipped = _clip(values, norm)
-    steps = [int(step) for step in _on_grid(clipped, 16)]
+    steps = [int(step) for step in _to_grid(clipped, 16)]
     assert sum(step * step for step in steps) <= (norm * 2**16) ** 2  # in whole numbers: no rounding in the check
     length = np.linalg.norm(values)
     if length <= norm * (1 - 1e-9):
@@ -84,12 +84,12 @@ def test_no_vector_is_longer_than_its_clip(values, norm):
 def test_clipping_by_hand():
     assert _clip(np.array([3.0, 4.0]), 10).tolist() == [3, 4]
     assert _clip(np.array([3.0, 4.0]), 1).tolist() == pytest.approx([0.6, 0.8])
-    assert _on_grid(np.array([0.99, -0.99, 0.5]), 1).tolist() == [1, -1, 1]  # halves, cut towards 0
+    assert _to_grid(np.array([0.99, -0.99, 0.5]), 1).tolist() == [1, -1, 1]  # halves, cut towards 0
 
 
 def test_noise_lies_on_the_grid_and_around_the_clipped_values():
     values = np.full(10_000, 0.03)  # of length 3
-    out = noised(values, 1.0, 0.5, 20, words(4))
+    out = add_noise(values, 1.0, 0.5, 20, words(4))
     assert (np.ldexp(out, 20) == np.rint(np.ldexp(out, 20))).all()
     assert out.mean() == pytest.approx(0.01, abs=0.03)
     assert out.std() == pytest.approx(0.5, rel=0.05)

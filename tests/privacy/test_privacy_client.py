@@ -210,7 +210,7 @@ def test_another_question_of_a_round_is_refused(message):
     _, state = client.handle(message, state)
     other = replace(message, shared={"visual": VISUAL["visual"] + 1})
     with pytest.raises(
-        CannotReply, match=f"the one answered in round {message.round + 1}: with noise a client replies once"
+        CannotReply, match=f"the earlier one in round {message.round + 1}: with noise a client replies once"
     ):
         client.handle(other, state)
     with pytest.raises(CannotReply):

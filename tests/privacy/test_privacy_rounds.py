@@ -270,7 +270,7 @@ def test_masks_that_cannot_be_taken_off_end_the_round_with_the_reason():
     federation = Lossy(clients_of(config))
     federation.altered = {("client-3", "Unmask"): lambda reply: Unmasked(dict.fromkeys(reply.shares, bytes(SHARE)))}
     with pytest.raises(
-        NoClientReplied, match="step Unmask: the masks of client-0 cannot be removed: the shares of 5 clients"
+        NoClientReplied, match="step Unmask: client-0: its masks cannot be removed: the shares of 5 clients"
     ):
         run_round(config, federation, start())
 
@@ -301,7 +301,7 @@ SPOILT = "secure aggregation: its masks cannot be removed: the shares of 0 clien
 def test_counts_whose_masks_cannot_be_removed_end_the_run_and_name_the_client(spoilers):
     config = config_of(SECURE, rounds=1)
     federation = spoiling(clients_of(config), spoilers)
-    message = r"step Unmask: the masks of client-1 cannot be removed: .*; begin a new run without that client"
+    message = r"step Unmask: client-1: its masks cannot be removed: .*; begin a new run without that client"
     with pytest.raises(NoClientReplied, match=message):
         run_round(config, federation, start())
 

@@ -15,12 +15,12 @@ from fedcopl.privacy.masked_layout import (
     InvalidMaskedUpdate,
     Training,
     count_words,
-    flat,
-    shaped,
+    flatten,
     totals_of,
     training_size,
     training_sum,
     training_words,
+    unflatten,
 )
 
 SENT = {"visual": np.zeros((2, 3), np.float64), "text": np.zeros(2, np.float64)}  # float64: no rounding after the sum
@@ -29,7 +29,7 @@ values = arrays(np.float32, 8, elements=st.floats(-30_000, 30_000, width=32))
 
 
 def training(numbers, examples, loss=0.5):
-    return Training(shaped(np.asarray(numbers, np.float64), SENT), examples, loss)
+    return Training(unflatten(np.asarray(numbers, np.float64), SENT), examples, loss)
 
 
 def summed(words):
@@ -47,7 +47,7 @@ def test_the_average_is_within_its_bound(clients):
     if not sum(examples for _, examples in clients):
         return
     words = [training_words(training(numbers, examples), 64, len(clients)) for numbers, examples in clients]
-    got = flat(training_sum(summed(words), SENT, ("a",)).mean)
+    got = flatten(training_sum(summed(words), SENT, ("a",)).mean)
     total = sum(examples for _, examples in clients)
     bound = Fraction(len(clients), 2**33 * total)
     for place in range(8):
@@ -125,9 +125,9 @@ def test_rubbish_in_a_sum_shows():
 
 def test_flat_and_shaped_are_each_others_way_back():
     prompts = {"visual": np.arange(6, dtype=np.float32).reshape(2, 3), "text": np.array([7, 8], np.float32)}
-    assert flat(prompts).tolist() == [7, 8, 0, 1, 2, 3, 4, 5]  # by name, whatever the order they came in
-    assert flat(dict(reversed(prompts.items()))).tolist() == flat(prompts).tolist()
-    back = shaped(flat(prompts), prompts)
+    assert flatten(prompts).tolist() == [7, 8, 0, 1, 2, 3, 4, 5]  # by name, whatever the order they came in
+    assert flatten(dict(reversed(prompts.items()))).tolist() == flatten(prompts).tolist()
+    back = unflatten(flatten(prompts), prompts)
     assert list(back) == list(prompts)
     assert all((back[name] == prompts[name]).all() and back[name].dtype == np.float32 for name in prompts)
-    assert shaped(flat({}), {}) == {}
+    assert unflatten(flatten({}), {}) == {}

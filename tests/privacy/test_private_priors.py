@@ -262,7 +262,7 @@ def test_the_same_question_gets_the_same_answer_and_another_of_that_step_none():
     again, state = client.handle(FIRST, state)
     assert again.sums.tobytes() == first.sums.tobytes()
     other = replace(FIRST, class_prior=np.array([0.5, 0.3, 0.2]))
-    with pytest.raises(CannotReply, match="Adapt 0 request in round 1 differs from the one answered"):
+    with pytest.raises(CannotReply, match="Adapt 0 request in round 1 differs from the earlier one"):
         client.handle(other, state)
     assert client.handle(Adapt(0, 1, (first.sums,)), state)[0].sums is not None
 

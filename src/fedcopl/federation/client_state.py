@@ -14,7 +14,7 @@ from ..messages import Shared
 from ..priors.posterior import PosteriorModel
 from ..priors.statistics import ClientScores
 from ..privacy.mask_session import Session
-from ..privacy.private_replies import NoisyQueries, Secrets
+from ..privacy.private_replies import NoisyReply, Secrets
 from .learner import Prompts
 from .prior_estimation import NO_PRIOR, PriorState
 
@@ -161,7 +161,7 @@ def secrets_from(tensors: Tensors) -> Secrets:
         Session.from_bytes(session) if session else None,
         spent,
         stored.get("history", b"").decode(),
-        {key.removeprefix(_NOISY): NoisyQueries.from_bytes(stored[key]) for key in stored if key.startswith(_NOISY)},
+        {key.removeprefix(_NOISY): NoisyReply.from_bytes(stored[key]) for key in stored if key.startswith(_NOISY)},
         {key.removeprefix(_MEMBERS): tuple(json.loads(stored[key])) for key in stored if key.startswith(_MEMBERS)},
         totals,
     )

@@ -148,9 +148,9 @@ def _invalid_form(
 def _invalid_keys(request: Request, reply: Reply) -> Iterator[str]:
     match request, reply:
         case _, PublicKeys(keys=keys, voucher=voucher):
-            from ..privacy.masking import are_public  # brings cryptography, which is an extra
+            from ..privacy.masking import are_valid_public_keys  # brings cryptography, which is an extra
 
-            if len(keys) != KEYS or not are_public(keys):
+            if len(keys) != KEYS or not are_valid_public_keys(keys):
                 yield "its keys are not three public keys"
             if len(voucher) > _MAX_VOUCHER:
                 yield f"its voucher is longer than {_MAX_VOUCHER} bytes"

@@ -1,8 +1,8 @@
 """Privacy accounting: epsilon and delta over all noisy releases, by the package dp-accounting.
 
-The unit of privacy is one site: neighbouring data sets have its values in the sums, or zeros. Every release is a
-Gaussian mechanism; they are composed by their Renyi divergences, which bound discrete and continuous noise alike. There
-is no amplification by subsampling.
+The unit of privacy is one site: in the neighbouring dataset, its values in the sums are zeros. Every release is a
+Gaussian mechanism. Releases are composed by their Renyi divergences, whose bounds hold for discrete and continuous
+noise. Amplification by subsampling is not used.
 """
 
 from collections.abc import Iterable
@@ -20,15 +20,15 @@ NOISY_STEPS = 3  # steps of the logit bias with noise
 
 @dataclass(frozen=True)
 class Release:
-    """One differentially private release: numbers of some clients, sent with noise."""
+    """One differentially private release of some clients' numbers."""
 
-    of: str  # "counts" or "prompts"
-    noise: float  # standard deviation, in units of the sensitivity to one client
+    of: str  # "counts", "sums" (of the priors) or "prompts"
+    noise: float  # noise multiplier: standard deviation / sensitivity to one client
     clients: tuple[str, ...]  # the clients in this release
 
 
 def epsilon_of(noises: Iterable[float], delta: float) -> float:
-    """Return the epsilon of releases with these noise multipliers (standard deviation / sensitivity to one site)."""
+    """Return the epsilon of releases with these noise multipliers."""
     return _epsilon(tuple(sorted(noises)), delta)
 
 
@@ -42,7 +42,7 @@ def _epsilon(noises: tuple[float, ...], delta: float) -> float:
 
 
 def noise_for(epsilon: float, delta: float, releases: int) -> float:
-    """Return the smallest noise multiplier with which `releases` releases cost at most epsilon."""
+    """Return the smallest noise multiplier for which this number of releases costs at most epsilon."""
     accounting = _library()
 
     def event(noise: float) -> Any:
@@ -53,27 +53,30 @@ def noise_for(epsilon: float, delta: float, releases: int) -> float:
 
 
 def planned_releases(config: RunConfig) -> int:
-    """Return the releases of a site that joins every round: logit bias once, counts per refresh, prompts per round."""
+    """Return the number of releases of a site that takes part in every round.
+
+    Prompts are released in each round, counts at each refresh, and sums for the logit bias once.
+    """
     refreshes = -(-config.rounds // config.labels.refresh_every)
     counts = refreshes if choose_labeler(config).cooperative else 0
-    balance = NOISY_STEPS if config.adapts and config.priors.logit_bias else 0
-    return config.rounds + counts + balance
+    sums = NOISY_STEPS if config.adapts and config.priors.logit_bias else 0
+    return config.rounds + counts + sums
 
 
 @dataclass(frozen=True)
 class PrivacyStatement:
-    """The privacy account of a run so far; without noise there is no epsilon."""
+    """The privacy guarantee of a run so far; without noise there is no epsilon."""
 
     secure_aggregation: bool  # the server saw sums only
     epsilon: float | None = None  # of the site with the largest loss of privacy
-    delta: float | None = None  # as set
-    unit: str | None = None  # unit of privacy: whose data is protected
-    releases: int | None = None  # with noise on them, of the site that took part most often
-    against: str | None = None  # the adversary that the epsilon holds against
+    delta: float | None = None  # from the settings
+    unit: str | None = None  # unit of privacy
+    releases: int | None = None  # with noise, of the site with the most releases
+    against: str | None = None  # adversary
 
 
 def statement(config: RunConfig, releases: Iterable[Release]) -> PrivacyStatement | None:
-    """Return the privacy statement of a run after these releases; None if all settings of `privacy` are off."""
+    """Return the privacy guarantee of a run after these releases; None if all settings of `privacy` are off."""
     privacy = config.privacy
     if not config.is_private:
         return None
@@ -89,7 +92,7 @@ def statement(config: RunConfig, releases: Iterable[Release]) -> PrivacyStatemen
         delta=privacy.delta,
         unit=UNIT,
         releases=max(map(len, by_site.values()), default=0),
-        against="whoever sees the sums" if privacy.secure_aggregation else "the server and everybody else",
+        against="an observer of the sums" if privacy.secure_aggregation else "the server and every other party",
     )
 
 
@@ -102,7 +105,7 @@ def require_accounting(config: RunConfig) -> None:
 def _library() -> Any:
     try:
         import dp_accounting  # type: ignore[import-untyped]
-        from dp_accounting import rdp  # noqa: F401, it becomes `dp_accounting.rdp`
+        from dp_accounting import rdp  # noqa: F401  (makes `dp_accounting.rdp` available)
     except ImportError as error:
         raise ConfigError("privacy.noise_multiplier needs more packages: pip install 'fedcopl[privacy]'") from error
     return dp_accounting

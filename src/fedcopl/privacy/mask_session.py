@@ -1,4 +1,4 @@
-"""Sessions of secure aggregation: secret shares, thresholds and transcripts."""
+"""The session of one secure aggregation: Shamir's secret sharing, thresholds and transcripts."""
 
 import json
 import math
@@ -10,11 +10,12 @@ from hashlib import sha256
 _PRIME = 2**256 + 297  # the first prime above all secrets of 32 bytes
 SECRET, SHARE = 32, 33  # bytes
 Random = Callable[[int], bytes]
+"""Returns that many random bytes."""
 
 
 def split(secret: bytes, shares: int, needed: int, random: Random) -> list[bytes]:
-    """Split a secret (Shamir): values at 1, 2, ... of a random polynomial of degree needed - 1 with f(0) = secret."""
-    higher = [int.from_bytes(random(SECRET + 16)) % _PRIME for _ in range(needed - 1)]  # 128 bits more: no bias
+    """Split a secret (Shamir): values at 1, 2, ... of a random polynomial f of degree needed - 1, f(0) = secret."""
+    higher = [int.from_bytes(random(SECRET + 16)) % _PRIME for _ in range(needed - 1)]  # 128 extra bits: no modulo bias
     coefficients = [int.from_bytes(secret), *higher]
     return [_value(coefficients, point).to_bytes(SHARE) for point in range(1, shares + 1)]
 
@@ -27,18 +28,19 @@ def _value(coefficients: list[int], point: int) -> int:
 
 
 def combine(shares: Mapping[int, bytes], at: int = 0) -> int:
-    """Interpolate the polynomial through these shares (by point) and return its value at `at`; 0: the secret."""
+    """Return the value at `at` of the polynomial through shares by point (Lagrange); at 0 it is the secret."""
     total = 0
     for point, share in shares.items():
-        above = below = 1
+        numerator = denominator = 1
         for other in shares:
             if other != point:
-                above, below = above * (at - other) % _PRIME, below * (point - other) % _PRIME
-        total += int.from_bytes(share) * above * pow(below, -1, _PRIME)
+                numerator = numerator * (at - other) % _PRIME
+                denominator = denominator * (point - other) % _PRIME
+        total += int.from_bytes(share) * numerator * pow(denominator, -1, _PRIME)
     return total % _PRIME
 
 
-KEY = 32  # bytes of a private key, of a public one, and of everything derived
+KEY = 32  # bytes of each private, public and derived key
 KEYS = 3 * KEY
 NONCE, _TAG = 12, 16
 SEALED = NONCE + SHARE + _TAG
@@ -46,13 +48,13 @@ SEALED = NONCE + SHARE + _TAG
 
 @dataclass(frozen=True)
 class Session:
-    """One secure aggregation, with keys that are used only once."""
+    """One secure aggregation, with keys for this sum only."""
 
-    name: bytes  # chosen by the server, a new one for each sum
+    name: bytes  # unique for each sum, chosen by the server
     private: bytes  # three private keys: for encrypted shares, pairwise masks and the self mask
     roster: Mapping[str, bytes] = field(default_factory=dict)  # the three public keys of each client
-    peers: tuple[str, ...] = ()  # members of the sum; set once, since keys mask only one vector
-    kind: str = ""  # of the request for the masked reply; set with `peers`
+    peers: tuple[str, ...] = ()  # members of the sum; set once, because the keys mask only one vector
+    kind: str = ""  # type of the request for the masked reply; set with `peers`
 
     @property
     def transcript(self) -> str:
@@ -73,13 +75,13 @@ class Session:
 
 
 def transcript(name: bytes, roster: Mapping[str, bytes]) -> str:
-    """Return the digest of the session name and all public keys, which all members must agree on."""
+    """Return the digest of the session name and all public keys, which must be the same at all members."""
     listed = [(client, roster[client].hex()) for client in sorted(roster)]
     return sha256(json.dumps([name.hex(), listed]).encode()).hexdigest()
 
 
 def needed(clients: int, share: float) -> int:
-    """Return the threshold: this share of the clients, but more than half, so that no two disjoint groups reach it.
+    """Return the threshold of clients: this share, and more than half, so that no two disjoint groups reach it.
 
     >>> needed(5, 0.6), needed(4, 0.5), needed(2, 0.6)
     (3, 3, 2)

@@ -1,12 +1,12 @@
 """Differential privacy: clipping to a bounded sensitivity, and discrete Gaussian noise.
 
-Values are rounded to a grid of 2^-bits and the noise is drawn on the same grid, because floating-point noise reveals
-the value by its last digits (Mironov 2012). The discrete Gaussian is that of Canonne, Kamath
-and Steinke (2020), drawn by their rejection method: it has the same bound on Renyi divergence as the continuous one.
+Values are rounded to a grid of 2^-bits and the noise is sampled on the same grid, because the last digits of
+floating-point noise reveal the value (Mironov 2012). The discrete Gaussian of Canonne, Kamath and Steinke (2020),
+sampled by their rejection method, has the same bound on Renyi divergence as the continuous one.
 
-Precision: integers are drawn without bias. Probabilities of the form exp(-x) are compared with uniform
-numbers of 53 bits, so each is right to about 2^-53, and to some 10^-14 of itself where it is not tiny; nothing beyond
-37 standard deviations is ever drawn.
+Precision: integers are sampled without bias. Probabilities exp(-x) are compared with uniform numbers of 53 bits, so
+their error is about 2^-53, relative to those that are not tiny some 10^-14; values beyond 37 standard deviations never
+occur.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ from ..algorithm import BoolArray, FloatArray, IntArray
 
 _WordSource = Callable[[int], NDArray[np.uint64]]
 """Returns `count` uniform integers below 2^64."""
-_LARGEST = 2.0**45  # standard deviation, in steps of the grid
-_SLACK = 2.0**-40  # relative tolerance of a norm for rounding errors
+_MAX_SIGMA = 2.0**45  # in steps of the grid
+_SLACK = 2.0**-40  # relative margin of a norm for rounding errors
 
 
 def _clip(values: FloatArray, norm: float) -> FloatArray:
@@ -28,31 +28,29 @@ def _clip(values: FloatArray, norm: float) -> FloatArray:
     return values if length <= norm else values * (norm / length)
 
 
-def _on_grid(values: FloatArray, bits: int) -> IntArray:
+def _to_grid(values: FloatArray, bits: int) -> IntArray:
     """Round towards 0 to steps of 2^-bits, so that the norm does not grow."""
     return np.trunc(np.ldexp(values, bits)).astype(np.int64)
 
 
-def noised(values: FloatArray, norm: float, sigma: float, bits: int, words: _WordSource) -> FloatArray:
-    """Clip, round to the grid and add noise of standard deviation sigma; sums of the results are exact in float64."""
-    steps = _on_grid(_clip(values, norm), bits) + _discrete_gaussian(np.ldexp(sigma, bits), values.size, words)
+def add_noise(values: FloatArray, norm: float, sigma: float, bits: int, words: _WordSource) -> FloatArray:
+    """Clip to an L2 norm, round to the grid and add noise of standard deviation sigma; float64 sums are exact."""
+    steps = _to_grid(_clip(values, norm), bits) + _discrete_gaussian(np.ldexp(sigma, bits), values.size, words)
     return np.ldexp(steps.astype(np.float64), -bits)
 
 
 def _discrete_gaussian(sigma: float, count: int, words: _WordSource) -> IntArray:
     """Sample independent integers x with probability proportional to exp(-x^2 / (2 sigma^2))."""
-    if not 0 < sigma <= _LARGEST:
-        raise ValueError(f"a standard deviation of {sigma:g} steps is not between 0 and {_LARGEST:g}")
-    samples: list[IntArray] = []
-    missing = count
-    while missing > 0:
+    if not 0 < sigma <= _MAX_SIGMA:
+        raise ValueError(f"a standard deviation of {sigma:g} steps is not between 0 and {_MAX_SIGMA:g}")
+    samples = [np.zeros(0, np.int64)]
+    while missing := count - sum(map(len, samples)):
         samples.append(_accepted(sigma, 2 * missing + 16, words)[:missing])
-        missing -= len(samples[-1])
-    return np.concatenate(samples) if samples else np.zeros(0, np.int64)
+    return np.concatenate(samples)
 
 
 def _accepted(sigma: float, tries: int, words: _WordSource) -> IntArray:
-    """Sample a discrete Laplace of nearly the same width and keep the accepted values (rejection sampling)."""
+    """Sample a discrete Laplace of nearly the same width, and return the accepted values (rejection sampling)."""
     width = int(sigma) + 1
     laplace = _discrete_laplace(width, tries, words)
     exponent = (np.abs(laplace) - sigma * (sigma / width)) / sigma
@@ -75,8 +73,8 @@ def _discrete_laplace(width: int, tries: int, words: _WordSource) -> IntArray:
 def _below(limit: int, tries: int, words: _WordSource) -> IntArray:
     """Sample at most `tries` uniform integers from 0 to limit - 1; values that would cause modulo bias are rejected."""
     drawn = words(tries)
-    whole = 2**64 // limit * limit
-    fair = drawn if whole == 2**64 else drawn[drawn < np.uint64(whole)]
+    multiple = 2**64 // limit * limit
+    fair = drawn if multiple == 2**64 else drawn[drawn < np.uint64(multiple)]
     return (fair % np.uint64(limit)).astype(np.int64)
 
 

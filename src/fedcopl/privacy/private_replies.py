@@ -1,4 +1,4 @@
-"""The client's side of privacy: noise or masks on its replies, and its part in secure aggregation."""
+"""The client's side of privacy: noise and masks on its replies, and the key exchange of secure aggregation."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -41,21 +41,21 @@ from .masked_layout import (
     Words,
     adapted_words,
     count_words,
-    flat,
-    shaped,
+    flatten,
     training_words,
+    unflatten,
 )
-from .noise import noised
+from .noise import add_noise
 
 _SummedRequest = Adapt | Estimate | Train
 """A request whose replies are summed over the clients."""
 _SHORTEST_SECRET = 16  # bytes
-_FEWEST_STEPS = 8  # of the grid in a standard deviation: from about 2 on, parts of the noise add up as one would
+_FEWEST_STEPS = 8  # of the grid per standard deviation; from about 2 on, a sum of discrete Gaussians is one as well
 
 
 @dataclass(frozen=True)
-class NoisyQueries:
-    """The reply with noise that a client sent in a round; an equal request gets the same reply."""
+class NoisyReply:
+    """A reply with noise; the client repeats it for an equal request."""
 
     round: int
     request_digest: str
@@ -65,8 +65,8 @@ class NoisyQueries:
         return f"{self.round} {self.request_digest}\n".encode() + self.values
 
     @classmethod
-    def from_bytes(cls, stored: bytes) -> "NoisyQueries":
-        """Restore a record written by `to_bytes`."""
+    def from_bytes(cls, stored: bytes) -> "NoisyReply":
+        """Restore a reply written by `to_bytes`."""
         head, values = stored.split(b"\n", 1)
         round, request_digest = head.decode().split()
         return cls(int(round), request_digest, values)
@@ -74,31 +74,27 @@ class NoisyQueries:
 
 @dataclass(frozen=True)
 class Secrets:
-    """A client's private state: keys, sent noisy replies, pinned members and totals. It is never sent."""
+    """A client's state of privacy. Never sent."""
 
-    session: Session | None = None  # the secure aggregation that is under way
+    session: Session | None = None  # the secure aggregation in progress
     spent: tuple[bytes, ...] = ()  # digests of the keys of finished sums, which must not be used again
     history: str = ""  # with noise: digest of all requests that its numbers depend on
-    noisy_replies: Mapping[str, NoisyQueries] = field(
-        default_factory=dict
-    )  # by kind of request, if the client adds all of the noise
-    members: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # by kind of request, of its first unmasked sum: all later ones have the same
-    prior_totals: tuple[bytes, ...] = ()  # digests of the totals of the priors' steps: a restart must repeat them
+    noisy_replies: Mapping[str, NoisyReply] = field(default_factory=dict)  # the last one by kind of request
+    members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of all sums by kind of request
+    prior_totals: tuple[bytes, ...] = ()  # digests of the totals of the prior estimation, which cannot change
 
 
 @dataclass(frozen=True)
 class PrivateReplies:
-    """Adds noise or masks to a client's replies, by the settings of the run and a secret of its own."""
+    """Adds noise and masks to a client's replies, by the settings of the run and the client's secret."""
 
     config: RunConfig
-    secret: bytes = b""  # seed of the noise: anyone who knows it can remove the noise
-    repeatable: bool = False  # in a simulation: a repeated round has the same noise, also in secure aggregation
+    secret: bytes = b""  # seed of the noise
+    repeatable: bool = False  # simulation only: a repeated round has the same noise, also in secure aggregation
 
     def remember(self, request: Request, secrets: Secrets) -> Secrets:
-        """Update the history of requests: equal ones get equal noise, so that repeating one reveals nothing new."""
-        if isinstance(request, Evaluate):  # a secure aggregation in progress has ended without this client
+        """Add a request to the history, the seed of the noise: a repeated request gets the same noise."""
+        if isinstance(request, Evaluate):  # an unfinished secure aggregation has ended without this client
             secrets = replace(secrets, session=None)
         if not self.config.privacy.noise_multiplier or not isinstance(request, Adapt | Estimate | Select | Train):
             return secrets
@@ -108,7 +104,7 @@ class PrivateReplies:
         return replace(secrets, history=sha256(f"{before} {digest(request)}".encode()).hexdigest())
 
     def _refuse_more(self, request: _SummedRequest, secrets: Secrets) -> None:
-        """Raise CannotReply where one more reply would reveal more than the accountant of the run counts."""
+        """Raise CannotReply if one more reply is not among the releases that the accountant counts."""
         config, kind, number = self.config, _kind_of(request), request.round + 1
         if request.round >= config.rounds:
             raise CannotReply(f"{kind} request in round {number}, but the run has {counted(config.rounds, 'round')}")
@@ -117,8 +113,8 @@ class PrivateReplies:
         before = secrets.noisy_replies.get(kind)
         if before and before.round >= request.round and before.request_digest != digest(request):
             raise CannotReply(
-                f"{kind} request in round {number} differs from the one answered in round "
-                f"{before.round + 1}: with noise a client replies once per round"
+                f"{kind} request in round {number} differs from the earlier one in round {before.round + 1}: "
+                "with noise a client replies once per round"
             )
 
     def counts(self, counts: NDArray[np.int64], request: Estimate, secrets: Secrets) -> tuple[Estimated, Secrets]:
@@ -130,13 +126,13 @@ class PrivateReplies:
         if privacy.noise_multiplier:
             values = self._noised(values, privacy.count_clip, COUNT_BITS, request, secrets)
         if not privacy.secure_aggregation:
-            noised = np.rint(values).astype(np.int64)
-            return Estimated(noised), self._keep_noisy(request, noised.tobytes(), secrets)
+            rounded = np.rint(values).astype(np.int64)
+            return Estimated(rounded), self._store_noisy(request, rounded.tobytes(), secrets)
         masked, secrets = self._masked(request, secrets, lambda clients: count_words(values, clients))
         return Estimated(None, masked), secrets
 
     def adaptation(self, sums: Values, request: Adapt, secrets: Secrets) -> tuple[Adapted, Secrets]:
-        """Return the sums for the priors with noise or masks; with noise, only the logit bias is estimated."""
+        """Return the sums for the priors with noise or masks."""
         privacy, repeated = self.config.privacy, _repeated_reply(request, secrets)
         if repeated is not None:
             return Adapted(np.frombuffer(repeated, np.float64)), secrets
@@ -144,15 +140,15 @@ class PrivateReplies:
             self._noised(sums, privacy.count_clip, COUNT_BITS, request, secrets) if privacy.noise_multiplier else sums
         )
         if not privacy.secure_aggregation:
-            return Adapted(values), self._keep_noisy(request, values.tobytes(), secrets)
+            return Adapted(values), self._store_noisy(request, values.tobytes(), secrets)
         secrets = self._pin_totals(request, secrets)
         masked, secrets = self._masked(request, secrets, lambda clients: adapted_words(values, clients))
         return Adapted(None, masked), secrets
 
     def _pin_totals(self, request: Adapt, secrets: Secrets) -> Secrets:
-        """Pin, without noise, the totals of the first prior estimation: a restarted server gets the same ones again.
+        """Refuse other totals than those of the first prior estimation, because they would reveal more sums.
 
-        Each estimation with other totals would reveal more sums.
+        With noise, the accounting limits the number of sums instead.
         """
         if self.config.privacy.noise_multiplier:
             return secrets
@@ -169,44 +165,41 @@ class PrivateReplies:
         repeated = _repeated_reply(request, secrets)
         if repeated is not None:
             values = np.frombuffer(repeated, np.float32).astype(np.float64)
-            return Trained(shaped(values, request.shared), 1, math.nan), secrets
-        disclosed = (
-            self._training_noised(training, request, secrets) if self.config.privacy.noise_multiplier else training
-        )
-        if not self.config.privacy.secure_aggregation:
-            shared = disclosed.shared if disclosed is training else shaped(flat(disclosed.shared), request.shared)
-            values = flat(shared).astype(np.float32)
-            checked = disclosed is training and disclosed.checks != NO_HOLDOUT_SUMS
-            checks = tuple(disclosed.checks) if checked else ()
-            trained = Trained(shared, disclosed.examples, disclosed.loss, checks=checks)
-            return trained, self._keep_noisy(request, values.tobytes(), secrets)
-        batch = self.config.train.batch
-        masked, secrets = self._masked(request, secrets, lambda clients: training_words(disclosed, batch, clients))
-        return Trained({}, 0, math.nan, masked), secrets
+            return Trained(unflatten(values, request.shared), 1, math.nan), secrets
+        if self.config.privacy.noise_multiplier:
+            training = self._noised_training(training, request, secrets)
+        if self.config.privacy.secure_aggregation:
+            batch = self.config.train.batch
+            masked, secrets = self._masked(request, secrets, lambda clients: training_words(training, batch, clients))
+            return Trained({}, 0, math.nan, masked), secrets
+        if not self.config.privacy.noise_multiplier:
+            checks = () if training.checks == NO_HOLDOUT_SUMS else tuple(training.checks)
+            return Trained(training.shared, training.examples, training.loss, checks=checks), secrets
+        shared = unflatten(flatten(training.shared), request.shared)
+        trained = Trained(shared, training.examples, training.loss)
+        return trained, self._store_noisy(request, flatten(shared).astype(np.float32).tobytes(), secrets)
 
-    def _keep_noisy(self, request: _SummedRequest, values: bytes, secrets: Secrets) -> Secrets:
-        """Keep a reply with noise, to be repeated; under secure aggregation it has other masks each time."""
+    def _store_noisy(self, request: _SummedRequest, values: bytes, secrets: Secrets) -> Secrets:
+        """Store a reply with noise, so that an equal request gets it again."""
         if not self.config.privacy.noise_multiplier:
             return secrets
-        sent = NoisyQueries(request.round, digest(request), values)
+        sent = NoisyReply(request.round, digest(request), values)
         return replace(secrets, noisy_replies={**secrets.noisy_replies, _kind_of(request): sent})
 
-    def _training_noised(self, training: Training, request: Train, secrets: Secrets) -> Training:
-        """Add noise to the clipped update. All clients weigh the same: a weight would reveal the number of images."""
-        sent = flat(request.shared)
-        change = flat(training.shared) - sent
-        if not np.isfinite(change).all():
+    def _noised_training(self, training: Training, request: Train, secrets: Secrets) -> Training:
+        """Clip the update and add noise. Every client has the weight 1, which does not reveal its number of images."""
+        sent = flatten(request.shared)
+        update = flatten(training.shared) - sent
+        if not np.isfinite(update).all():
             raise CannotReply("a prompt is not finite: training diverged, try a lower train.lr")
-        moved = self._noised(change, self.config.privacy.update_clip, PROMPT_BITS, request, secrets)
+        noisy_update = self._noised(update, self.config.privacy.update_clip, PROMPT_BITS, request, secrets)
         on_grid = np.ldexp(np.rint(np.ldexp(sent, PROMPT_BITS)), -PROMPT_BITS)
-        wide = {
-            name: prompt.astype(np.float64) for name, prompt in request.shared.items()
-        }  # float32 would round the noise
-        return Training(shaped(on_grid + moved, wide), 1, math.nan)
+        in_float64 = {name: prompt.astype(np.float64) for name, prompt in request.shared.items()}  # keeps all of it
+        return Training(unflatten(on_grid + noisy_update, in_float64), 1, math.nan)
 
     def _noised(self, values: Values, clip: float, bits: int, request: _SummedRequest, secrets: Secrets) -> Values:
-        """Clip values and add noise; in a secure aggregation each client adds its part of the noise."""
-        from .masking import WordStream, derived  # brings cryptography, which is an extra
+        """Clip values and add noise; in a secure aggregation each of n clients adds 1/n of its variance."""
+        from .masking import WordStream, derive_key  # brings cryptography, which is an extra
 
         if len(self.secret) < _SHORTEST_SECRET:
             raise CannotReply("noise is on, but this client has no secret to draw it from")
@@ -215,13 +208,13 @@ class PrivateReplies:
             raise CannotReply(
                 "the noise is too small to be split over the clients: set a larger privacy.noise_multiplier or clip"
             )
-        stream = WordStream(derived(self.secret, "noise", secrets.history, self._aggregation_name(secrets)))
-        return noised(values, clip, sigma, bits, stream)
+        stream = WordStream(derive_key(self.secret, "noise", secrets.history, self._aggregation_name(secrets)))
+        return add_noise(values, clip, sigma, bits, stream)
 
     def _aggregation_name(self, secrets: Secrets) -> str:
-        """Return the name of the secure aggregation in progress, so that each one draws other noise.
+        """Return the name of the secure aggregation in progress, which makes its noise differ from that of others.
 
-        With equal noise, the difference of two sums would reveal which client dropped out.
+        With equal noise, the difference of two sums would be the numbers of a client that dropped out.
         """
         return "" if self.repeatable or secrets.session is None else secrets.session.name.hex()
 
@@ -263,18 +256,18 @@ class PrivateReplies:
     def _share_keys(self, request: ShareKeys, session: Session, secrets: Secrets) -> tuple[KeyShares, Secrets]:
         from .masking import share_keys
 
-        few = self.config.privacy.min_sites
-        if len(request.keys) < few:
+        privacy, clients = self.config.privacy, len(request.keys)
+        if clients < privacy.min_sites:
             raise CannotReply(
-                f"request for a sum over {counted(len(request.keys), 'client')}; privacy.min_sites is {few}"
+                f"request for a sum over {counted(clients, 'client')}; privacy.min_sites is {privacy.min_sites}"
             )
-        sealed, session = share_keys(session, request.keys, needed(len(request.keys), self.config.privacy.threshold))
+        sealed, session = share_keys(session, request.keys, needed(clients, privacy.threshold))
         return KeyShares(sealed), replace(secrets, session=session)
 
     def _unmask(self, request: Unmask, session: Session, secrets: Secrets) -> tuple[Unmasked, Secrets]:
-        from .masking import spending, unmask
+        from .masking import key_digest, unmask
 
-        spent = spending(session)
+        spent = key_digest(session)
         if spent in secrets.spent:
             raise CannotReply("second Unmask request for the same secure aggregation")
         shares, members = unmask(session, request.sealed), {**secrets.members, session.kind: session.peers}
@@ -287,7 +280,7 @@ class PrivateReplies:
 
 
 def _kind_of(request: _SummedRequest) -> str:
-    """Return the kind of a request, of which there is one reply a round with noise: each step of the priors is one."""
+    """Return the type of a request, and of Adapt the step: with noise a client replies once per kind and round."""
     return f"Adapt {request.step}" if isinstance(request, Adapt) else type(request).__name__
 
 
