@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mutants import ROOT, BadMutant, Mutant, Workshop, part_of, read_mutants
+from mutants import ROOT, BadMutant, Mutant, SourceCopy, part_of, read_mutants
 
 MUTANTS = read_mutants()
 
@@ -35,7 +35,7 @@ def test_the_parts_contain_all_mutants():
 
 
 @pytest.fixture
-def workshop(tmp_path):
+def source_copy(tmp_path):
     """A package of two lines with a test of one line."""
     source = tmp_path / "source"
     for folder in ("src", "tests"):
@@ -43,22 +43,22 @@ def workshop(tmp_path):
     (source / "src" / "two.py").write_text("two = 1 + 1\nthree = two + 1\n")
     (source / "tests" / "test_two.py").write_text("from two import two\n\n\ndef test_two():\n    assert two == 2\n")
     (tmp_path / "copy").mkdir()
-    return Workshop.below(tmp_path / "copy", source)
+    return SourceCopy.create(tmp_path / "copy", source)
 
 
-def test_the_result_of_a_mutant(workshop, monkeypatch):
+def test_the_result_of_a_mutant(source_copy):
     fault = Mutant("three halves", "src/two.py", "1 + 1", "1 + 2", ("tests/test_two.py",))
     broken = replace(fault, new="1 +")
-    unnoticed = replace(fault, old="two + 1", new="two + 2")
-    fates = [workshop.fate_of(mutant)[0] for mutant in (fault, broken, unnoticed, fault)]
-    assert fates == ["killed", "no test ran", "lives", "killed"]
-    assert Path(workshop.root / "src" / "two.py").read_text() == "two = 1 + 1\nthree = two + 1\n"
+    undetected = replace(fault, old="two + 1", new="two + 2")
+    results = [source_copy.run_mutant(mutant)[0] for mutant in (fault, broken, undetected, fault)]
+    assert results == ["killed", "no test ran", "survived", "killed"]
+    assert Path(source_copy.root / "src" / "two.py").read_text() == "two = 1 + 1\nthree = two + 1\n"
 
 
 @pytest.mark.parametrize(
-    ("old", "why"), [("gone", "occurs 0 times"), ("1", "occurs 2 times"), ("1 + 2", "its new one")]
+    ("old", "why"), [("gone", "occurs 0 times"), ("1", "occurs 2 times"), ("1 + 2", "equals the new text")]
 )
-def test_an_old_text_that_is_not_unique_is_an_error(workshop, old, why):
-    text = (workshop.root / "src" / "two.py").read_text().replace("1 + 1", "1 + 2")
+def test_an_old_text_that_is_not_unique_is_an_error(source_copy, old, why):
+    text = (source_copy.root / "src" / "two.py").read_text().replace("1 + 1", "1 + 2")
     with pytest.raises(BadMutant, match=why):
         Mutant("unclear", "src/two.py", old, "1 + 2", ()).applied_to(text)

@@ -1,4 +1,4 @@
-"""Measure what Byzantine clients cost the honest ones on the demo, by attack and aggregation rule.
+"""Measure the accuracy that honest clients lose to Byzantine ones on the demo, by attack and aggregation rule.
 
 python tools/byzantine_clients.py                     write experiments/byzantine-clients.md
 python tools/byzantine_clients.py --priors 21 22 23    print the cost of attacks on the sums for the priors
@@ -56,8 +56,8 @@ def replace_update(request: Request, reply: Reply, move: Callable[[Shared, Share
 def scale_update(factor: float) -> Attack:
     """Return a scaling attack, or for a negative factor sign flipping."""
 
-    def move(sent: Shared, own: Shared) -> Shared:
-        return {name: (sent[name] + np.float32(factor) * (value - sent[name])) for name, value in own.items()}
+    def move(sent: Shared, trained: Shared) -> Shared:
+        return {name: (sent[name] + np.float32(factor) * (value - sent[name])) for name, value in trained.items()}
 
     return lambda request, reply: replace_update(request, reply, move)
 
@@ -66,8 +66,8 @@ def random_prompts(request: Request, reply: Reply) -> Reply:
     """Gaussian attack: replace the prompts by standard normal numbers."""
     random = stream(1, "lies", request.round)
 
-    def move(sent: Shared, own: Shared) -> Shared:
-        return {name: random.normal(size=value.shape).astype(np.float32) for name, value in own.items()}
+    def move(sent: Shared, trained: Shared) -> Shared:
+        return {name: random.normal(size=value.shape).astype(np.float32) for name, value in trained.items()}
 
     return replace_update(request, reply, move)
 
@@ -114,7 +114,7 @@ def collapse_to_one_class(request: Request, reply: Reply) -> Reply:
 
 
 def false_evidence(request: Request, reply: Reply) -> Reply:
-    """Report 2,000 nats for the common class prior, and against any other."""
+    """Report an evidence of 2,000 nats for the common class prior, and of -2,000 nats for all others."""
 
     def one_strength(kind: str, part: FloatArray, classes: int) -> FloatArray:
         if kind not in ("evidence", "agreement"):
@@ -184,9 +184,9 @@ STUDIES = {
 
 
 class AttackedTransport(LocalTransport):
-    """Clients of which some send changed replies, and store these as their own; the others are honest."""
+    """A local transport in which the Byzantine clients change their replies, and store the changed ones."""
 
-    estimation: Estimation  # that the server runs; the changes depend on its steps
+    estimation: Estimation  # of the server; attacks on the priors depend on its steps
     attack: Attack
     byzantine: tuple[str, ...] = ()
 
@@ -208,7 +208,7 @@ def _shared_estimation(settings: Settings) -> Estimation:
 def scores_under_attack(
     simulation: Simulation, config: RunConfig, attack: Attack, byzantine: tuple[str, ...], named: set[str] | None = None
 ) -> dict[str, Score]:
-    """Return each client's score after the last round; the names of dropped or clipped clients are added to `named`."""
+    """Return each client's score after the last round; add the names of dropped or clipped clients to `named`."""
     sites, reports = AttackedTransport(simulation.clients), []
     sites.attack, sites.byzantine = attack, byzantine
     server.Estimation, plain = _shared_estimation, server.Estimation  # type: ignore[misc, assignment]
@@ -239,8 +239,8 @@ def prior_attack_costs(
     baseline = honest_accuracy(scores_under_attack(simulation, config, scale_update(1), ()))
 
     def cost(scores: Mapping[str, Score]) -> float:
-        now = honest_accuracy(scores)
-        return statistics.mean(now.get(name, 0.0) - baseline[name] for name in baseline if name not in byzantine)
+        accuracy = honest_accuracy(scores)
+        return statistics.mean(accuracy.get(name, 0.0) - baseline[name] for name in baseline if name not in byzantine)
 
     without = replace(simulation, clients=honest_clients)
     costs: Costs = {"absent": (cost(scores_under_attack(without, config, scale_update(1), ())), set())}
@@ -270,7 +270,7 @@ def result_file(study: Study, rule: str, attack: str, count: int) -> str:
 
 def honest_accuracy(scores: Mapping[str, Score]) -> dict[str, float]:
     """Return the accuracy of the clients that never attack, in percent."""
-    return {name: 100 * right / tested for name, (right, tested) in scores.items() if name not in BYZANTINE and tested}
+    return {name: 100 * correct / total for name, (correct, total) in scores.items() if name not in BYZANTINE and total}
 
 
 def mean_honest_accuracy(scores: Mapping[str, Score]) -> float:
@@ -279,21 +279,21 @@ def mean_honest_accuracy(scores: Mapping[str, Score]) -> float:
 
 def table(study: Study, folder: Path) -> str:
     """Return a Markdown table of the points that honest clients lose on average, and of the client that loses most."""
-    known = {case: json.loads((folder / result_file(study, *case)).read_text()) for case in study.cases()}
-    baseline = {rule: known[rule, "", 0] for rule in study.rules}
+    scores = {case: json.loads((folder / result_file(study, *case)).read_text()) for case in study.cases()}
+    baseline = {rule: scores[rule, "", 0] for rule in study.rules}
     rows = [["no attack: accuracy", *(f"{mean_honest_accuracy(baseline[rule]):.1f}" for rule in study.rules)]]
     for attack, count in ((attack, count) for attack in study.attacks for count in study.byzantine):
-        cells = [points_lost(baseline[rule], known[rule, attack, count]) for rule in study.rules]
+        cells = [points_lost(baseline[rule], scores[rule, attack, count]) for rule in study.rules]
         rows.append([f"{attack}, {count} of 10", *cells])
     head = [[study.title, *study.rules], ["---"] * (1 + len(study.rules))]
     return "".join(f"| {' | '.join(row)} |\n" for row in [*head, *rows])
 
 
 def points_lost(before: Mapping[str, Score], after: Mapping[str, Score]) -> str:
-    had, has = honest_accuracy(before), honest_accuracy(after)
-    each = {name: has.get(name, 0.0) - had[name] for name in had}
-    worst = min(each, key=lambda name: each[name])
-    return f"{statistics.mean(each.values()):+.1f} ({worst.removeprefix('client-')}: {each[worst]:+.1f})"
+    baseline, attacked = honest_accuracy(before), honest_accuracy(after)
+    change = {name: attacked.get(name, 0.0) - baseline[name] for name in baseline}
+    worst = min(change, key=lambda name: change[name])
+    return f"{statistics.mean(change.values()):+.1f} ({worst.removeprefix('client-')}: {change[worst]:+.1f})"
 
 
 def write_page(tables: str) -> None:
@@ -314,10 +314,8 @@ def main() -> None:
         for seed in arguments.priors:
             for clients, byzantine in ((5, BYZANTINE[:1]), (10, BYZANTINE)):
                 for attack, (points, named) in prior_attack_costs(seed, clients, byzantine).items():
-                    print(
-                        f"{seed}, {len(byzantine)} of {clients}, {attack}: {points:+.1f}, named {sorted(named)}",
-                        flush=True,
-                    )
+                    case = f"{seed}, {len(byzantine)} of {clients}, {attack}"
+                    print(f"{case}: {points:+.1f}, named {sorted(named)}", flush=True)
         return
     arguments.folder.mkdir(parents=True, exist_ok=True)
     for study in [STUDIES[arguments.only]] if arguments.only else STUDIES.values():

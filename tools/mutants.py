@@ -1,12 +1,12 @@
-"""Break the program on purpose, one small place at a time: the fast tests must notice each of them.
+"""Mutation testing: apply each fault of tools/mutants.toml to the source; the fast tests must detect it.
 
-    python tools/mutants.py               all of tools/mutants.toml
-    python tools/mutants.py --part 1/4    the first quarter; the four parts together are all
-    python tools/mutants.py --only NAME   one of them, with what its tests said
+    python tools/mutants.py               all mutants
+    python tools/mutants.py --part 1/4    the first quarter of them
+    python tools/mutants.py --only NAME   one mutant, with the output of its tests
 
-A mutant is a text of the program and what to put in its stead, with the tests that are to fail then. Each is tried in a
-copy of its own, one for each core. It is killed when a test fails or never ends. It lives when all pass: then a test is
-missing. Tests that cannot even be collected prove nothing, so that is a mistake of the list.
+A mutant replaces a text of a source file and names the tests that must fail. It is applied in a copy of the repository,
+one copy per core. A mutant is killed if a test fails or does not end; it survives if all tests pass, so a test is
+missing. A mutant whose tests cannot be collected is an error of the list.
 """
 
 import argparse
@@ -29,31 +29,31 @@ ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tools" / "mutants.toml"
 COPIED = ("src", "experiments", "tests", "tools", "docs", "README.md", "conftest.py", "pyproject.toml")
 FAST = "not slow and not browser and not real and not gpu"
-LONGEST = 600  # seconds for a file of tests, on a busy machine: who breaks a loop makes it endless
+TIME_LIMIT = 600  # seconds for a file of tests; a mutant may loop forever
 
-Fate = Literal["killed", "lives", "no test ran"]
+Result = Literal["killed", "survived", "no test ran"]
 
 
 class BadMutant(Exception):
-    """The list does not fit the program any more."""
+    """An entry of the list does not apply to the source, or its tests cannot run."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault to put in, and who should notice it."""
+    """A fault, and the tests that must detect it."""
 
     name: str
-    file: str  # below the root
-    old: str  # occurs in it exactly once
+    file: str  # relative to the root
+    old: str  # occurs exactly once in the file
     new: str
     tests: tuple[str, ...]  # files or single tests, all of the fast tier
 
     def applied_to(self, text: str) -> str:
-        """The text with the fault in it; BadMutant where it is not clear where that is."""
-        found = text.count(self.old)
-        if found != 1 or self.old == self.new:
-            where = f"occurs {found} times in {self.file}, not once" if found != 1 else "is also its new one"
-            raise BadMutant(f"{self.name}: its old text {where}; fix its entry in tools/mutants.toml")
+        """Return a source text with the fault; raise BadMutant if the old text is not unique."""
+        count = text.count(self.old)
+        if count != 1 or self.old == self.new:
+            problem = f"occurs {count} times in {self.file}, not once" if count != 1 else "equals the new text"
+            raise BadMutant(f"{self.name}: the old text {problem}; fix its entry in tools/mutants.toml")
         return text.replace(self.old, self.new)
 
 
@@ -63,64 +63,64 @@ def read_mutants(file: Path = LIST) -> list[Mutant]:
 
 
 def part_of(mutants: Sequence[Mutant], part: str) -> list[Mutant]:
-    """ "2/4": the second of four parts of about the same size and kind."""
+    """Return every fourth mutant, beginning with the second, for "2/4"."""
     number, parts = map(int, part.split("/"))
     if not 1 <= number <= parts:
-        raise BadMutant(f"--part {part}: say 1/4, 2/4, 3/4 or 4/4")
+        raise BadMutant(f"--part {part}: should be 1/{parts} to {parts}/{parts}")
     return list(mutants[number - 1 :: parts])
 
 
 @dataclass(frozen=True)
-class Workshop:
-    """A copy of the program in which faults are tried one after another."""
+class SourceCopy:
+    """A copy of the repository to which mutants are applied one after another."""
 
     root: Path
 
     @classmethod
-    def below(cls, folder: Path, source: Path = ROOT) -> "Workshop":
+    def create(cls, folder: Path, source: Path = ROOT) -> "SourceCopy":
         for name in filter(lambda name: (source / name).exists(), COPIED):
             copy = shutil.copytree if (source / name).is_dir() else shutil.copy
             copy(source / name, folder / name)
         return cls(folder)
 
-    def fate_of(self, mutant: Mutant) -> tuple[Fate, str]:
-        """What became of it, and what the tests said."""
+    def run_mutant(self, mutant: Mutant) -> tuple[Result, str]:
+        """Apply a mutant, run its tests and undo it; return the result and the output of the tests."""
         file = self.root / mutant.file
-        whole = file.read_text(encoding="utf-8")
+        original = file.read_text(encoding="utf-8")
         try:
-            _write(file, mutant.applied_to(whole))
-            return self.run(mutant.tests)
+            _write(file, mutant.applied_to(original))
+            return self.run_tests(mutant.tests)
         finally:
-            _write(file, whole)
+            _write(file, original)
 
-    def run(self, tests: Sequence[str]) -> tuple[Fate, str]:
-        """The fast ones of these tests, up to the first that fails; in a process that has loaded torch before."""
-        said, patience = self.root / "said.txt", LONGEST * len(tests)
-        process = READY.Process(target=_pytest, args=(str(self.root), tuple(tests), str(said)))
+    def run_tests(self, tests: Sequence[str]) -> tuple[Result, str]:
+        """Run the fast tests among these up to the first failure, in a process that has imported torch."""
+        output, limit = self.root / "output.txt", TIME_LIMIT * len(tests)
+        process = FORK_SERVER.Process(target=_pytest, args=(str(self.root), tuple(tests), str(output)))
         process.start()
-        process.join(patience)
+        process.join(limit)
         if process.exitcode is None:
             process.kill()
             process.join()
-            return "killed", f"the tests did not end within {patience} s"
-        fates: dict[int, Fate] = {0: "lives", 1: "killed"}
-        return fates.get(process.exitcode, "no test ran"), said.read_text(encoding="utf-8", errors="replace")
+            return "killed", f"the tests did not end within {limit} s"
+        results: dict[int, Result] = {0: "survived", 1: "killed"}
+        return results.get(process.exitcode, "no test ran"), output.read_text(encoding="utf-8", errors="replace")
 
 
-READY = multiprocessing.get_context("forkserver")
-# Slow to load, and not ours.
-READY.set_forkserver_preload(
+FORK_SERVER = multiprocessing.get_context("forkserver")
+# Third-party modules that are slow to import.
+FORK_SERVER.set_forkserver_preload(
     ["pytest", "xdist.scheduler", "hypothesis", "torch", "scipy.optimize", "sklearn.datasets", "pydantic", "PIL.Image"]
 )
 
 
-def _pytest(root: str, tests: tuple[str, ...], said: str) -> None:
-    """In a process of its own: the tests of the copy, with the program of the copy."""
-    with open(said, "w", encoding="utf-8") as file:
+def _pytest(root: str, tests: tuple[str, ...], output: str) -> None:
+    """Run tests of the copy with the package of the copy, in a new process."""
+    with open(output, "w", encoding="utf-8") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
-    ours = [f"{root}/src", f"{root}/experiments/src"]
-    sys.path[:0], os.environ["PYTHONPATH"] = ours, os.pathsep.join(ours)
+    sources = [f"{root}/src", f"{root}/experiments/src"]
+    sys.path[:0], os.environ["PYTHONPATH"] = sources, os.pathsep.join(sources)
     os.chdir(root)
     import pytest
 
@@ -128,69 +128,69 @@ def _pytest(root: str, tests: tuple[str, ...], said: str) -> None:
 
 
 def _write(file: Path, text: str) -> None:
-    """Python may take a file of the same second and size for the same: so what it has compiled goes too."""
+    """Write a file and delete its bytecode, which Python would use again for the same size and second."""
     file.write_text(text, encoding="utf-8")
     Path(cache_from_source(str(file))).unlink(missing_ok=True)
 
 
-def try_all(mutants: Sequence[Mutant], cores: int) -> dict[str, tuple[Fate, str]]:
-    """Each mutant's fate. First all their tests without any fault: who fails anyway notices nothing."""
+def run_all(mutants: Sequence[Mutant], cores: int) -> dict[str, tuple[Result, str]]:
+    """Run all mutants in parallel; first their tests must pass without any fault."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        free: queue.SimpleQueue[Workshop] = queue.SimpleQueue()
+        free: queue.SimpleQueue[SourceCopy] = queue.SimpleQueue()
         for number in range(cores):
             (Path(folder) / str(number)).mkdir()
-            free.put(Workshop.below(Path(folder) / str(number)))
+            free.put(SourceCopy.create(Path(folder) / str(number)))
 
-        def tried(mutant: Mutant) -> tuple[Fate, str]:
-            workshop, began = free.get(), time.monotonic()
+        def run(mutant: Mutant) -> tuple[Result, str]:
+            copy, start = free.get(), time.monotonic()
             try:
-                fate, said = workshop.fate_of(mutant)
+                result, output = copy.run_mutant(mutant)
             finally:
-                free.put(workshop)
-            print(f"{fate:12} {time.monotonic() - began:5.1f} s  {mutant.name}", flush=True)
-            return fate, said
+                free.put(copy)
+            print(f"{result:12} {time.monotonic() - start:5.1f} s  {mutant.name}", flush=True)
+            return result, output
 
-        def unbroken(tests: Sequence[str]) -> tuple[Fate, str]:
-            workshop = free.get()
+        def run_unchanged(tests: Sequence[str]) -> tuple[Result, str]:
+            copy = free.get()
             try:
-                return workshop.run(tests)
+                return copy.run_tests(tests)
             finally:
-                free.put(workshop)
+                free.put(copy)
 
         with ThreadPoolExecutor(cores) as pool:
             tests = sorted({test for mutant in mutants for test in mutant.tests})
-            # All of a core in one process, which loads the program once.
-            for fate, said in pool.map(unbroken, (tests[number::cores] for number in range(min(cores, len(tests))))):
-                if fate != "lives":
-                    raise BadMutant(f"all tests must pass before anything is broken:\n{said}")
-            fates = pool.map(tried, mutants)
-            return {mutant.name: fate for mutant, fate in zip(mutants, fates, strict=True)}
+            # One process per core, which imports the program once.
+            chunks = [tests[number::cores] for number in range(min(cores, len(tests)))]
+            for result, output in pool.map(run_unchanged, chunks):
+                if result != "survived":
+                    raise BadMutant(f"the tests must pass without a mutant:\n{output}")
+            return dict(zip([mutant.name for mutant in mutants], pool.map(run, mutants), strict=True))
 
 
 def main() -> int:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--part", default="1/1", metavar="N/M")
-    arguments.add_argument("--only", default="", metavar="NAME")
-    arguments.add_argument("--cores", type=int, default=os.cpu_count() or 1)
-    chosen = arguments.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", default="1/1", metavar="N/M")
+    parser.add_argument("--only", default="", metavar="NAME")
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
-        mutants = part_of([one for one in read_mutants() if chosen.only in ("", one.name)], chosen.part)
+        mutants = part_of([mutant for mutant in read_mutants() if arguments.only in ("", mutant.name)], arguments.part)
         if not mutants:
-            raise BadMutant(f"--only {chosen.only}: there is no such mutant")
+            raise BadMutant(f"--only {arguments.only}: there is no such mutant")
         for mutant in mutants:
             mutant.applied_to((ROOT / mutant.file).read_text(encoding="utf-8"))
-        fates = try_all(mutants, min(chosen.cores, len(mutants)))
-    except BadMutant as mistake:
-        print(mistake, file=sys.stderr)
+        results = run_all(mutants, min(arguments.cores, len(mutants)))
+    except BadMutant as error:
+        print(error, file=sys.stderr)
         return 2
-    if chosen.only:
-        print(fates[chosen.only][1])
-    left = {name: fate for name, (fate, _) in fates.items() if fate != "killed"}
-    print(f"{len(fates) - len(left)} of {len(fates)} mutants killed")
-    for name, fate in left.items():
-        print(f"  {name}: {'no fast test notices it' if fate == 'lives' else 'its tests could not run'}")
-    return 1 if left else 0
+    if arguments.only:
+        print(results[arguments.only][1])
+    others = {name: result for name, (result, _) in results.items() if result != "killed"}
+    print(f"{len(results) - len(others)} of {len(results)} mutants killed")
+    for name, result in others.items():
+        print(f"  {name}: {'no fast test detects it' if result == 'survived' else 'its tests could not run'}")
+    return 1 if others else 0
 
 
 if __name__ == "__main__":

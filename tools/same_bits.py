@@ -1,12 +1,11 @@
 """Run a fixed set of small experiments and compare their results between two versions of the code, bit by bit.
 
-    python tools/same_bits.py play FOLDER [--only NAME,...] [--as-published]   run them with the installed code
+    python tools/same_bits.py run FOLDER [--only NAME,...] [--as-published]    run them with the installed code
     python tools/same_bits.py compare OLD NEW                                  list the differences; exit code 1 if any
 
 The set has one run per method, several settings of FedCoPL, a run that is killed and resumed, and a deployment of two
-sites as real processes; `--only` chooses some by name, e.g. `fedcopl,resumed,two-sites`. Prompts and labels are
-compared as bytes, results.json number by number; times, versions and the written-out settings are left out. A
-refactoring must not change any of these bits.
+sites as separate processes; `--only` selects runs by name, such as `fedcopl,resumed,two-sites`. Prompts are compared
+as bytes, results.json value by value, without times, versions and settings. A refactoring must not change them.
 """
 
 import json
@@ -23,7 +22,7 @@ from typing import Any
 from safetensors import safe_open
 
 SMALL = "data.clients=3 rounds=2 train.epochs=1 labels.refresh_every=1 model.threads=1".split()
-CHOSEN = {
+EXPERIMENTS = {
     "fedcopl": "",
     "fedcopl-seed-7": "seed=7 data.partition=quantity",
     "fedcopl-iid": "data.partition=iid labels.refresh_every=2",
@@ -44,19 +43,8 @@ CHOSEN = {
 }
 RESUMED = "rounds=3"  # killed once the first checkpoint is there, then resumed
 WITH_PRIORS = "priors.logit_bias=true priors.label_shift=true priors.prototypes=true".split()
-UNLIKE = {
-    "seconds",
-    "seconds_of",
-    "seconds_per_step",
-    "versions",
-    "settings",
-    "schema",
-    "called",
-    "run_id",
-}  # differ without any harm
-
-
-RENAMED = {  # keys, folders and arrays of the old run that have another name in the new one
+IGNORED = {"seconds", "seconds_of", "seconds_per_step", "versions", "settings", "schema", "called", "run_id"}
+RENAMED = {  # keys, folders and arrays of older versions: their present names
     "guard": "holdout",
     "loss_had": "loss_before",
     "loss_came": "loss_after",
@@ -71,22 +59,22 @@ RENAMED = {  # keys, folders and arrays of the old run that have another name in
 
 
 def runs() -> dict[str, str]:
-    """Return the settings of each run: the chosen ones above, and one run of every other method."""
-    from fedcopl.methods import METHODS  # brings torch
+    """Return the settings of each run: `EXPERIMENTS`, and one run of every other method."""
+    from fedcopl.methods import METHODS  # imports torch
 
-    return {name: f"method={name}" for name in METHODS} | CHOSEN
+    return {name: f"method={name}" for name in METHODS} | EXPERIMENTS
 
 
-def play(folder: Path, names: list[str], start: list[str]) -> None:
-    """Run the named experiments (all if none is named); `start` is added to every command."""
+def run_experiments(folder: Path, names: list[str], settings_of_all: list[str]) -> None:
+    """Run the named experiments, or all of them without names; `settings_of_all` are added to every command."""
     settings = runs()
     for name in names or [*settings, "resumed", "two-sites"]:
         if name == "resumed":
-            play_resumed(folder / name, [*start, RESUMED])
+            run_resumed(folder / name, [*settings_of_all, RESUMED])
         elif name == "two-sites":
-            play_two_sites(folder / name, [] if "--as-published" in start else WITH_PRIORS)
+            run_two_sites(folder / name, [] if "--as-published" in settings_of_all else WITH_PRIORS)
         else:
-            _run(folder / name, [*start, *settings[name].split()])
+            _run(folder / name, [*settings_of_all, *settings[name].split()])
         print(name, flush=True)
 
 
@@ -98,19 +86,19 @@ def _run(out: Path, settings: list[str]) -> None:
     subprocess.run(_command(out, settings), check=True, stdout=subprocess.DEVNULL)
 
 
-def play_resumed(out: Path, settings: list[str]) -> None:
+def run_resumed(out: Path, settings: list[str]) -> None:
     """Kill a run after its first checkpoint and resume it; fails if it ended before it could be killed."""
-    running = subprocess.Popen(_command(out, settings), stdout=subprocess.DEVNULL, start_new_session=True)
-    while not (out / "checkpoint.safetensors").exists() and running.poll() is None:
+    process = subprocess.Popen(_command(out, settings), stdout=subprocess.DEVNULL, start_new_session=True)
+    while not (out / "checkpoint.safetensors").exists() and process.poll() is None:
         time.sleep(0.01)
-    os.killpg(running.pid, signal.SIGKILL)
-    if running.wait() == 0:
+    os.killpg(process.pid, signal.SIGKILL)
+    if process.wait() == 0:
         sys.exit("resumed: the run ended before it could be killed")
     _run(out, [*settings, "--resume"])
 
 
-def play_two_sites(out: Path, settings: list[str]) -> None:
-    """Run a server and two sites as real processes; the server's folder and each site's prompts are kept."""
+def run_two_sites(out: Path, settings: list[str]) -> None:
+    """Run a server and two sites as separate processes; copy the server's run folder and the sites' prompts."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     from deployment.deployment import Deployment
 
@@ -135,22 +123,22 @@ def play_two_sites(out: Path, settings: list[str]) -> None:
     shutil.rmtree(root)
 
 
-def played(folder: Path) -> list[str]:
+def finished_runs(folder: Path) -> list[str]:
     return sorted(results.parent.name for results in folder.glob("*/results.json"))
 
 
 def differences(old: Path, new: Path) -> Iterator[str]:
-    """Yield the differences in the runs of the old folder; a run that the new folder lacks is a difference too."""
-    for name in played(old):
-        if name not in played(new):
-            yield f"{name}: was not played"
+    """Yield the differences of the runs in the old folder; a run that is missing in the new folder is one."""
+    for name in finished_runs(old):
+        if name not in finished_runs(new):
+            yield f"{name}: is missing"
             continue
         for file in sorted((old / name).rglob("*.safetensors")):
             other = new.joinpath(*(RENAMED.get(part, part) for part in file.relative_to(old).parts))
             if file.name != "checkpoint.safetensors" and _arrays(file) != _arrays(other):
                 yield f"{file.relative_to(old)}: other bytes"
         before, after = (json.loads((folder / name / "results.json").read_text()) for folder in (old, new))
-        yield from _unlike(before, after, name)
+        yield from _different_values(before, after, name)
 
 
 def _arrays(file: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]] | None:
@@ -161,29 +149,29 @@ def _arrays(file: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]] | None:
     return {RENAMED.get(name, name): (str(a.dtype), a.shape, a.tobytes()) for name, a in arrays.items()}
 
 
-def _unlike(old: Any, new: Any, where: str) -> Iterator[str]:
-    """Yield the values of the old record that differ; keys that only the new record has are no difference."""
+def _different_values(old: Any, new: Any, path: str) -> Iterator[str]:
+    """Yield the values of the old record that differ; keys that only the new record has are ignored."""
     if isinstance(old, dict) and isinstance(new, dict):
-        for key in old.keys() - UNLIKE:
-            there = RENAMED.get(key, key)
-            yield from _unlike(old[key], new.get(there, new.get(key)), f"{where}.{key}")
+        for key in old.keys() - IGNORED:
+            value = new.get(RENAMED.get(key, key), new.get(key))
+            yield from _different_values(old[key], value, f"{path}.{key}")
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for number, (a, b) in enumerate(zip(old, new, strict=True)):
-            yield from _unlike(a, b, f"{where}[{number}]")
+            yield from _different_values(a, b, f"{path}[{number}]")
     elif old != new:
-        yield f"{where}: {old!r:.60} became {new!r:.60}"
+        yield f"{path}: {old!r:.60} became {new!r:.60}"
 
 
 def main() -> None:
     match sys.argv[1:]:
-        case ["play", folder, "--only", names, *start]:
-            play(Path(folder), names.split(","), start)
-        case ["play", folder, *start]:
-            play(Path(folder), [], start)
+        case ["run", folder, "--only", names, *settings]:
+            run_experiments(Path(folder), names.split(","), settings)
+        case ["run", folder, *settings]:
+            run_experiments(Path(folder), [], settings)
         case ["compare", old, new]:
-            found = list(differences(Path(old), Path(new)))
-            print("\n".join(found) or f"the same bits in {len({*played(Path(old))} & {*played(Path(new))})} runs")
-            sys.exit(bool(found))
+            different = list(differences(Path(old), Path(new)))
+            print("\n".join(different) or f"{len(finished_runs(Path(old)))} runs are bit-identical")
+            sys.exit(bool(different))
         case _:
             sys.exit(__doc__)
 
