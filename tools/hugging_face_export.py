@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 
 from fedcopl.clip.formats.hugging_face import CLIP_TEXT, CLIP_VISION
-from fedcopl.clip.formats.layouts import TowerNames
+from fedcopl.clip.formats.layouts import WeightNames
 from fedcopl.clip.text_towers import TextTower
 from fedcopl.clip.vision_towers import VisionTower
 
@@ -16,7 +16,7 @@ def to_hugging_face(vision: VisionTower, text: TextTower, scale: Tensor) -> dict
     return {name: value.detach().contiguous() for name, value in weights.items()}
 
 
-def _export(tower: nn.Module, names: TowerNames) -> Iterator[tuple[str, Tensor]]:
-    for name, weight in tower.state_dict().items():
-        exported = names.of(name)
-        yield from zip(exported, weight.chunk(len(exported)), strict=True)
+def _export(tower: nn.Module, names: WeightNames) -> Iterator[tuple[str, Tensor]]:
+    for parameter, weight in tower.state_dict().items():
+        stored = names.all_of(parameter)
+        yield from zip(stored, weight.chunk(len(stored)), strict=True)

@@ -46,7 +46,7 @@ def test_check_prints_why_a_checkpoint_does_not_load(tmp_path):
     result = CliRunner().invoke(app, ["models", "check", str(tmp_path)])
     assert "a Hugging Face folder of a 'siglip2'\nloads       no\n" in result.stdout
     assert isinstance(result.exception, ModelError)
-    assert "the nearest that loads is google/siglip2-base-patch16-224" in str(result.exception)
+    assert "The most similar supported model is google/siglip2-base-patch16-224" in str(result.exception)
 
 
 def test_fetch_of_the_embedded_model_prints_its_folder():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedcopl.clip.device import Arithmetic, threads_of_arithmetic
+from fedcopl.clip.device import Arithmetic, limit_threads
 from fedcopl.clip.encoder import CHUNK_TOKENS, Encoder
 from fedcopl.clip.frozen_clip import load_clip
 
@@ -13,7 +13,7 @@ def test_chunks_have_the_bits_of_the_whole_batch(images):
     encoder = Encoder(load_clip("glyph-clip"), ["a", "b"], "{}", Arithmetic(torch.device("cpu")))
     tokens = torch.randn(images, 17, 128, generator=torch.Generator().manual_seed(images))
     visual = 0.02 * torch.randn(3, 5, 128, generator=torch.Generator().manual_seed(1))
-    with torch.inference_mode(), threads_of_arithmetic(1):
+    with torch.inference_mode(), limit_threads(1):
         chunks = encoder.chunks(tokens)
         assert len(chunks) == -(-17 * images // CHUNK_TOKENS)  # of 58 images at the most
         for prompts in (None, visual):

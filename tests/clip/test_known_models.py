@@ -25,9 +25,9 @@ def write_config(model, folder):
 @pytest.mark.parametrize("model", REFUSED, ids=lambda model: model.name)
 def test_what_does_not_load_is_refused_with_the_nearest_that_does(model, tmp_path):
     write_config(model, tmp_path)
-    with pytest.raises(ModelError, match="the nearest that loads is") as refused:
+    with pytest.raises(ModelError, match="The most similar supported model is") as refused:
         load_clip(tmp_path)
-    (nearest,) = re.findall(r"the nearest that loads is ([\w./-]+)", str(refused.value))
+    (nearest,) = re.findall(r"The most similar supported model is ([\w./-]+)", str(refused.value))
     assert known_model(nearest).loads
 
 

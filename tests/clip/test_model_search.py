@@ -60,7 +60,7 @@ def test_without_a_network_one_line_names_files_and_folder(name, no_network, emp
     with pytest.raises(ModelError) as caught:
         load_clip(name)
     message, release = str(caught.value), known_models.RELEASES[name]
-    assert message.startswith(f"{name}: is not here and cannot be fetched (no route to host); put ")
+    assert message.startswith(f"{name}: is not on this machine and cannot be downloaded (no route to host); put ")
     assert "\n" not in message
     assert all(file in message for file in (*release.other_files, release.weights))
     assert f"https://huggingface.co/{release.name}/tree/{release.revision}" in message
@@ -85,7 +85,7 @@ def test_a_hub_that_does_not_answer_is_tried_once(published, monkeypatch, endpoi
     for variable in ("no_proxy", "NO_PROXY"):  # as the program itself sets it
         monkeypatch.setenv(variable, "localhost")
     monkeypatch.setenv("HF_ENDPOINT", endpoint.format(closed=port))
-    with pytest.raises(ModelError, match=r"is not here and cannot be fetched \(.+\); put config\.json"):
+    with pytest.raises(ModelError, match=r"is not on this machine and cannot be downloaded \(.+\); put config\.json"):
         load_clip(NAME)
     assert fake_hub.asked == []
 
@@ -123,7 +123,7 @@ def test_the_usual_cache_is_where_the_library_has_it(variable, below, no_network
 def test_a_snapshot_without_its_weights_is_not_complete(no_network, published, empty_home):
     folder = shutil.copytree(published, snapshot_in(empty_home / ".cache/huggingface/hub"))
     (folder / "pytorch_model.bin").unlink()
-    with pytest.raises(ModelError, match="is not here"):
+    with pytest.raises(ModelError, match="is not on this machine"):
         load_clip(NAME)
 
 

@@ -70,8 +70,8 @@ def test_a_context_enters_a_bert_after_its_first_token_and_learns(tmp_path):
         ("vision_cfg", "timm_model_name", "fastvit_mci2", "only timm's plain vision transformers"),
         ("vision_cfg", "timm_pool", "avg", "only 'map' with 'none' (SigLIP) and 'token' with 'linear'"),
         ("text_cfg", "hf_pooler_type", "mean_pooler", "only 'cls_last_hidden_state_pooler' is supported"),
-        ("text_cfg", "embed_cls", True, "text_cfg.embed_cls is True: a kind of CLIP that is not supported"),
-        ("text_cfg", "context_length", "77", "context_length must be a number above zero"),
+        ("text_cfg", "embed_cls", True, "text_cfg.embed_cls is True, which is not supported"),
+        ("text_cfg", "context_length", "77", "context_length must be a positive number"),
     ],
 )
 def test_another_kind_is_refused_by_the_settings_name(section, setting, value, message, tmp_path):

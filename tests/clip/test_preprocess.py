@@ -110,12 +110,13 @@ def test_settings_mean_what_they_mean_to_transformers(settings):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"crop_size": 224}, "cropped to 224; the model reads 16"),
-        ({"size": 8, "crop_size": 16}, "makes images of 8, cropped to 16"),
+        ({"crop_size": 224}, "crops them to 224 pixels; the model needs 16"),
+        ({"size": 8, "crop_size": 16}, "resizes images to 8 and crops them to 16"),
         ({"size": {"height": 16, "width": 20}}, "a size must be one positive number"),
+        ({"size": {}}, "a size must be one positive number"),
         ({"size": {"shortest_edge": [16]}}, "a size must be one positive number"),
         ({"size": "big"}, "a size must be one positive number, not 'big'"),
-        ({"do_normalize": False}, "do_normalize is off"),
+        ({"do_normalize": False}, "do_normalize is false"),
         ({"image_mean": [0.5]}, "must be three numbers"),
         ({"image_std": ["a", "b", "c"]}, "must be three numbers"),
         ({"resample": 99}, "resample is 99"),

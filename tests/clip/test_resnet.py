@@ -197,13 +197,13 @@ def test_a_missing_weight_is_named(name, plain, tmp_path):
     weights = openai_weights(plain, TINY["output"])
     del weights[f"visual.{name}"]
     torch.save(weights, tmp_path / "RN.pt")
-    with pytest.raises(ModelError, match=f"RN.pt: lacks the weight visual.{name}"):
+    with pytest.raises(ModelError, match=f"RN.pt: the weight visual.{name} is missing"):
         load_clip(tmp_path / "RN.pt")
 
 
 def test_towers_that_do_not_meet_are_refused(plain, tmp_path):
     torch.save(openai_weights(plain, output=32), tmp_path / "RN.pt")
-    with pytest.raises(ModelError, match="images have 40 features and sentences 32"):
+    with pytest.raises(ModelError, match="images have 40 features, but texts 32"):
         load_clip(tmp_path / "RN.pt")
 
 

@@ -135,5 +135,5 @@ def test_a_tokenizer_of_another_kind_is_refused(saved, tmp_path):
     content = json.loads((saved / "tokenizer.json").read_text())
     content["post_processor"] = None
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(ModelError, match="puts 0 tokens around a sentence"):
+    with pytest.raises(ModelError, match="adds 0 tokens to a sentence"):
         read_tokenizer(tmp_path)

@@ -49,7 +49,7 @@ def test_every_name_of_a_class_goes_into_every_sentence():
         ("a photo", r"must have \{\} where the class name goes \(given: 'a photo'\)"),
         ("a {} | a photo", r"must have \{\} where the class name goes \(given: 'a photo'\)"),
         ("cat = kitten | dog = hound", r"has no sentence with \{\}"),
-        ("a {} | bird = robin", "'bird' is given another name, but there is no such class"),
+        ("a {} | bird = robin", "has a synonym for 'bird', which is not one of the classes"),
     ],
 )
 def test_a_mistake_is_named(text, message):

@@ -117,7 +117,7 @@ def _workload(config: RunConfig) -> "Workload":
 
 
 def _measure(config: RunConfig) -> tuple[float, float]:
-    from fedcopl.clip.device import threads_of_arithmetic
+    from fedcopl.clip.device import limit_threads
     from fedcopl.run.build import build_clip
     from fedcopl.simulation.time_estimate import measure_seconds
 
@@ -127,7 +127,7 @@ def _measure(config: RunConfig) -> tuple[float, float]:
         dataset, clip = load_features(Path(config.data.path))
     else:
         dataset, clip = load_dataset(config.data), build_clip(config.model)
-    with threads_of_arithmetic(config.model.threads or 1):
+    with limit_threads(config.model.threads or 1):
         return measure_seconds(config, clip, dataset)
 
 

@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from fedcopl.clip.blocks import TowerShape
-from fedcopl.clip.formats.layouts import Parts
+from fedcopl.clip.formats.layouts import ClipParts
 from fedcopl.clip.frozen_clip import Clip
 from fedcopl.clip.preprocess import ImageTransform
 from fedcopl.clip.text_towers import Sentences, TextTower
@@ -167,4 +167,4 @@ def _clip(
 
     tokenizer = Tokenizer(rows, start_id=None, end_id=0, pad_id=0, vocabulary=len(classes))
     vision = cast(VisionTower, FeatureTable(images))
-    return Clip(str(path), Parts(vision, EmbeddingTable(texts), scale, tokenizer, _ONE_PIXEL, sentences))
+    return Clip(str(path), ClipParts(vision, EmbeddingTable(texts), scale, tokenizer, _ONE_PIXEL, sentences))

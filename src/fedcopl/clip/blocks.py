@@ -23,42 +23,42 @@ class TowerShape:
     epsilon: float = 1e-5
 
 
-_QUICK = 1.702
+_QUICK_GELU_SCALE = 1.702
 
 
 def quick_gelu(x: Tensor) -> Tensor:
-    """Compute OpenAI's approximation of GELU in place: x sigmoid(1.702 x) = silu(1.702 x) / 1.702.
+    """Compute OpenAI's approximation of GELU, x sigmoid(1.702 x) = silu(1.702 x) / 1.702, and overwrite x.
 
-    In place, because x is not used again and a second array of its size would not fit into the cache.
+    No caller needs x again, and a second array of its size would not fit into the processor's cache.
     """
     if torch.is_grad_enabled() and x.requires_grad:
         activated: Tensor = _QuickGelu.apply(x)  # type: ignore[no-untyped-call]
         return activated
-    return F.silu(x.mul_(_QUICK), inplace=True).div_(_QUICK)
+    return F.silu(x.mul_(_QUICK_GELU_SCALE), inplace=True).div_(_QUICK_GELU_SCALE)
 
 
 class _QuickGelu(torch.autograd.Function):
-    """Quick-GELU with a backward of one pass over one saved tensor: the factors cancel in the derivative."""
+    """Quick-GELU that saves one tensor; the backward is one pass, because the factors cancel in the derivative."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        scaled = x.mul_(_QUICK)
+        scaled = x.mul_(_QUICK_GELU_SCALE)
         ctx.save_for_backward(scaled)
-        return F.silu(scaled).div_(_QUICK)
+        return F.silu(scaled).div_(_QUICK_GELU_SCALE)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (scaled,) = ctx.saved_tensors
-        passed: Tensor = torch.ops.aten.silu_backward(gradient, scaled)
-        return passed
+        input_gradient: Tensor = torch.ops.aten.silu_backward(gradient, scaled)
+        return input_gradient
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """Compute GELU by the tanh approximation, as in SigLIP."""
+    """Compute the tanh approximation of GELU, which SigLIP uses."""
     return F.gelu(x, approximate="tanh")
 
 
-_ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {  # their names are in each fingerprint of a model
+_ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {  # `fingerprint` includes the functions' names
     "quick_gelu": quick_gelu,
     "gelu": F.gelu,
     "gelu_tanh": gelu_tanh,
@@ -80,7 +80,7 @@ class Block(nn.Module):
         self.activate = _ACTIVATIONS[shape.activation]
 
     def attention_input(self, x: Tensor) -> Tensor:
-        """Return the input of the attention."""
+        """Normalise the tokens for the attention."""
         normed: Tensor = self.norm_attention(x)
         return normed
 
@@ -90,22 +90,22 @@ class Block(nn.Module):
         return _split_heads(query, self.heads), _split_heads(key, self.heads), _split_heads(value, self.heads)
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keys and values only, for tokens whose own output is not used."""
+        """Return the keys and values of tokens whose output is not used."""
         return self._keys_values(self.attention_input(x))
 
     def query_keys_values_of_row(self, x: Tensor, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the query of one row of each sequence, `row` (B,), and the keys and values of all rows."""
+        """Return the query of token `row[b]` of each sequence b, and the keys and values of all its tokens."""
         x = self.attention_input(x)
         return self._queries(take_row(x, row)), *self._keys_values(x)
 
     def _queries(self, x: Tensor) -> Tensor:
-        """Compute queries with the first third of the joint projection."""
+        """Compute queries with the first third of the rows of the joint projection."""
         width = x.shape[-1]
         projected = F.linear(x, self.query_key_value.weight[:width], self.query_key_value.bias[:width])
         return _split_heads(projected, self.heads)
 
     def _keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute keys and values with the other two thirds of the joint projection."""
+        """Compute keys and values with the last two thirds of the rows of the joint projection."""
         width = x.shape[-1]
         projected = F.linear(x, self.query_key_value.weight[width:], self.query_key_value.bias[width:])
         key, value = projected.chunk(2, dim=-1)
@@ -114,7 +114,7 @@ class Block(nn.Module):
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """Add the attention output, (B, heads, N, D / heads), then apply the MLP."""
         x = x + self.out(attended.transpose(1, 2).flatten(2))
-        del attended  # the MLP needs the memory
+        del attended  # frees memory for the MLP
         return x + self.mlp(self.norm_mlp(x))
 
     def mlp(self, x: Tensor) -> Tensor:
@@ -124,17 +124,20 @@ class Block(nn.Module):
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
-    """Split the heads: (B, N, D) -> (B, heads, N, D / heads)."""
+    """Reshape (B, N, D) to (B, heads, N, D / heads)."""
     batch, length, width = x.shape
     return x.view(batch, length, heads, width // heads).transpose(1, 2)
 
 
 def take_row(x: Tensor, row: Tensor) -> Tensor:
-    """Return row `row[b]` of each sequence: x (B, N, D), row (B,) -> (B, 1, D)."""
+    """Return token `row[b]` of each sequence b: x (B, N, D), row (B,) -> (B, 1, D)."""
     return x.gather(1, row[:, None, None].expand(-1, 1, x.shape[-1]))
 
 
-def concat_shared(shared: Tensor, own: Tensor, *, first: bool) -> Tensor:
-    """Concatenate keys or values shared by all sequences, (1, heads, P, d), with those of each, (B, heads, N, d)."""
-    expanded = shared.expand(len(own), -1, -1, -1)
-    return torch.cat([expanded, own] if first else [own, expanded], dim=2)
+def concat_shared(shared: Tensor, batch: Tensor, *, first: bool) -> Tensor:
+    """Concatenate keys or values of common tokens, (1, heads, P, d), with those of each sequence, (B, heads, N, d).
+
+    With `first` the common tokens come first.
+    """
+    expanded = shared.expand(len(batch), -1, -1, -1)
+    return torch.cat([expanded, batch] if first else [batch, expanded], dim=2)

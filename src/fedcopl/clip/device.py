@@ -1,4 +1,4 @@
-"""Device, precision and threads of torch."""
+"""Device, precision, memory and CPU threads of torch."""
 
 import ctypes
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from ..config import Model
 from ..errors import ConfigError
 from .known_models import BUILT_IN
 
-_DEFAULT_THREADS = torch.get_num_threads()  # torch's default number of threads
-_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # numbers of the two options in glibc's malloc.h
+_DEFAULT_THREADS = torch.get_num_threads()
+_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1  # as defined in glibc's malloc.h
 
 
 @dataclass(frozen=True)
@@ -23,30 +23,30 @@ class Arithmetic:
     device: torch.device
     precision: str = "fp32"
 
-    def towers(self) -> AbstractContextManager[object]:
-        """Return the autocast context of the towers."""
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return the autocast context in which the towers run."""
         if self.precision == "fp32":
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16 if self.precision == "bf16" else torch.float16)
 
     @property
     def loss_scale(self) -> float:
-        """Loss scale that keeps gradients above float16's minimum; a power of two, so it is exact."""
+        """Factor of the loss that keeps float16 gradients from underflow; a power of two, so scaling is exact."""
         return 1024.0 if self.precision == "fp16" else 1.0
 
 
 def choose_arithmetic(device: str, precision: str) -> Arithmetic:
-    """Return device and precision of the settings `model.device` and `model.precision`.
+    """Validate the settings `model.device` and `model.precision`; the device `auto` is the fastest available one.
 
     Raises:
         ConfigError: The device is not available, or the precision would be slower on it than fp32.
     """
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if device == "auto":
-        device = next(kind for kind, is_here in available.items() if is_here)
+        device = next(kind for kind, is_available in available.items() if is_available)
     if not available[device]:
-        present = ", ".join(kind for kind, is_here in available.items() if is_here)
-        raise ConfigError(f"model.device: torch finds no {device} on this machine (it has: {present})")
+        present = ", ".join(kind for kind, is_available in available.items() if is_available)
+        raise ConfigError(f"model.device: torch finds no {device} on this machine (available: {present})")
     reason = None
     match device, precision:
         case "cpu", "fp16":
@@ -61,32 +61,26 @@ def choose_arithmetic(device: str, precision: str) -> Arithmetic:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed memory instead of returning it to the system.
-
-    Page faults of new blocks take longer than the arithmetic of an activation. Other C libraries have no such option.
-    """
+    """Configure glibc to keep freed memory: page faults of new blocks take longer than computing an activation."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, 2**30)
-        mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+    if mallopt is not None:  # other C libraries do not have it
+        mallopt(_M_MMAP_THRESHOLD, 2**30)
+        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def threads_for(model: Model) -> int:
-    """Return the setting `model.threads`; by default 1 for the embedded model, whose matrices are small."""
+    """Return the setting `model.threads`; if it is 0, return 1 for the embedded model, whose matrices are small."""
     return model.threads or (1 if model.backbone in BUILT_IN else 0)
 
 
 def use_threads(count: int) -> None:
-    """Set the CPU threads of torch; 0 restores its default."""
+    """Set the number of torch's CPU threads; 0 restores its default."""
     torch.set_num_threads(count or _DEFAULT_THREADS)
 
 
 @contextmanager
-def threads_of_arithmetic(count: int) -> Iterator[None]:
-    """Limit the threads of torch and of NumPy's BLAS within the context.
-
-    Several threads make small products of NumPy no faster, and much slower on a busy machine.
-    """
+def limit_threads(count: int) -> Iterator[None]:
+    """Limit the threads of torch and of NumPy's BLAS: on a busy machine, threads slow down small matrix products."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

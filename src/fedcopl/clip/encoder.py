@@ -1,4 +1,4 @@
-"""Encoding of images and classes by a frozen CLIP, and the tokens of a client's images."""
+"""Encoding images and classes with a frozen CLIP, and the embedded patches (tokens) of a client's images."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -19,18 +19,18 @@ from .vision_towers import VisionTower
 from .wording import Wording, clean_name
 
 Array = NDArray[np.float32]
-CHUNK_TOKENS = 1000  # tokens in one matrix product: more is no faster and takes memory, far fewer is slower
+CHUNK_TOKENS = 1000  # tokens in one matrix product: more take memory and are no faster, far fewer are slower
 
 
 class Encoder:
-    """A frozen CLIP over one list of classes: z_c(x) = s cos(f(x), w_c), with or without prompts."""
+    """A frozen CLIP with a list of classes: z_c(x) = s cos(f(x), w_c), with or without prompts."""
 
     def __init__(self, clip: Clip, classes: Sequence[str], template: str, arithmetic: Arithmetic):
         self.clip = clip.to(arithmetic.device)
         self.arithmetic, self.device, self.classes = arithmetic, arithmetic.device, len(classes)
         wordings = Wording.of(template).sentences(classes)
-        self._worded = [len(wording) for wording in wordings]
-        self._zero_shot = clip.sentences([sentence for wording in wordings for sentence in wording])
+        self._sentence_counts = [len(sentences) for sentences in wordings]
+        self._zero_shot = clip.sentences([sentence for sentences in wordings for sentence in sentences])
         self._names = [clean_name(name) for name in classes]
         self._prompted = clip.sentences([f"{name}." for name in self._names])
 
@@ -39,55 +39,53 @@ class Encoder:
         for name, row in zip(self._names, self.clip.tokenizer.rows([f"{name}." for name in self._names]), strict=True):
             if len(row) + context > self.clip.context_length:
                 raise ConfigError(
-                    f"class {name!r}: takes {len(row)} tokens, with {context} context vectors more than the "
-                    f"{self.clip.context_length} that {self.clip.name} reads; shorten it, or lower model.text_prompts"
+                    f"class {name!r}: its {len(row)} tokens and {context} context vectors are more than the "
+                    f"{self.clip.context_length} tokens of {self.clip.name}; shorten it, or lower model.text_prompts"
                 )
 
     def raw_image_features(self, tokens: Tensor, visual: Tensor | None = None) -> Tensor:
-        """Return the vision tower's output, (B, d), not normalised."""
-        with self.arithmetic.towers():
+        """Return the vision tower's output, (B, d), not normalised; `visual` are prompts (levels, P, width)."""
+        with self.arithmetic.autocast():
             features: Tensor = self.clip.vision(tokens, () if visual is None else tuple(visual))
         return features.float()
 
     def chunks(self, tokens: Tensor) -> Sequence[Tensor]:
-        """Split a batch into parts that are encoded one after another, so that less memory is in use.
-
-        For inference on a CPU; a GPU, and a ResNet, take the batch whole.
-        """
+        """Split a batch for inference on a CPU, which saves memory; a GPU or a ResNet encodes the batch at once."""
         if self.device.type != "cpu" or not isinstance(self.clip.vision, VisionTower):
             return (tokens,)
         return tokens.tensor_split(math.ceil(tokens.shape[0] * tokens.shape[1] / CHUNK_TOKENS))
 
     def image_features(self, tokens: Tensor, visual: Tensor | None = None) -> Tensor:
-        """Return f(x), (B, d), of length one."""
+        """Return f(x), (B, d), of norm 1."""
         return F.normalize(self.raw_image_features(tokens, visual), dim=-1)
 
     def patch_features(self, tokens: Tensor) -> Tensor:
-        """Return the patch features of each image in the space of the classes, (B, M, d), of length one."""
-        with self.arithmetic.towers():
+        """Return the features of each image's M patches in the space of the class features, (B, M, d), of norm 1."""
+        with self.arithmetic.autocast():
             features = self.clip.vision.patch_features(tokens)
         return F.normalize(features.float(), dim=-1)
 
     def class_features(self, context: Tensor | None) -> Tensor:
-        """Return w_c, (C, d), of length one; without a context, of the hand-written sentences."""
+        """Return w_c, (C, d), of norm 1, of prompts with learnt context vectors, or of the zero-shot sentences."""
         return self._zero_shot_features if context is None else self._encode_sentences(self._prompted, context)
 
     @cached_property
     def _zero_shot_features(self) -> Tensor:
-        """Features of the hand-written sentences; the normalised mean of several, as CLIP's authors do."""
-        with torch.inference_mode(False), torch.no_grad():  # not in inference mode: also used in training
+        """Features of the zero-shot sentences; several of a class are averaged and normalised, as in CLIP's paper."""
+        with torch.inference_mode(False), torch.no_grad():  # an inference tensor could not be used in training
             features = self._encode_sentences(self._zero_shot, None)
             if len(features) == self.classes:
                 return features
-            return F.normalize(torch.stack([own.mean(0) for own in features.split(self._worded)]), dim=-1)
+            means = [of_class.mean(0) for of_class in features.split(self._sentence_counts)]
+            return F.normalize(torch.stack(means), dim=-1)
 
     def _encode_sentences(self, sentences: Sentences, context: Tensor | None) -> Tensor:
-        with self.arithmetic.towers():
+        with self.arithmetic.autocast():
             features = self.clip.text(sentences, context)
         return F.normalize(features.float(), dim=-1)
 
     def logits(self, image_features: Tensor, class_features: Tensor) -> Tensor:
-        """Return z = s cos(f, w), (B, C), of features of length one."""
+        """Return z = s cos(f, w), (B, C), of features of norm 1."""
         return self.clip.logit_scale * image_features @ class_features.T
 
     def tensor(self, array: Array) -> Tensor:
@@ -101,10 +99,10 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TokenStore:
-    """Tokens of a data set's images before the first block: embedded once and kept, or on every access.
+    """Tokens of a data set's images at the input of the first block, which do not depend on prompts.
 
-    Tokens do not depend on prompts. Keeping them saves little time for a vision transformer, and a lot for a ResNet.
-    If they do not fit into `memory`, the images stay as pixels in the cache on disk.
+    They are embedded once and kept if they fit into `memory`, otherwise embedded from the pixels on every access.
+    Keeping them saves little time for a vision transformer, and a lot for a ResNet.
     """
 
     clip: Clip
@@ -114,7 +112,7 @@ class TokenStore:
 
     @classmethod
     def of(cls, clip: Clip, pixels: NDArray[np.uint8], memory: float) -> "TokenStore":
-        """Keep the tokens if they take at most `memory` bytes."""
+        """Return a store that keeps the tokens if they take at most `memory` bytes."""
         store = cls(clip, pixels, memory)
         if not len(pixels) or store[np.arange(1)].nbytes * len(pixels) > memory:
             return store
@@ -122,17 +120,13 @@ class TokenStore:
 
     @torch.no_grad()
     def __getitem__(self, rows: Rows) -> Tensor:
-        """Return the tokens of some images, (n, N, width), on the CPU."""
+        """Return the tokens of these rows, (n, N, width), on the CPU."""
         if self.kept is not None:
             return self.kept[torch.from_numpy(rows)]
-        # Few on a CPU: the tokens of an image must not depend on the other images of the batch.
-        at_once = self.clip.vision.embed_batch if self.clip.device.type == "cpu" else ENCODE_BATCH
-        groups = (rows[start : start + at_once] for start in range(0, len(rows), at_once))
-        return torch.cat([self._embedded(group) for group in groups])
-
-    def _embedded(self, rows: Rows) -> Tensor:
-        pixels = torch.from_numpy(self.clip.preprocess.scale(self.pixels[rows]))
-        return self.clip.vision.embed(pixels.to(self.clip.device)).cpu()
+        # Small batches on a CPU: the tokens of an image must not depend on the other images of the batch.
+        clip, size = self.clip, self.clip.vision.embed_batch if self.clip.device.type == "cpu" else ENCODE_BATCH
+        batches = (torch.from_numpy(clip.preprocess.scale(self.pixels[batch])) for batch in _in_batches(rows, size))
+        return torch.cat([clip.vision.embed(pixels.to(clip.device)).cpu() for pixels in batches])
 
 
 @dataclass(frozen=True)
@@ -146,22 +140,22 @@ class ClientImages:
         return len(self.rows)
 
     def subset(self, rows: Rows) -> "ClientImages":
-        """Return a subset, by positions within the client."""
+        """Return the images at these positions within the client."""
         return ClientImages(self.store, self.rows[rows])
 
     @property
     def memory(self) -> float:
-        """Return this part's share of the store's memory."""
+        """This client's share of the store's memory, in bytes."""
         return self.store.memory * len(self.rows) / max(len(self.store.pixels), 1)
 
     def tokens(self, index: Rows) -> Tensor:
-        """Return the tokens of some images, by positions within the client."""
+        """Return the tokens of the images at these positions within the client."""
         return self.store[self.rows[index]]
 
     def batches(self) -> Iterator[Tensor]:
-        """Yield the tokens of all images in batches of a fixed size."""
+        """Yield the tokens of all images in batches of `ENCODE_BATCH`."""
         return (self.store[rows] for rows in _in_batches(self.rows))
 
 
-def _in_batches(rows: Rows) -> Iterator[Rows]:
-    return (rows[start : start + ENCODE_BATCH] for start in range(0, len(rows), ENCODE_BATCH))
+def _in_batches(rows: Rows, size: int = ENCODE_BATCH) -> Iterator[Rows]:
+    return (rows[start : start + size] for start in range(0, len(rows), size))

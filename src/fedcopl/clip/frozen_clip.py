@@ -12,7 +12,7 @@ from ..errors import ModelError
 from .blocks import Activation
 from .formats.files import read_json, read_weights
 from .formats.hugging_face import WEIGHT_FILES, load_hugging_face
-from .formats.layouts import Parts
+from .formats.layouts import ClipParts
 from .formats.open_clip import OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, load_open_clip_folder, load_openai_file
 from .known_models import locate
 from .text_towers import Sentences
@@ -22,7 +22,7 @@ from .vision_towers import ResNetTower
 class Clip(nn.Module):
     """A CLIP model with frozen weights, its tokenizer and its image transform."""
 
-    def __init__(self, name: str, parts: Parts):
+    def __init__(self, name: str, parts: ClipParts):
         super().__init__()
         self.name = name
         self.vision, self.text = parts.vision, parts.text
@@ -37,7 +37,7 @@ class Clip(nn.Module):
 
     @property
     def context_length(self) -> int:
-        """Maximal number of tokens of a sentence, start and end included."""
+        """Maximum number of tokens in a sentence, start and end included."""
         return self.text.context_length
 
     @property
@@ -53,7 +53,7 @@ class Clip(nn.Module):
         """Encode pixels, (B, 3, H, W), to features, (B, d), not normalised."""
         needed = (3, self.image_size, self.image_size)
         if pixels.dim() != 4 or tuple(pixels.shape[1:]) != needed:
-            raise ValueError(f"{self.name} reads images of the shape {needed}, not {tuple(pixels.shape[1:])}")
+            raise ValueError(f"{self.name} encodes batches of images {needed}, not {tuple(pixels.shape)}")
         features: Tensor = self.vision(self.vision.embed(pixels))
         return features
 
@@ -63,7 +63,7 @@ class Clip(nn.Module):
         return features
 
     def tokenize(self, sentences: Sequence[str]) -> Tensor:
-        """Tokenize sentences, (n, positions), padded; raises ModelError for a long one."""
+        """Return token ids, (n, context_length), padded; raises ModelError for a sentence that is too long."""
         rows = self._rows(sentences)
         padded = torch.full((len(rows), self.context_length), self.tokenizer.pad_id)
         for number, row in enumerate(rows):
@@ -71,7 +71,7 @@ class Clip(nn.Module):
         return padded
 
     def sentences(self, texts: Sequence[str]) -> Sentences:
-        """Tokenize sentences for the text tower: the shared prefix once, padded to the longest."""
+        """Tokenize sentences for the text tower, on its device."""
         return self._prepare(self._rows(texts)).to(self.device)
 
     def _rows(self, sentences: Sequence[str]) -> list[list[int]]:
@@ -79,20 +79,22 @@ class Clip(nn.Module):
         for sentence, row in zip(sentences, rows, strict=True):
             if len(row) > self.context_length:
                 text = shorten(sentence, 80)
-                raise ModelError(f"{self.name} reads {self.context_length} tokens; this takes {len(row)}: {text!r}")
+                raise ModelError(
+                    f"{self.name} reads at most {self.context_length} tokens; this sentence has {len(row)}: {text!r}"
+                )
         return rows
 
 
 def load_clip(name_or_path: str | Path, *, activation: Activation | None = None) -> Clip:
-    """Load a CLIP by its known name, or from a folder or file.
+    """Load a CLIP by the name of a known model, or from a folder or file.
 
-    `activation` is for a bare file of weights, which does not name it; the default is quick-GELU.
+    A bare file of weights does not name its `activation`; the default is quick-GELU.
     """
     name, path = str(name_or_path), locate(name_or_path)
     if path.is_file():
         return Clip(name, load_openai_file(path, activation))
     if activation is not None:
-        raise ModelError(f"{path}: the config in the folder sets the activation; leave it out (given: {activation!r})")
+        raise ModelError(f"{path}: the folder's config sets the activation; remove model.activation={activation}")
     if (path / "config.json").is_file() and any((path / file).is_file() for file in WEIGHT_FILES):
         return Clip(name, load_hugging_face(path))
     if (path / OPEN_CLIP_CONFIG).is_file():
@@ -104,21 +106,21 @@ def load_clip(name_or_path: str | Path, *, activation: Activation | None = None)
 
 
 def fingerprint(clip: Clip) -> str:
-    """Digest of everything that determines the features: weights, activations and image transform."""
+    """Return a digest of everything that determines the features: weights, activations and image transform."""
     functions = {getattr(module, "activate", None) for module in clip.modules()} - {None}
     activations = sorted({str(getattr(function, "__name__", function)) for function in functions})
-    whole = sha256(f"{clip.preprocess.key} {clip.logit_scale!r} {activations}".encode())
+    digest = sha256(f"{clip.preprocess.key} {clip.logit_scale!r} {activations}".encode())
     for name, weight in sorted(clip.state_dict().items()):
-        whole.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
-        whole.update(weight.detach().cpu().contiguous().numpy().data)
-    return whole.hexdigest()[:16]
+        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+        digest.update(weight.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()[:16]
 
 
 _HUGGING_FACE_KINDS = {"clip": "a CLIP", "siglip": "a SigLIP, or a SigLIP 2 of a fixed resolution"}
-# Prefixes of weights that only one kind of model has, for bare files.
+# Prefixes of weights by which the kind of a bare file is recognised.
 _PREFIXES = (
     ("text_model.", "part of a Hugging Face folder"),
-    ("visual.trunk.", "a CLIP of open_clip's around a trunk of timm's, without its folder"),
+    ("visual.trunk.", "part of an open_clip folder, with a vision model of timm"),
     ("visual.blocks.", "an EVA-CLIP"),
     ("image_encoder.model.", "a MobileCLIP"),
     ("visual.layer1.", "a CLIP with a ResNet in OpenAI's layout"),
@@ -127,7 +129,7 @@ _PREFIXES = (
 
 
 def checkpoint_kind(path: Path) -> str:
-    """Describe the kind of a checkpoint by its files; raises ModelError if it is none."""
+    """Describe the format of a checkpoint by its files; raises ModelError for a folder that is no checkpoint."""
     if path.is_file():
         names = read_weights(path).tensors
         for prefix, kind in _PREFIXES:
@@ -140,15 +142,14 @@ def checkpoint_kind(path: Path) -> str:
     if (path / OPEN_CLIP_CONFIG).is_file():
         model = read_json(path / OPEN_CLIP_CONFIG).get("model_cfg") or {}
         vision, text = (model.get(name) or {} for name in ("vision_cfg", "text_cfg"))
-        trunk = f"timm's {vision['timm_model_name']}" if vision.get("timm_model_name") else "a plain CLIP"
-        return f"open_clip's folder of {trunk}" + (
-            f" with {text['hf_model_name']}" if text.get("hf_model_name") else ""
-        )
+        parts = [f"timm's {vision['timm_model_name']}" if vision.get("timm_model_name") else "a plain CLIP"]
+        parts += [str(text["hf_model_name"])] if text.get("hf_model_name") else []
+        return f"an open_clip folder of {' with '.join(parts)}"
     raise ModelError(f"{path}: is not a model folder: it has neither config.json nor {OPEN_CLIP_CONFIG}")
 
 
 def describe(clip: Clip) -> Iterator[tuple[str, str]]:
-    """Describe a loaded model, line by line."""
+    """Yield the properties of a loaded model as titles and texts."""
     vision, text = clip.vision, clip.text
     if isinstance(vision, ResNetTower):
         yield "images", f"{vision.image} x {vision.image}, a ResNet"

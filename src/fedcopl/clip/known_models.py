@@ -1,8 +1,4 @@
-"""Known models: table of published checkpoints, search in the usual caches, download from the Hugging Face hub.
-
-`known_models.toml` lists the checkpoints. `measured_models.json` is written by `tools/measure_models.py`, with random
-weights of the published configuration.
-"""
+"""Known models: published checkpoints (`known_models.toml`), their files in caches, and download from the hub."""
 
 import hashlib
 import json
@@ -25,30 +21,30 @@ MEASURED = Path(__file__).with_name("measured_models.json")
 BUILT_IN = {"glyph-clip": Path(__file__).with_name("glyph_clip")}
 _HUGGING_FACE_FILES = ("config.json", "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json")
 _OPEN_CLIP_FILES = ("open_clip_config.json",)
-_TIMEOUT = 5.0  # seconds for a reply of the hub
+_TIMEOUT = 5.0  # seconds to wait for a response of the hub
 
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A published checkpoint; one with `weights` can be downloaded at its pinned commit."""
+    """A published checkpoint; it can be downloaded at its pinned commit if `weights` are named."""
 
     name: str  # repository on the hub
     purpose: str
     licence: str
     layout: Literal["hugging face", "open_clip", "bare file"]
     revision: str = ""  # pinned commit
-    weights: str = ""
+    weights: str = ""  # file name
     sha256: str | None = None  # of the weights; None if unknown
     other_files: tuple[str, ...] = _HUGGING_FACE_FILES  # downloaded with the weights; the first is required
-    openai_file: str = ""  # OpenAI's own file, as in the cache of their package
+    openai_file: str = ""  # name in the cache of OpenAI's package
     openai_sha256: str = ""
-    loads: bool = True
+    loads: bool = True  # whether fedcopl supports the model
     hint: str = ""  # for the user
-    is_listed: bool = True  # by `fedcopl models list`
+    is_listed: bool = True  # in the output of `fedcopl models list`
 
     @property
     def snapshot(self) -> Path:
-        """Folder of the model in the cache of `huggingface_hub`."""
+        """The model's folder in the cache of `huggingface_hub`, which may not exist."""
         user_cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
         home = os.environ.get("HF_HOME") or user_cache / "huggingface"
         hub_cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
@@ -56,7 +52,7 @@ class KnownModel:
 
     @property
     def openai_path(self) -> Path | None:
-        """OpenAI's file in the cache of their package, whether it is there or not."""
+        """The model's file in the cache of OpenAI's package, which may not exist."""
         return Path("~/.cache/clip").expanduser() / self.openai_file if self.openai_file else None
 
 
@@ -82,22 +78,22 @@ RELEASES = {name: _BY_NAME[repository] for name, repository in _OPENAI_NAMES.ite
 
 @dataclass(frozen=True)
 class _MeasuredModel:
-    """Random weights of a model's true shape, loaded and run on one core in fp32."""
+    """Cost of a model with random weights of its true shapes, on one core in fp32 (`tools/measure_models.py`)."""
 
     parameters: int
-    memory: float  # peak GB of a process
-    seconds: float  # CPU time of 1,000 images
-    images: int  # number of measured images
+    memory: float  # peak of a process in GB
+    seconds: float  # CPU time for 1,000 images
+    images: int  # number of encoded images
 
 
 @cache
 def measured() -> Mapping[str, _MeasuredModel]:
-    """Return the measurements by name of the model."""
+    """Return the measured cost by the name of the model."""
     return {name: _MeasuredModel(**values) for name, values in json.loads(MEASURED.read_text("utf-8")).items()}
 
 
 def known_model(name: str) -> KnownModel:
-    """Return a model by name; raises ModelError with the nearest name."""
+    """Return a listed model by its name; the error for an unknown name suggests the most similar one."""
     by_name = {model.name: model for model in KNOWN_MODELS}
     if name in by_name:
         return by_name[name]
@@ -107,7 +103,7 @@ def known_model(name: str) -> KnownModel:
 
 
 def describe_known_model(model: KnownModel) -> Iterator[tuple[str, str]]:
-    """Describe a model, line by line."""
+    """Yield the properties of a known model as titles and texts."""
     yield "name", model.name
     yield "for", model.purpose
     yield "licence", model.licence
@@ -117,24 +113,21 @@ def describe_known_model(model: KnownModel) -> Iterator[tuple[str, str]]:
     yield "loads", "yes" if model.loads else "no: `fedcopl models check` prints the reason"
     if model.hint:
         yield "note", model.hint
-    numbers = measured().get(model.name)
-    if numbers is None:
+    cost = measured().get(model.name)
+    if cost is None:
         yield "measured", "no"
         return
-    yield "weights", f"{numbers.parameters:,}"
-    yield "memory", f"{numbers.memory:.1f} GB"
-    images = counted(numbers.images, "image")
-    yield (
-        "time",
-        f"{numbers.seconds:,.0f} s of one core for 1,000 images, extrapolated from {images} with random weights",
-    )
+    yield "weights", f"{cost.parameters:,}"
+    yield "memory", f"{cost.memory:.1f} GB"
+    images = f"extrapolated from {counted(cost.images, 'image')} with random weights"
+    yield "time", f"{cost.seconds:,.0f} s of one core for 1,000 images, {images}"
 
 
 def locate(name_or_path: str | Path) -> Path:
-    """Return the folder or file of a model: a path, or a known name's files in a cache or from the hub.
+    """Return the folder or file of a model: the path itself, or a known model's files, downloaded if necessary.
 
     Raises:
-        ModelError: The name is not known, or its files cannot be downloaded.
+        ModelError: The model is not known, or its files cannot be downloaded.
     """
     name = str(name_or_path)
     if name in BUILT_IN:
@@ -146,7 +139,7 @@ def locate(name_or_path: str | Path) -> Path:
 
 
 def check_model_name(name: str) -> None:
-    """Raise ModelError for a name that is neither a path nor a known model, with the nearest known name."""
+    """Raise ModelError for a name that is neither a path nor a known model."""
     if name in BUILT_IN or name in RELEASES or Path(name).exists():
         return
     known = [*BUILT_IN, *RELEASES]
@@ -155,14 +148,14 @@ def check_model_name(name: str) -> None:
 
 
 def find_cached(name: str, *, verify: bool = False) -> Path | None:
-    """Return a known model's folder or file in a cache, or None.
+    """Return the folder or file of a known model in a cache, or None.
 
     Args:
         name: A key of `RELEASES`.
-        verify: Also verify the checksum of a snapshot of the hub, which takes seconds.
+        verify: Whether to verify the checksum of files from the hub too, which takes seconds.
 
     Raises:
-        ModelError: A file is not the published one.
+        ModelError: The checksum of a file is wrong.
     """
     model = RELEASES[name]
     if all((model.snapshot / file).is_file() for file in (model.weights, model.other_files[0])):
@@ -176,9 +169,9 @@ def find_cached(name: str, *, verify: bool = False) -> Path | None:
 
 
 def _download(name: str) -> Path:
-    """Fetch a known model from the hub; the error of a failure says which files to put where."""
+    """Download a known model from the hub; the error message of a failure describes the manual download."""
     model = RELEASES[name]
-    files = (*model.other_files, model.weights)  # the weights last: a snapshot without them is not complete
+    files = (*model.other_files, model.weights)  # weights last: `find_cached` requires them
     source = f"https://huggingface.co/{model.name}/tree/{model.revision}"
     by_hand = f"put {', '.join(files)} of {source} into {model.snapshot}"
     if model.openai_path:
@@ -194,7 +187,7 @@ def _download(name: str) -> Path:
     except Exception as error:  # of several network libraries
         reason = str(error).partition("\n")[0] or type(error).__name__
     if reason:
-        raise ModelError(f"{name}: is not here and cannot be fetched ({reason}); {by_hand}")
+        raise ModelError(f"{name}: is not on this machine and cannot be downloaded ({reason}); {by_hand}")
     weights = model.snapshot / model.weights
     try:
         if model.sha256:
@@ -208,9 +201,9 @@ def _download(name: str) -> Path:
 
 
 def _hub_error() -> str:
-    """Return why the hub is unreachable, by one short request; empty if it is reachable.
+    """Return the reason why the hub is unreachable, or an empty text.
 
-    `huggingface_hub` would retry for half a minute and print every attempt.
+    One request with a short timeout: `huggingface_hub` would retry for half a minute and print every attempt.
     """
     hub = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     try:
@@ -218,14 +211,14 @@ def _hub_error() -> str:
     except HTTPError:
         return ""  # reachable
     except (OSError, ValueError, HTTPException) as error:
-        reason = getattr(error, "reason", error)  # as urllib wraps it
-        # The library may trust other certificates.
+        reason = getattr(error, "reason", error)  # URLError wraps the cause
+        # huggingface_hub may trust other certificates than urllib.
         return "" if isinstance(reason, SSLError) else f"{hub}: {getattr(reason, 'strerror', None) or reason}"
     return ""
 
 
 def _verify(file: Path, sha256: str) -> None:
-    """Raise ModelError if the file is not the published one."""
+    """Raise ModelError if the checksum of a file is wrong."""
     with file.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
     if digest != sha256:

@@ -11,10 +11,10 @@ from PIL import Image
 
 from ..errors import ModelError
 
-# OpenAI's values, for checkpoints that do not name their own.
+# OpenAI's values: the defaults of checkpoints.
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
-HALF = (0.5, 0.5, 0.5)  # mean and deviation of SigLIP
+HALF = (0.5, 0.5, 0.5)  # mean and standard deviation of SigLIP
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class ImageTransform:
 
     @property
     def key(self) -> str:
-        """Identifies `resize_and_crop`: transforms with equal keys give equal bytes."""
+        """Cache key: transforms with equal keys have the same `resize_and_crop`."""
         fit = "squashed to" if self.squash else "short side"
         return f"{fit} {self.short_side}, cut {self.crop}, {self.resample.name.lower()}"
 
@@ -66,19 +66,21 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def read_transform(settings: Mapping[str, Any], image_size: int, file: Path) -> ImageTransform:
-    """Read the transform of a `preprocessor_config.json`; `image_size` is that of the model."""
+    """Read the transform in a `preprocessor_config.json`, for a model of this `image_size`."""
     crop = _side(settings.get("crop_size", image_size), file)
     short_side = _side(settings.get("size", crop), file)
     if crop != image_size or short_side < crop:
-        raise ModelError(f"{file}: makes images of {short_side}, cropped to {crop}; the model reads {image_size}")
+        raise ModelError(
+            f"{file}: resizes images to {short_side} and crops them to {crop} pixels; the model needs {image_size}"
+        )
     for step in ("do_resize", "do_center_crop", "do_convert_rgb", "do_rescale", "do_normalize"):
         if settings.get(step) is False:
-            raise ModelError(f"{file}: {step} is off, but a CLIP needs it")
+            raise ModelError(f"{file}: {step} is false, but CLIP requires this step")
     number = settings.get("resample", Image.Resampling.BICUBIC)
     try:
         resample = Image.Resampling(number)
     except ValueError as error:
-        raise ModelError(f"{file}: resample is {number!r}, which Pillow does not know") from error
+        raise ModelError(f"{file}: resample is {number!r}, which is not a resampling filter of Pillow") from error
     return ImageTransform(
         short_side,
         crop,
@@ -90,7 +92,7 @@ def read_transform(settings: Mapping[str, Any], image_size: int, file: Path) -> 
 
 
 def read_open_clip_transform(preprocess: Mapping[str, Any], image_size: int, file: Path) -> ImageTransform:
-    """Read the transform of the section preprocess_cfg of an open_clip config."""
+    """Read the transform in the section preprocess_cfg of an open_clip config."""
     if not isinstance(preprocess, Mapping):
         raise ModelError(f"{file}: preprocess_cfg is {preprocess!r}, not a JSON object")
     modes = {"shortest": False, "squash": True}
@@ -109,7 +111,7 @@ def read_open_clip_transform(preprocess: Mapping[str, Any], image_size: int, fil
 
 
 def _side(size: Any, file: Path) -> int:
-    """Read a size: a number in older files, a mapping of equal sides in newer ones."""
+    """Read the side of a square: a number in older files, a mapping with equal values in newer ones."""
     sides = [*size.values()] if isinstance(size, Mapping) else [size]
     side = sides[0] if sides and sides.count(sides[0]) == len(sides) else None
     if not isinstance(side, int) or side < 1:

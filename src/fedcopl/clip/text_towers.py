@@ -1,9 +1,9 @@
-"""Text transformers: CLIP's causal one, and the bidirectional ones of SigLIP and BERT.
+"""Text transformers: causal for CLIP, bidirectional for SigLIP and BERT.
 
-The fast path is exact:
+Two optimisations do not change the result:
 
-* with causal attention, the tokens that all classes share (start, context, common words) are computed once;
-* the last block computes only the token that becomes the feature: CLIP's end of text, SigLIP's last, BERT's first.
+* with causal attention, the tokens that all sentences begin with (start, context, common words) are computed once;
+* the last block computes only the token that becomes the feature: CLIP's end token, SigLIP's last, BERT's first.
 """
 
 from abc import ABC, abstractmethod
@@ -22,53 +22,50 @@ from .blocks import Block, TowerShape, concat_shared, take_row
 
 @dataclass(frozen=True)
 class Sentences:
-    """Tokenised sentences, split into a shared prefix and the rest of each.
+    """Tokenized sentences, split into a prefix that all have and the rest of each.
 
-    For a causal tower both have at least one token: the start token, and each end token. Bidirectional towers share
-    nothing.
+    For a causal tower the prefix has at least the start token, and each rest at least the end token. For a
+    bidirectional tower the prefix is empty.
     """
 
-    shared: Tensor  # (P,) token ids, the start token first
-    rest: Tensor  # (C, S) token ids, padded after the end token
-    end: Tensor  # (C,) position of the end token in `rest`
+    shared: Tensor  # token ids of the prefix, (P,)
+    rest: Tensor  # token ids of the rests, (C, S), padded after the end token
+    end: Tensor  # position of the end token in each rest, (C,)
 
     def to(self, device: torch.device) -> "Sentences":
         return Sentences(self.shared.to(device), self.rest.to(device), self.end.to(device))
 
 
 def split_sentences(rows: Sequence[Sequence[int]]) -> Sentences:
-    """Split token rows, from start token to end token, into their shared prefix and the rests."""
-    shortest = min(len(row) for row in rows)
-    shared = next(
-        (i for i in range(1, shortest - 1) if len({row[i] for row in rows}) > 1),
-        max(shortest - 1, 1),
-    )
-    longest = max(len(row) for row in rows) - shared
-    rest = [list(row[shared:]) + [row[-1]] * (longest - len(row) + shared) for row in rows]
+    """Split token rows, each from start to end token, after their longest common prefix."""
+    longest, shortest = max(map(len, rows)), min(map(len, rows))
+    differing = (i for i in range(1, shortest - 1) if len({row[i] for row in rows}) > 1)
+    shared = next(differing, max(shortest - 1, 1))
+    rest = [[*row[shared:], *[row[-1]] * (longest - len(row))] for row in rows]
     end = [len(row) - shared - 1 for row in rows]
     return Sentences(torch.tensor(rows[0][:shared]), torch.tensor(rest), torch.tensor(end))
 
 
 class TextTower(nn.Module, ABC):
-    """Base of the text transformers: token and position embeddings, blocks, projection."""
+    """Base of the text transformers: token and position embeddings, and blocks."""
 
     block: type[Block] = Block
 
     def __init__(self, shape: TowerShape, *, vocabulary: int, positions: int, output: int):
         super().__init__()
         self.shape, self.output = shape, output
-        self.context_length = positions  # tokens of a sentence, learnt context included
+        self.context_length = positions  # maximum number of tokens in a sentence, learnt context included
         self.embedding = nn.Embedding(vocabulary, shape.width)
         self.positions = nn.Parameter(torch.empty(positions, shape.width))
         self.blocks = nn.ModuleList(self.block(shape) for _ in range(shape.depth))
 
     @abstractmethod
     def forward(self, sentences: Sentences, context: Tensor | None = None) -> Tensor:
-        """Return features (C, output), not normalised; `context` (m, width) precedes the words, after a start token."""
+        """Return features, (C, output), not normalised; learnt context vectors, (m, width), precede the words."""
 
     def _check_length(self, length: int) -> None:
         if length > self.context_length:
-            raise ModelError(f"a class sentence takes {length} tokens; this model reads at most {self.context_length}")
+            raise ModelError(f"a class sentence has {length} tokens; this model reads at most {self.context_length}")
 
 
 class CausalText(TextTower):
@@ -90,9 +87,9 @@ class CausalText(TextTower):
         return features
 
     def _embed(self, sentences: Sentences, context: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Embed the shared prefix with the context, (1, S, width), and the rests, (C, R, width)."""
-        start = self.embedding(sentences.shared)
-        shared = start if context is None else torch.cat([start[:1], context, start[1:]])
+        """Embed the shared prefix with the context, (1, P + m, width), and the rests, (C, S, width)."""
+        prefix = self.embedding(sentences.shared)
+        shared = prefix if context is None else torch.cat([prefix[:1], context, prefix[1:]])
         length = len(shared) + sentences.rest.shape[1]
         self._check_length(length)
         rest = self.embedding(sentences.rest) + self.positions[len(shared) : length]
@@ -100,13 +97,13 @@ class CausalText(TextTower):
 
 
 def _causal_mask(shared: int, rest: int, device: torch.device) -> Tensor:
-    """Mask of the keys that each token of the rest attends to, (rest, shared + rest)."""
-    everything = torch.ones(rest, shared, dtype=torch.bool, device=device)
-    return torch.cat([everything, torch.ones(rest, rest, dtype=torch.bool, device=device).tril()], dim=1)
+    """Return the mask of the keys that each token of the rest attends to, (rest, shared + rest)."""
+    prefix = torch.ones(rest, shared, dtype=torch.bool, device=device)
+    return torch.cat([prefix, torch.ones(rest, rest, dtype=torch.bool, device=device).tril()], dim=1)
 
 
 def _causal_attention(block: Block, shared: Tensor, rest: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the attention output of the shared prefix and of the rests; frees keys and values before the MLP."""
+    """Return the attention output of the shared prefix and of the rests; keys and values are freed on return."""
     shared_query, shared_key, shared_value = block.queries_keys_values(shared)
     query, key, value = block.queries_keys_values(rest)
     key, value = concat_shared(shared_key, key, first=True), concat_shared(shared_value, value, first=True)
@@ -133,19 +130,18 @@ class PaddedText(TextTower):
         self.project = nn.Linear(shape.width, output)
 
     def forward(self, sentences: Sentences, context: Tensor | None = None) -> Tensor:
-        """Encode sentences padded to all positions; a context replaces padding at the end."""
-        ahead = 0 if context is None else len(context)
-        self._check_length(int(sentences.end.max()) + 1 + ahead)
-        tokens = (
-            _with_context(self.embedding(sentences.rest[:, : self.context_length - ahead]), context, 0) + self.positions
-        )
+        """Encode sentences padded to all positions; a context comes first, and as much padding is removed."""
+        context_tokens = 0 if context is None else len(context)
+        self._check_length(int(sentences.end.max()) + 1 + context_tokens)
+        words = self.embedding(sentences.rest[:, : self.context_length - context_tokens])
+        tokens = _insert_context(words, context, 0) + self.positions
         row = torch.full((len(tokens),), self.context_length - 1, device=tokens.device)
         features: Tensor = self.project(self.norm_last(_bidirectional(self.blocks, tokens, None, row)))
         return features
 
 
 class _PostNormBlock(Block):
-    """BERT's block: normalisation after each sum instead of before the attention."""
+    """BERT's block: layer norm after each residual sum instead of before attention and MLP."""
 
     def attention_input(self, x: Tensor) -> Tensor:
         return x
@@ -157,7 +153,7 @@ class _PostNormBlock(Block):
 
 
 class BertText(TextTower):
-    """BERT: padding is masked, the feature is the output of the first token [CLS], and a context follows it."""
+    """BERT: padding is masked, a context follows the first token [CLS], and its output is the feature."""
 
     block = _PostNormBlock
 
@@ -165,32 +161,32 @@ class BertText(TextTower):
         self, shape: TowerShape, *, vocabulary: int, positions: int, output: int, token_types: int, hidden: int | None
     ):
         super().__init__(shape, vocabulary=vocabulary, positions=positions, output=output)
-        self.kinds = nn.Parameter(torch.empty(token_types, shape.width))  # row 0 is used; the fingerprint has this name
+        self.kinds = nn.Parameter(torch.empty(token_types, shape.width))  # token types, of which row 0 is used
         self.norm_first = nn.LayerNorm(shape.width, shape.epsilon)
         layers = [shape.width, output] if hidden is None else [shape.width, hidden, output]
         linear = [nn.Linear(inputs, outputs, bias=False) for inputs, outputs in pairwise(layers)]
         self.project = linear[0] if len(linear) == 1 else nn.Sequential(linear[0], nn.GELU(), linear[1])
 
     def forward(self, sentences: Sentences, context: Tensor | None = None) -> Tensor:
-        tokens = _with_context(self.embedding(sentences.rest), context, 1)
-        length, ahead = tokens.shape[1], 0 if context is None else len(context)
+        tokens = _insert_context(self.embedding(sentences.rest), context, 1)
+        length, context_tokens = tokens.shape[1], 0 if context is None else len(context)
         self._check_length(length)
         tokens = self.norm_first(tokens + self.positions[:length] + self.kinds[0])
-        visible = torch.arange(length, device=tokens.device) <= (sentences.end + ahead)[:, None]
+        visible = torch.arange(length, device=tokens.device) <= (sentences.end + context_tokens)[:, None]
         row = torch.zeros(len(tokens), dtype=torch.long, device=tokens.device)
         features: Tensor = self.project(_bidirectional(self.blocks, tokens, visible[:, None, None], row))
         return features
 
 
-def _with_context(words: Tensor, context: Tensor | None, after: int) -> Tensor:
-    """Insert the context into (C, S, width), after the first `after` tokens of each sentence."""
+def _insert_context(words: Tensor, context: Tensor | None, after: int) -> Tensor:
+    """Insert context vectors, (m, width), after the first `after` tokens of each sentence, (C, S, width)."""
     if context is None:
         return words
     return torch.cat([words[:, :after], context.expand(len(words), -1, -1), words[:, after:]], dim=1)
 
 
 def _bidirectional(blocks: nn.ModuleList, tokens: Tensor, visible: Tensor | None, row: Tensor) -> Tensor:
-    """Apply all blocks; the last one computes only one row of each sentence, (C, width)."""
+    """Apply all blocks and return the output of token `row[c]` of each sentence c, (C, width)."""
     *before, last = cast(Sequence[Block], blocks)
     for block in before:
         query, key, value = block.queries_keys_values(tokens)
@@ -201,22 +197,22 @@ def _bidirectional(blocks: nn.ModuleList, tokens: Tensor, visible: Tensor | None
 
 
 def split_at_end(rows: Sequence[Sequence[int]], end_id: int | None) -> Sentences:
-    """Prepare token rows for a causal tower: each up to its first `end_id`.
+    """Truncate token rows after the end token, and split them for a causal tower.
 
-    With None the end is a row's highest id, as in older checkpoints.
+    With None the end token of a row is its highest id, as in older checkpoints.
     """
-    cut = []
+    truncated = []
     for row in rows:
         end = max(row) if end_id is None else end_id
         if end not in row[1:]:
             raise ValueError(f"a sentence needs an end token ({end}) after its start: {list(row)}")
-        cut.append(row[: row.index(end) + 1])
-    return split_sentences(cut)
+        truncated.append(row[: row.index(end) + 1])
+    return split_sentences(truncated)
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad_id: int, length: int = 0) -> Sentences:
-    """Prepare token rows for a bidirectional tower: padded to `length`, at least to the longest without its padding."""
-    ends = [max((spot for spot, token in enumerate(row) if token != pad_id), default=0) for row in rows]
+    """Pad token rows for a bidirectional tower to `length`, or to the longest row."""
+    ends = [max((position for position, token in enumerate(row) if token != pad_id), default=0) for row in rows]
     longest = max(length, *(end + 1 for end in ends))
-    rest = [list(row[: end + 1]) + [pad_id] * (longest - end - 1) for row, end in zip(rows, ends, strict=True)]
+    rest = [[*row[: end + 1], *[pad_id] * (longest - end - 1)] for row, end in zip(rows, ends, strict=True)]
     return Sentences(torch.empty(0, dtype=torch.long), torch.tensor(rest), torch.tensor(ends))

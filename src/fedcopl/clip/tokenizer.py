@@ -1,4 +1,4 @@
-"""From sentences to token ids, with the tokenizer that a checkpoint carries or with CLIP's own."""
+"""Tokenization of sentences, with the tokenizer of a checkpoint or with CLIP's own."""
 
 import json
 import re
@@ -38,12 +38,12 @@ class Tokenizer:
 
 
 def canonical(text: str) -> str:
-    """Clean a text as in SigLIP's training: lower case, no punctuation, single blanks."""
+    """Clean a text as in SigLIP's training: lower case, no punctuation, single spaces."""
     return " ".join(text.lower().translate(_PUNCTUATION).split())
 
 
 def read_tokenizer(folder: Path, clean: Callable[[str], str] | None = None) -> Tokenizer | None:
-    """Read the tokenizer of a Hugging Face folder, applied after `clean`; None if it has none."""
+    """Read the tokenizer of a Hugging Face folder, or return None if there is none; `clean` is applied to each text."""
     file = next((folder / name for name in ("tokenizer.json", "vocab.json") if (folder / name).is_file()), None)
     if file is None:
         return None
@@ -55,10 +55,10 @@ def read_tokenizer(folder: Path, clean: Callable[[str], str] | None = None) -> T
         raise ModelError(f"{file}: cannot be read as a tokenizer: {first_sentence(error)}") from error
     inner.no_padding()
     inner.no_truncation()
-    around_nothing = inner.encode("").ids
-    if len(around_nothing) not in (1, 2):
-        raise ModelError(f"{file}: puts {len(around_nothing)} tokens around a sentence, not a start and an end")
-    start, end = [None, *around_nothing][-2:]
+    markers = inner.encode("").ids
+    if len(markers) not in (1, 2):
+        raise ModelError(f"{file}: adds {len(markers)} tokens to a sentence, instead of a start and an end token")
+    start, end = [None, *markers][-2:]
     pad = _special(folder, "pad_token")
     pad_id = end if pad is None else inner.token_to_id(pad)
     if pad_id is None or end is None:
@@ -72,10 +72,7 @@ def read_tokenizer(folder: Path, clean: Callable[[str], str] | None = None) -> T
 
 
 def _byte_pairs(file: Path) -> tokenizers.Tokenizer:
-    """Read the older pair of files, vocab.json with the ids and merges.txt with the merges.
-
-    The result is CLIP's byte-pair encoding of lower-cased words, as `transformers` builds it.
-    """
+    """Build CLIP's byte-pair encoding from vocab.json and merges.txt of an older folder, as `transformers` does."""
     merges = file.with_name("merges.txt")
     if not merges.is_file():
         raise ModelError(f"{merges}: is missing, and {file.name} needs it")
@@ -100,7 +97,7 @@ def _byte_pairs(file: Path) -> tokenizers.Tokenizer:
 
 
 def _special(folder: Path, role: str) -> str | None:
-    """Return a special token by the folder's configs."""
+    """Return the special token that the folder's configs give for a role such as `pad_token`, or None."""
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         file = folder / name
         token = read_json(file).get(role) if file.is_file() else None
@@ -109,15 +106,12 @@ def _special(folder: Path, role: str) -> str | None:
     return None
 
 
-@cache
-def _clip_words() -> instant_clip_tokenizer.Tokenizer:
-    """Build the tables of CLIP's own tokenizer once."""
-    return instant_clip_tokenizer.Tokenizer()
+_load_clip_vocabulary = cache(instant_clip_tokenizer.Tokenizer)
 
 
 def clip_tokenizer(pad_id: int | None = None) -> Tokenizer:
     """Return the tokenizer of OpenAI's models, for checkpoints without one; pads with the end token by default."""
-    inner = _clip_words()
+    inner = _load_clip_vocabulary()
     start, end = inner.start_of_text(), inner.end_of_text()
     markers = {_START: start, _END: end}
 

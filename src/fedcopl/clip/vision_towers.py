@@ -1,9 +1,9 @@
 """Image encoders with visual prompts: the vision transformers of CLIP and SigLIP, and CLIP's ResNet.
 
-The fast path of the transformers is exact:
+Two optimisations of the transformers do not change the result:
 
-* a visual prompt is dropped after its block, so it only needs keys and values, once per step and not per image;
-* the last block computes only the class token; a pooling head has one query for all images.
+* a visual prompt is dropped after its block, so only its keys and values are computed, once for all images;
+* the last block computes only the class token; a pooling head computes one query for all images.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from .blocks import Block, TowerShape, concat_shared
 
 _Pooling = Literal["class token", "attention"]
-_Part = TypeVar("_Part", bound=nn.Module)
+_Module = TypeVar("_Module", bound=nn.Module)
 
 
 class _PoolingHead(Block):
-    """SigLIP's attention pooling: one learnt query over all patches without a norm, then an MLP."""
+    """SigLIP's attention pooling: one learnt query attends to all patches, without a layer norm; then an MLP."""
 
     def __init__(self, shape: TowerShape):
         super().__init__(shape)
@@ -36,7 +36,7 @@ class _PoolingHead(Block):
         return self._project(attended.transpose(1, 2).flatten(2))[:, 0]
 
     def per_patch(self, patches: Tensor) -> Tensor:
-        """Pool each patch alone, (B, N, width): attention over one token is the token's value."""
+        """Pool each patch separately, (B, N, width): attention over a single token is the token's value."""
         width = patches.shape[-1]
         weight, bias = self.query_key_value.weight[2 * width :], self.query_key_value.bias[2 * width :]
         return self._project(F.linear(patches, weight, bias))
@@ -48,12 +48,12 @@ class _PoolingHead(Block):
 
 
 class VisionTower(nn.Module):
-    """A vision transformer; `prompts[l]`, (P, width), are the prompts of block l.
+    """A vision transformer whose output is the projected class token or that of a pooling head.
 
-    The output is the projected class token, or that of a pooling head.
+    `prompts[l]`, (P, width), are the visual prompts of block l.
     """
 
-    embed_batch = 8  # images at once; each is embedded independently of the others
+    embed_batch = 8  # with few images in a batch, each is embedded independently of the others
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class VisionTower(nn.Module):
         super().__init__()
         self.shape, self.patch, self.image, self.output = shape, patch, image, output
         self.prompt_width, self.prompt_levels = shape.width, shape.depth
-        self.usual_prompt_levels = shape.depth - 1  # as in the authors' code: 11 of 12
+        self.usual_prompt_levels = shape.depth - 1  # 11 of 12 blocks, as in the authors' code
         self.patches = nn.Conv2d(3, shape.width, patch, patch, bias=patch_bias)
         has_class = pooling == "class token"
         self.class_token = nn.Parameter(torch.empty(shape.width)) if has_class else None
@@ -82,7 +82,7 @@ class VisionTower(nn.Module):
         self.project = nn.Linear(shape.width, output, bias=False) if has_class else nn.Identity()
 
     def embed(self, pixels: Tensor) -> Tensor:
-        """Embed pixels, (B, 3, H, W), as tokens, (B, N or N + 1, width), independent of prompts."""
+        """Embed the patches of images, (B, 3, H, W), as tokens, (B, N or N + 1, width)."""
         tokens = self.patches(pixels).flatten(2).transpose(1, 2)
         if self.class_token is not None:
             tokens = torch.cat([self.class_token.expand(len(tokens), 1, -1), tokens], dim=1)
@@ -103,27 +103,24 @@ class VisionTower(nn.Module):
         return features
 
     def blank_states(self) -> Iterator[Tensor]:
-        """Yield a blank image's patches at the input of each block, (N, width), in double precision on the CPU.
-
-        Blocks are copied one at a time to save memory.
-        """
+        """Yield the patches of an image of zeros at the input of each block, (N, width), in float64 on the CPU."""
         tokens = self._blank_tokens()
         for block in cast(Sequence[Block], self.blocks):
             yield tokens[0, self.before_patches :]
-            precise = _in_double(block)
-            tokens = precise.finish(tokens, F.scaled_dot_product_attention(*precise.queries_keys_values(tokens)))
+            double = _to_double(block)  # one block at a time saves memory
+            tokens = double.finish(tokens, F.scaled_dot_product_attention(*double.queries_keys_values(tokens)))
 
     def _blank_tokens(self) -> Tensor:
-        """Embed an image of zeros, whose patches are the bias."""
+        """Embed an image of zeros, whose patches are the bias of the embedding."""
         bias = torch.zeros(self.shape.width) if self.patches.bias is None else self.patches.bias.cpu()
         tokens = bias.expand(len(self.positions) - self.before_patches, -1)
         if self.class_token is not None:
             tokens = torch.cat([self.class_token.cpu()[None], tokens])
-        normed: Tensor = _in_double(self.norm_first)(tokens.double() + self.positions.cpu().double())[None]
+        normed: Tensor = _to_double(self.norm_first)(tokens.double() + self.positions.cpu().double())[None]
         return normed
 
     def patch_features(self, tokens: Tensor) -> Tensor:
-        """Return features of every patch, (B, N, output), projected like the class token or pooled alone."""
+        """Return the features of all patches, (B, N, output), each projected or pooled like the image's feature."""
         for block in cast(Sequence[Block], self.blocks):
             tokens = block.finish(tokens, _attention(block, tokens, None))
         patches = self.norm_last(tokens[:, self.before_patches :])
@@ -132,7 +129,7 @@ class VisionTower(nn.Module):
 
 
 def _attention(block: Block, tokens: Tensor, prompt: Tensor | None) -> Tensor:
-    """Return the attention output of all tokens; frees queries, keys and values before the MLP."""
+    """Return the attention output of all tokens; queries, keys and values are freed on return."""
     query, key, value = block.queries_keys_values(tokens)
     return F.scaled_dot_product_attention(query, *_with_prompt(block, key, value, prompt))
 
@@ -152,18 +149,18 @@ def _with_prompt(block: Block, key: Tensor, value: Tensor, prompt: Tensor | None
     return concat_shared(prompt_key, key, first=False), concat_shared(prompt_value, value, first=False)
 
 
-def _in_double(module: _Part) -> _Part:
-    """Copy a module to the CPU in double precision, where rounding is far below that of float32."""
+def _to_double(module: _Module) -> _Module:
+    """Copy a module to the CPU in float64."""
     return deepcopy(module).cpu().double()
 
 
-_EXPANSION = 4  # a bottleneck ends with this many times its inner width
-SHRINK = 32  # pixels of the input per cell of the last grid, in each direction
+_EXPANSION = 4  # output width of a bottleneck relative to its inner width
+SHRINK = 32  # side of the input image relative to that of the last feature map
 _HEAD_WIDTH = 64
 
 
 class _FrozenNorm(nn.Module):
-    """Batch normalisation by the stored statistics."""
+    """Batch normalisation with the stored mean and variance."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -178,7 +175,7 @@ class _FrozenNorm(nn.Module):
 
 
 class _Bottleneck(nn.Module):
-    """A bottleneck block with stride 1; a block that halves the grid averages 2 x 2 cells instead."""
+    """CLIP's bottleneck block: its convolutions have stride 1, and average pooling halves the feature map."""
 
     def __init__(self, width_in: int, width: int, stride: int):
         super().__init__()
@@ -199,7 +196,7 @@ class _Bottleneck(nn.Module):
 
 
 class _AttentionPool(nn.Module):
-    """Attention of the grid's mean over all cells, itself and the prompt."""
+    """CLIP's attention pooling: the mean of the feature map attends to itself, all cells and the prompt."""
 
     def __init__(self, width: int, cells: int, output: int):
         super().__init__()
@@ -208,9 +205,9 @@ class _AttentionPool(nn.Module):
         self.q_proj, self.k_proj, self.v_proj = (nn.Linear(width, width) for _ in range(3))
         self.c_proj = nn.Linear(width, output)
 
-    def embed(self, grid: Tensor) -> Tensor:
-        """Turn the grid into tokens with positions, the mean first: (B, width, h, w) -> (B, 1 + h w, width)."""
-        cells = grid.flatten(2).transpose(1, 2)
+    def embed(self, feature_map: Tensor) -> Tensor:
+        """Embed the mean and the cells of a feature map as tokens: (B, width, h, w) -> (B, 1 + h w, width)."""
+        cells = feature_map.flatten(2).transpose(1, 2)
         return torch.cat([cells.mean(1, keepdim=True), cells], dim=1) + self.positional_embedding
 
     def forward(self, tokens: Tensor, prompt: Tensor | None) -> Tensor:
@@ -224,7 +221,7 @@ class _AttentionPool(nn.Module):
         return features
 
     def all_positions(self, tokens: Tensor) -> Tensor:
-        """Return the output for every position as the query, (B, 1 + cells, output)."""
+        """Return the outputs of all tokens as queries, without a prompt, (B, 1 + cells, output)."""
         query, key, value = (self._split_heads(project(tokens)) for project in (self.q_proj, self.k_proj, self.v_proj))
         attended = F.scaled_dot_product_attention(query, key, value)
         features: Tensor = self.c_proj(attended.transpose(1, 2).flatten(2))
@@ -235,13 +232,12 @@ class _AttentionPool(nn.Module):
 
 
 class ResNetTower(nn.Module):
-    """CLIP's ResNet with the interface of `VisionTower`: a stem of three convolutions, pooling instead of strides.
+    """CLIP's ResNet with the interface of `VisionTower`; its modules have the names of OpenAI's checkpoints.
 
-    Only `prompts[0]`, (P, width), is used: further keys and values of the attention pooling at its end. The modules
-    have the names of OpenAI's checkpoints.
+    There is one visual prompt, `prompts[0]`, (P, width): further keys and values of the attention pooling.
     """
 
-    embed_batch = 1  # the sums of a convolution may depend on the batch size
+    embed_batch = 1  # the rounding of a convolution may depend on the batch size
 
     def __init__(self, *, stem: int, depths: Sequence[int], image: int, output: int):
         super().__init__()
@@ -259,7 +255,7 @@ class ResNetTower(nn.Module):
         self.attnpool = _AttentionPool(width, (image // SHRINK) ** 2, output)
 
     def embed(self, pixels: Tensor) -> Tensor:
-        """Embed pixels, (B, 3, H, W), as tokens, (B, 1 + cells, width), independent of prompts."""
+        """Compute the tokens of the attention pooling, (B, 1 + cells, width), from images, (B, 3, H, W)."""
         x = F.relu(self.bn1(self.conv1(pixels)))
         x = F.relu(self.bn2(self.conv2(x)))
         x = F.avg_pool2d(F.relu(self.bn3(self.conv3(x))), 2)
@@ -271,12 +267,12 @@ class ResNetTower(nn.Module):
         return features
 
     def blank_states(self) -> Iterator[Tensor]:
-        """Yield the cells of a blank image's last grid, (cells, width), in double precision on the CPU."""
+        """Yield the cells of the last feature map of an image of zeros, (cells, width), in float64 on the CPU."""
         blank = torch.zeros(1, 3, self.image, self.image, dtype=torch.float64)
-        yield _in_double(self).embed(blank)[0, 1:]
+        yield _to_double(self).embed(blank)[0, 1:]
 
     def patch_features(self, tokens: Tensor) -> Tensor:
-        """Return the pooled features of every cell, (B, cells, output)."""
+        """Return the features of all cells as queries of the attention pooling, (B, cells, output)."""
         return self.attnpool.all_positions(tokens)[:, 1:]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..algorithm.select import Selection
-from ..clip.device import threads_of_arithmetic
+from ..clip.device import limit_threads
 from ..clip.frozen_clip import Clip
 from ..config import RunConfig
 from ..data.dataset import Dataset
@@ -62,7 +62,7 @@ def estimate_time(config: RunConfig, clip: Clip, dataset: Dataset) -> TimeEstima
     clients = len(client_names(dataset, config.data))
     work = workload(config, len(dataset.train), len(dataset.test), clients, len(dataset.classes))
     count = workers_for(config, clip, clients, dataset.classes)
-    with threads_of_arithmetic(1) if count > 1 else nullcontext():
+    with limit_threads(1) if count > 1 else nullcontext():
         encoding, step = measure_seconds(config, clip, dataset)
     seconds = (work.encoded * encoding + work.steps * step) / count
     weights = sum(weight.nbytes for weight in clip.state_dict().values())

@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ..clip.blocks import TowerShape
-from ..clip.device import threads_of_arithmetic
+from ..clip.device import limit_threads
 from ..clip.encoder import CHUNK_TOKENS, ENCODE_BATCH
 from ..clip.frozen_clip import Clip
 from ..clip.vision_towers import ResNetTower
@@ -250,7 +250,7 @@ def open_pool(simulation: "Simulation", requested: WorkerCount) -> Iterator[Work
         return
     clip = simulation.learners[0].model.encoder.clip
     count = workers_for(config, clip, len(clients), simulation.dataset.classes, requested)
-    with threads_of_arithmetic(config.model.threads or 1):
+    with limit_threads(config.model.threads or 1):
         if count == 1:
             yield None
             return

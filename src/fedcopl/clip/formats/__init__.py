@@ -1,1 +1,1 @@
-"""The forms in which CLIP's weights come: a hub's names, OpenAI's files, Hugging Face folders, TorchScript archives."""
+"""Checkpoint formats of CLIP: Hugging Face and open_clip folders, OpenAI's files."""

@@ -1,7 +1,7 @@
-"""Safe reading of a checkpoint's files, without running code in them.
+"""Reading checkpoint files without running the code in them.
 
-`torch.jit.load` compiles a TorchScript archive's code and runs its `__setstate__` methods. Here only the tree of
-modules is read, by an unpickler that knows tensors and plain containers and replaces every class by an empty object.
+`torch.jit.load` compiles the code of a TorchScript archive and runs its `__setstate__` methods. Here only the tree of
+modules is read, by an unpickler that builds tensors and plain containers and replaces every class by an empty object.
 """
 
 import pickle
@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 
 from ...errors import ModelError
 from ...files import parse_json, read_limited
 
-_WholeOrFloat = TypeVar("_WholeOrFloat", int, float)
+_Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Named tensors, and their file for error messages."""
+    """Tensors by name, and their file for error messages."""
 
     file: Path
     tensors: Mapping[str, Tensor]
@@ -33,74 +33,68 @@ class Weights:
     def get(self, name: str) -> Tensor:
         """Return a tensor; raises ModelError if it is missing."""
         if name not in self.tensors:
-            raise ModelError(f"{self.file}: lacks the weight {name}")
+            raise ModelError(f"{self.file}: the weight {name} is missing")
         return self.tensors[name]
 
     def shape(self, name: str, dimensions: int) -> tuple[int, ...]:
-        """Return the shape of a tensor; raises ModelError unless it has this number of dimensions."""
+        """Return the shape of a tensor; raises ModelError for another number of dimensions."""
         shape = tuple(self.get(name).shape)
         if len(shape) != dimensions:
-            raise ModelError(f"{self.file}: {name} has the shape {shape}; {dimensions} dimensions are needed")
+            raise ModelError(f"{self.file}: {name} has the shape {shape}; it must have {dimensions} dimensions")
         return shape
 
-    def table(self, name: str) -> tuple[int, int]:
-        """Return rows and columns of a weight that may be stored as a batch of one."""
+    def matrix_shape(self, name: str) -> tuple[int, int]:
+        """Return rows and columns of a matrix, which may have leading dimensions of size 1."""
         shape = tuple(self.get(name).shape)
-        *batch, rows, columns = shape if len(shape) > 1 else (0, *shape)
-        if len(shape) < 2 or any(size != 1 for size in batch):
-            raise ModelError(f"{self.file}: {name} has the shape {shape}; 2 dimensions are needed")
-        return rows, columns
+        if len(shape) < 2 or set(shape[:-2]) - {1}:
+            raise ModelError(f"{self.file}: {name} has the shape {shape}; it must have 2 dimensions")
+        return shape[-2], shape[-1]
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Read a config of a model; raises ModelError unless it is a JSON object."""
+    """Read the config of a model; raises ModelError unless it is a JSON object."""
     try:
         content = parse_json(read_limited(file))
     except (OSError, ValueError) as error:
         raise ModelError(f"{file}: cannot be read: {error}") from error
     if not isinstance(content, dict):
-        raise ModelError(f"{file}: holds a {type(content).__name__}, not a JSON object")
+        raise ModelError(f"{file}: contains a {type(content).__name__}, not a JSON object")
     return content
 
 
-def positive(kind: type[_WholeOrFloat], value: Any, name: str, file: Path) -> _WholeOrFloat:
-    """Validate a setting that must be a number above zero."""
+def positive(kind: type[_Number], value: Any, name: str, file: Path) -> _Number:
+    """Validate a setting that must be a positive number."""
     if isinstance(value, bool) or not isinstance(value, kind) or not value > 0:
-        raise ModelError(f"{file}: {name} must be a number above zero, not {value!r}")
+        raise ModelError(f"{file}: {name} must be a positive number, not {value!r}")
     return value
 
 
 def read_weights(file: Path) -> Weights:
-    """Read the tensors of one file by its suffix; memory-mapped where the format allows."""
+    """Read the tensors of a file in the format of its extension; memory-mapped where the format allows."""
     readers: dict[str, Callable[[Path], Mapping[str, Tensor]]] = {
-        ".safetensors": _read_safetensors,
+        ".safetensors": load_file,
         ".json": _read_shards,
         ".bin": _read_pickle,
         ".pt": _read_pickle,
         ".pth": _read_pickle,
     }
     if file.suffix not in readers:
-        raise ModelError(f"{file}: ends in none of {', '.join(readers)}, so its format is unknown")
+        raise ModelError(f"{file}: the extension of a weights file must be one of {', '.join(readers)}")
     try:
         return Weights(file, readers[file.suffix](file))
     except ModelError:
         raise
-    except Exception as error:  # of parsers, on a damaged or hostile file
+    except Exception as error:  # a parser may raise any error for a damaged or malicious file
         raise ModelError(f"{file}: is damaged or not a weights file ({first_sentence(error)})") from error
 
 
 def first_sentence(error: Exception) -> str:
-    """Return the first sentence of a library's error message."""
+    """Return the first sentence of an error message of another library."""
     return re.split(r"\. |\n", str(error).strip())[0].rstrip(".") or type(error).__name__
 
 
-def _read_safetensors(file: Path) -> dict[str, Tensor]:
-    with safe_open(file, framework="pt") as opened:
-        return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, it is no dict
-
-
 def _read_shards(index: Path) -> dict[str, Tensor]:
-    """Read the files of an index, which are in its folder."""
+    """Read the files that an index lists; they must be in its folder."""
     shard_of: dict[str, str] = read_json(index)["weight_map"]
     shards = {name: read_weights(index.parent / Path(name).name) for name in sorted(set(shard_of.values()))}
     return {tensor: shards[shard].get(tensor) for tensor, shard in shard_of.items()}
@@ -111,20 +105,20 @@ def _read_pickle(file: Path) -> dict[str, Tensor]:
         return _read_torchscript(file)
     loaded = _load_pickle(file)
     if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
-        loaded = loaded["state_dict"]  # a training checkpoint of open_clip's
+        loaded = loaded["state_dict"]  # a training checkpoint of open_clip
     if not isinstance(loaded, dict):
-        raise ModelError(f"{file}: holds a {type(loaded).__name__}, not a state dict")
+        raise ModelError(f"{file}: contains a {type(loaded).__name__}, not a state dict")
     return {str(name).removeprefix("module."): tensor for name, tensor in loaded.items() if torch.is_tensor(tensor)}
 
 
 def _load_pickle(file: Path) -> Any:
-    try:  # only torch's newer format, a zip archive, can be mapped
+    try:  # only torch's newer format, a zip archive, can be memory-mapped
         return torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
-    except pickle.UnpicklingError as error:  # torch's message explains how to run the file anyway
+    except pickle.UnpicklingError as error:  # torch's message recommends to load the file unsafely
         match = re.search(r"GLOBAL ([\w.]+)", str(error))
         content = f"calls {match[1]}" if match else "is no pickle of tensors"
         raise ModelError(
-            f"{file}: holds more than weights ({content}): it is not opened, because it could run code"
+            f"{file}: contains more than weights ({content}); it is refused, because loading it could run code"
         ) from error
 
 
@@ -139,15 +133,15 @@ _STORAGES = {
 }
 
 
-class _Box:
-    """Stand-in for objects of the archive's own classes; only holds attributes."""
+class _ArchivedObject:
+    """Replacement for an object of any class in the archive; it only has attributes."""
 
     def __setstate__(self, state: Any) -> None:
         self.attributes = state if isinstance(state, dict) else {}
 
 
 def _is_torchscript(file: Path) -> bool:
-    """Detect TorchScript archives: only they contain a pickle of constants."""
+    """Return whether a file is a TorchScript archive: only these contain a pickle of constants."""
     if not zipfile.is_zipfile(file):
         return False
     with zipfile.ZipFile(file) as archive:
@@ -158,21 +152,21 @@ def _read_torchscript(file: Path) -> dict[str, Tensor]:
     with zipfile.ZipFile(file) as archive:
         root = next(name for name in archive.namelist() if name.endswith("/data.pkl")).removesuffix("data.pkl")
         with archive.open(f"{root}data.pkl") as tree:
-            return dict(_tensors(_Reader(tree, archive, root).load(), "", set()))
+            return dict(_named_tensors(_TorchScriptUnpickler(tree, archive, root).load(), "", set()))
 
 
-def _tensors(value: Any, name: str, visited: set[int]) -> Iterator[tuple[str, Tensor]]:
-    """Yield each tensor with its dotted name; containers may be nested, so each is visited once."""
+def _named_tensors(value: Any, name: str, visited: set[int]) -> Iterator[tuple[str, Tensor]]:
+    """Yield all tensors with their dotted names; an object is visited once, because references may form a cycle."""
     if torch.is_tensor(value):
         yield name, value
-    elif isinstance(value, _Box) and id(value) not in visited:
+    elif isinstance(value, _ArchivedObject) and id(value) not in visited:
         visited.add(id(value))
         for child, inner in value.__dict__.get("attributes", {}).items():
-            yield from _tensors(inner, f"{name}.{child}" if name else str(child), visited)
+            yield from _named_tensors(inner, f"{name}.{child}" if name else str(child), visited)
 
 
-class _Reader(pickle.Unpickler):
-    """Unpickler of tensors, boxes and plain containers only."""
+class _TorchScriptUnpickler(pickle.Unpickler):
+    """Unpickler that builds only tensors, plain containers and `_ArchivedObject`."""
 
     def __init__(self, tree: Any, archive: zipfile.ZipFile, root: str):
         super().__init__(tree)
@@ -180,8 +174,8 @@ class _Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         rebuilders: dict[tuple[str, str], Callable[..., Any]] = {
-            ("torch._utils", "_rebuild_tensor_v2"): _rebuild,
-            ("torch.jit._pickle", "restore_type_tag"): _untagged,
+            ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
+            ("torch.jit._pickle", "restore_type_tag"): _first_argument,
             ("collections", "OrderedDict"): OrderedDict,
         }
         if (module, name) in rebuilders:
@@ -189,25 +183,25 @@ class _Reader(pickle.Unpickler):
         if module == "torch" and name in _STORAGES:
             return _STORAGES[name]
         if module.split(".")[0] == "__torch__":
-            return _Box
+            return _ArchivedObject
         if module == "torch.jit._pickle" and name.startswith("build_"):
-            return _untagged
+            return _first_argument
         raise pickle.UnpicklingError(f"calls {module}.{name}, which a CLIP checkpoint does not need")
 
     def persistent_load(self, key: Any) -> Tensor:
-        """Return a storage as a flat tensor."""
+        """Read a tensor's storage from the archive as a tensor of one dimension."""
         _, kind, record, *_ = key
         entry = self.archive.getinfo(f"{self.root}data/{record}")
         if entry.compress_type != zipfile.ZIP_STORED:
-            raise pickle.UnpicklingError(f"{entry.filename} is compressed, which torch never does")
-        # Copied into torch's memory: the last bits of a product may depend on alignment.
+            raise pickle.UnpicklingError(f"{entry.filename} is compressed, but torch stores tensors uncompressed")
+        # Cloned into torch's memory, because the last bits of a matrix product may depend on alignment.
         return torch.frombuffer(bytearray(self.archive.read(entry)), dtype=kind).clone()
 
 
-def _rebuild(storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> Tensor:
+def _rebuild_tensor(storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> Tensor:
     return storage.as_strided(size, stride, offset)
 
 
-def _untagged(value: Any, *_: Any) -> Any:
-    """Return typed lists and dictionaries as plain ones."""
+def _first_argument(value: Any, *_: Any) -> Any:
+    """Return a list or dictionary without the type that TorchScript stores with it."""
     return value

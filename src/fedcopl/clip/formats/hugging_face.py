@@ -14,8 +14,8 @@ from ..vision_towers import VisionTower
 from .files import positive, read_json, read_weights
 from .layouts import (
     BlockTraits,
-    Parts,
-    TowerNames,
+    ClipParts,
+    WeightNames,
     build_text,
     build_vision,
     check_towers,
@@ -29,12 +29,12 @@ WEIGHT_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-_LEGACY_END = 2  # older configs say 2 for any vocabulary; `transformers` then reads the highest id
+_LEGACY_END = 2  # eos_token_id of older configs for any vocabulary; `transformers` then uses the highest id
 _ACTIVATIONS: Mapping[str, Activation] = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
-# Its published configs omit the values of the base model.
+# Published configs of SigLIP omit values that are those of the base model.
 _SIGLIP_DEFAULTS = {"hidden_act": "gelu_pytorch_tanh", "num_attention_heads": 12, "layer_norm_eps": 1e-6}
-# The nearest supported model of unsupported kinds.
-_NEAREST = {
+# The most similar supported model for unsupported values of model_type.
+_MOST_SIMILAR = {
     "siglip2": "google/siglip2-base-patch16-224, of one resolution",
     "metaclip_2": "facebook/metaclip-b16-fullcc2.5b, or google/siglip2-base-patch16-224 for many languages",
     "chinese_clip": "google/siglip2-base-patch16-224, which reads many languages",
@@ -72,13 +72,13 @@ _TEXT = """
     positions         text_model.embeddings.position_embedding.weight
     norm_last.*       text_model.final_layer_norm.*
 """
-CLIP_VISION = TowerNames(weight_names(_VISION + _CLIP_ONLY), "vision_model.encoder.layers", _BLOCK)
-CLIP_TEXT = TowerNames(weight_names(_TEXT + "project.* text_projection.*"), "text_model.encoder.layers", _BLOCK)
-_SIGLIP_VISION = TowerNames(weight_names(_VISION + _SIGLIP_ONLY), "vision_model.encoder.layers", _BLOCK)
-_SIGLIP_TEXT = TowerNames(weight_names(_TEXT + "project.* text_model.head.*"), "text_model.encoder.layers", _BLOCK)
+CLIP_VISION = WeightNames(weight_names(_VISION + _CLIP_ONLY), "vision_model.encoder.layers", _BLOCK)
+CLIP_TEXT = WeightNames(weight_names(_TEXT + "project.* text_projection.*"), "text_model.encoder.layers", _BLOCK)
+_SIGLIP_VISION = WeightNames(weight_names(_VISION + _SIGLIP_ONLY), "vision_model.encoder.layers", _BLOCK)
+_SIGLIP_TEXT = WeightNames(weight_names(_TEXT + "project.* text_model.head.*"), "text_model.encoder.layers", _BLOCK)
 
 
-def load_hugging_face(folder: Path) -> Parts:
+def load_hugging_face(folder: Path) -> ClipParts:
     """Load a folder with config.json and weights: a CLIP, a SigLIP, or a SigLIP 2 of a fixed resolution."""
     file = folder / "config.json"
     config = read_json(file)
@@ -88,9 +88,10 @@ def load_hugging_face(folder: Path) -> Parts:
             f"{folder}: is an exported classifier, not a CLIP model; use it with: fedcopl predict -c {folder}"
         )
     if kind not in ("clip", "siglip"):
-        nearest = _NEAREST.get(str(kind), "openai/clip-vit-base-patch16")
+        similar = _MOST_SIMILAR.get(str(kind), "openai/clip-vit-base-patch16")
         raise ModelError(
-            f"{file}: describes a {kind!r}, not a 'clip' or a 'siglip'; the nearest that loads is {nearest}"
+            f"{file}: model_type is {kind!r}; only 'clip' and 'siglip' are supported. The most similar supported model "
+            f"is {similar}"
         )
     is_siglip = kind == "siglip"
     vision_config, text_config = (_section(config, tower, file) for tower in ("vision", "text"))
@@ -100,12 +101,12 @@ def load_hugging_face(folder: Path) -> Parts:
     vision_names, text_names = (_SIGLIP_VISION, _SIGLIP_TEXT) if is_siglip else (CLIP_VISION, CLIP_TEXT)
     image = positive(int, vision_config.get("image_size", 224), "image_size", file) if is_siglip else None
     vision = build_vision(weights, vision_names, _traits(vision_config, file), image)
-    kind_of_text: type[TextTower] = PaddedText if is_siglip else CausalText
-    text = build_text(weights, text_names, _traits(text_config, file), kind_of_text)
+    text_class: type[TextTower] = PaddedText if is_siglip else CausalText
+    text = build_text(weights, text_names, _traits(text_config, file), text_class)
     scale = check_towers(weights, (vision, vision_names), (text, text_names))
     sections = {"": config, "vision_config": vision_config, "text_config": text_config}
     compare_sizes(file, sections, _sizes(vision, text))
-    usual = {"image_mean": HALF, "image_std": HALF} if is_siglip else {}
+    defaults = {"image_mean": HALF, "image_std": HALF} if is_siglip else {}
     if is_siglip:
         tokenizer = _siglip_tokenizer(folder)
         prepare = partial(pad_rows, pad_id=tokenizer.pad_id, length=text.context_length)
@@ -118,23 +119,22 @@ def load_hugging_face(folder: Path) -> Parts:
     if tokenizer.vocabulary > (rows := text.embedding.num_embeddings):
         raise ModelError(f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, the weights only {rows}")
     preprocessor = folder / "preprocessor_config.json"
-    settings = usual | (read_json(preprocessor) if preprocessor.is_file() else {})
-    return Parts(vision, text, scale, tokenizer, read_transform(settings, vision.image, preprocessor), prepare)
+    settings = defaults | (read_json(preprocessor) if preprocessor.is_file() else {})
+    return ClipParts(vision, text, scale, tokenizer, read_transform(settings, vision.image, preprocessor), prepare)
 
 
 def _section(config: Mapping[str, Any], tower: str, file: Path) -> dict[str, Any]:
     section = config.get(f"{tower}_config")
     if not isinstance(section, dict):
-        raise ModelError(f"{file}: lacks the section {tower}_config")
-    # The first checkpoints repeat a section under another name, which takes precedence in `transformers`.
+        raise ModelError(f"{file}: the section {tower}_config is missing")
+    # The first checkpoints repeat a section as `..._config_dict`, which takes precedence in `transformers`.
     return section | dict(config.get(f"{tower}_config_dict") or {})
 
 
 def _traits(section: Mapping[str, Any], file: Path) -> BlockTraits:
     activation = section.get("hidden_act", "quick_gelu")
     if activation not in _ACTIVATIONS:
-        *others, last = _ACTIVATIONS
-        raise ModelError(f"{file}: hidden_act is {activation!r}; only {', '.join(others)} and {last} are known")
+        raise ModelError(f"{file}: hidden_act is {activation!r}; supported: {', '.join(_ACTIVATIONS)}")
     heads = positive(int, section.get("num_attention_heads"), "num_attention_heads", file)
     epsilon = positive(float, section.get("layer_norm_eps", 1e-5), "layer_norm_eps", file)
     return BlockTraits(heads, _ACTIVATIONS[activation], epsilon)
@@ -159,10 +159,10 @@ def _sizes(vision: VisionTower, text: TextTower) -> dict[str, int]:
 
 
 def _siglip_tokenizer(folder: Path) -> Tokenizer:
-    """Read the tokenizer: SigLIP removes capitals and punctuation, SigLIP 2 (Gemma's) only capitals."""
+    """Read the tokenizer; SigLIP lower-cases and removes punctuation, SigLIP 2 (Gemma's tokenizer) only lower-cases."""
     config = folder / "tokenizer_config.json"
     kind = str(read_json(config).get("tokenizer_class")).lower() if config.is_file() else ""
     tokenizer = read_tokenizer(folder, str.lower if "gemma" in kind or "siglip2" in kind else canonical)
     if tokenizer is None:
-        raise ModelError(f"{folder}: lacks tokenizer.json; spiece.model is not supported")
+        raise ModelError(f"{folder}: tokenizer.json is missing; spiece.model is not supported")
     return tokenizer

@@ -1,4 +1,4 @@
-"""Building towers from weights: sizes from shapes, names from the kind of checkpoint."""
+"""Building towers from weights: the sizes follow from shapes, the names of the weights from the checkpoint's format."""
 
 import math
 import re
@@ -24,8 +24,8 @@ _Tower = TypeVar("_Tower", bound=nn.Module)
 _Text = TypeVar("_Text", bound=TextTower)
 
 _SCALE = "logit_scale"
-_BIAS = "logit_bias"  # of SigLIP's sigmoid; equal for all classes, so the softmax does not depend on it
-# Tables that older versions stored with the weights; all of them follow from the sizes.
+_BIAS = "logit_bias"  # of SigLIP's sigmoid; equal for all classes, so it does not change the softmax
+# Constants that older versions stored with the weights.
 _IGNORED_WEIGHTS = re.compile(
     r"(text_model|vision_model|text\.transformer)\.embeddings\.position_ids|attn_mask|input_resolution|context_length|vocab_size"
     r"|.+\.num_batches_tracked"
@@ -33,115 +33,112 @@ _IGNORED_WEIGHTS = re.compile(
 
 
 @dataclass(frozen=True)
-class TowerNames:
-    """Names of one tower's weights in a kind of checkpoint.
+class WeightNames:
+    """Names of a tower's parameters in a format of checkpoints.
 
-    A weight with several names is stored in parts, concatenated along the first axis.
+    A parameter with several names is stored as several tensors, to be concatenated along the first axis.
     """
 
-    outside: Mapping[str, tuple[str, ...]]
-    block: str
-    inside: Mapping[str, tuple[str, ...]]
-    transposed: frozenset[str] = frozenset()  # our names of weights that are stored transposed
+    tower: Mapping[str, tuple[str, ...]]  # parameter outside of the blocks -> its names in the checkpoint
+    block_prefix: str
+    block: Mapping[str, tuple[str, ...]]  # parameter of a block -> its names after prefix and number
+    transposed: frozenset[str] = frozenset()  # parameters that are stored transposed
 
-    def of(self, ours: str) -> tuple[str, ...]:
-        """Return the names of one of our weights in the checkpoint."""
-        match = re.fullmatch(r"blocks\.(\d+)\.(.+)", ours)
+    def all_of(self, parameter: str) -> tuple[str, ...]:
+        """Return the names of a parameter in the checkpoint."""
+        match = re.fullmatch(r"blocks\.(\d+)\.(.+)", parameter)
         if not match:
-            return self.outside[ours]
-        return tuple(f"{self.block}.{match[1]}.{name}" for name in self.inside[match[2]])
+            return self.tower[parameter]
+        return tuple(f"{self.block_prefix}.{match[1]}.{name}" for name in self.block[match[2]])
 
-    def one(self, ours: str) -> str:
-        """Return the name of one of our weights that is stored whole."""
-        (theirs,) = self.of(ours)
-        return theirs
+    def of(self, parameter: str) -> str:
+        """Return the name of a parameter that is stored as one tensor."""
+        (name,) = self.all_of(parameter)
+        return name
 
 
 def weight_names(table: str) -> dict[str, tuple[str, ...]]:
-    """Parse lines of one of our names and of its names in the checkpoint; `*` stands for weight and bias."""
+    """Parse lines of a parameter and its names in the checkpoint; `*` stands for weight and bias."""
     names = {}
-    for ours, *theirs in (line.split() for line in table.splitlines() if line.strip()):
-        for kind in ("weight", "bias") if "*" in ours else ("",):
-            names[ours.replace("*", kind)] = tuple(name.replace("*", kind) for name in theirs)
+    for parameter, *stored in (line.split() for line in table.splitlines() if line.strip()):
+        for kind in ("weight", "bias") if "*" in parameter else ("",):
+            names[parameter.replace("*", kind)] = tuple(name.replace("*", kind) for name in stored)
     return names
-
-
-_HEAD_WIDTH = 64  # of all of OpenAI's models
 
 
 @dataclass(frozen=True)
 class BlockTraits:
-    """Properties of a transformer that shapes of weights do not determine."""
+    """Properties of a transformer that do not follow from the shapes of its weights."""
 
-    heads: int | None  # None: one for every `head_width` of the width
+    heads: int | None  # None: width / head_width
     activation: Activation
     epsilon: float = 1e-5
-    head_width: int = _HEAD_WIDTH
+    head_width: int = 64  # of all of OpenAI's models
 
 
 class _NoInitialisation(TorchFunctionMode):
-    """Skips random initialisation, some of which imports torch's compiler and takes seconds."""
+    """Skips random initialisation, which may import torch's compiler and take seconds."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
+        kwargs = kwargs or {}
         if getattr(function, "__module__", None) == "torch.nn.init":
-            return given["tensor"]
-        return function(*args, **given)
+            return kwargs["tensor"]
+        return function(*args, **kwargs)
 
 
 @contextmanager
 def without_weights() -> Iterator[None]:
-    """Create modules with sizes but without weights or memory."""
+    """Create modules on the meta device, without memory for weights."""
     with torch.device("meta"), _NoInitialisation():
         yield
 
 
-def _grid_side(tokens: int, name: str, weights: Weights, extra: int = 1) -> int:
-    """Return the side of the square patch grid of `tokens` tokens, of which `extra` are not patches (class token)."""
-    side = math.isqrt(max(tokens - extra, 0))
-    if side < 1 or side**2 != tokens - extra:
-        expected = "a square number plus a class token" if extra else "a square number"
+def _grid_side(tokens: int, name: str, weights: Weights, class_tokens: int = 1) -> int:
+    """Return the side of the square grid of patches."""
+    side = math.isqrt(max(tokens - class_tokens, 0))
+    if side < 1 or side**2 != tokens - class_tokens:
+        expected = "a square number plus a class token" if class_tokens else "a square number"
         raise ModelError(f"{weights.file}: {name} has {tokens} rows, should be {expected}")
     return side
 
 
-def build_vision(weights: Weights, names: TowerNames, traits: BlockTraits, image: int | None = None) -> VisionTower:
-    """Build a vision transformer from its weights; `image` may exceed the area of the patches."""
-    (*_, patch) = weights.shape(names.one("patches.weight"), 4)
-    (tokens, _) = weights.table(names.one("positions"))
-    has_class = "class_token" in names.outside
-    grid = _grid_side(tokens, names.one("positions"), weights, extra=int(has_class))
+def build_vision(weights: Weights, names: WeightNames, traits: BlockTraits, image: int | None = None) -> VisionTower:
+    """Build a vision transformer from its weights; the patches may leave a margin of an image of side `image`."""
+    (*_, patch) = weights.shape(names.of("patches.weight"), 4)
+    (tokens, _) = weights.matrix_shape(names.of("positions"))
+    has_class = "class_token" in names.tower
+    grid = _grid_side(tokens, names.of("positions"), weights, class_tokens=int(has_class))
     shape = _tower_shape(weights, names, traits)
     with without_weights():
         tower = VisionTower(
             shape,
             patch=patch,
             image=image if image is not None and image // patch == grid else grid * patch,
-            output=_output(weights, names) if has_class else shape.width,
-            patch_bias=names.one("patches.bias") in weights.tensors,
-            norm_first="norm_first.weight" in names.outside and names.one("norm_first.weight") in weights.tensors,
+            output=_feature_size(weights, names) if has_class else shape.width,
+            patch_bias=names.of("patches.bias") in weights.tensors,
+            norm_first="norm_first.weight" in names.tower and names.of("norm_first.weight") in weights.tensors,
             pooling="class token" if has_class else "attention",
         )
     return _load_weights(tower, weights, names)
 
 
-def build_text(weights: Weights, names: TowerNames, traits: BlockTraits, kind: type[_Text]) -> _Text:
+def build_text(weights: Weights, names: WeightNames, traits: BlockTraits, kind: type[_Text]) -> _Text:
     """Build a text transformer from its weights."""
-    (vocabulary, _) = weights.shape(names.one("embedding.weight"), 2)
-    (positions, _) = weights.shape(names.one("positions"), 2)
+    (vocabulary, _) = weights.shape(names.of("embedding.weight"), 2)
+    (positions, _) = weights.shape(names.of("positions"), 2)
+    shape, output = _tower_shape(weights, names, traits), _feature_size(weights, names)
     with without_weights():
-        shape = _tower_shape(weights, names, traits)
-        tower = kind(shape, vocabulary=vocabulary, positions=positions, output=_output(weights, names))
+        tower = kind(shape, vocabulary=vocabulary, positions=positions, output=output)
     return _load_weights(tower, weights, names)
 
 
-def build_bert(weights: Weights, names: TowerNames, traits: BlockTraits, length: int) -> BertText:
-    """Build a BERT of at most `length` tokens, with a projection of one or two matrices."""
-    (vocabulary, _) = weights.shape(names.one("embedding.weight"), 2)
-    (positions, _) = weights.shape(names.one("positions"), 2)
-    (token_types, _) = weights.shape(names.one("kinds"), 2)
-    is_double = names.one("project.0.weight") in weights.tensors
-    (output, hidden) = weights.shape(names.one("project.2.weight" if is_double else "project.weight"), 2)
+def build_bert(weights: Weights, names: WeightNames, traits: BlockTraits, length: int) -> BertText:
+    """Build a BERT for sentences of at most `length` tokens, with a projection of one or two matrices."""
+    (vocabulary, _) = weights.shape(names.of("embedding.weight"), 2)
+    (positions, _) = weights.shape(names.of("positions"), 2)
+    (token_types, _) = weights.shape(names.of("kinds"), 2)
+    is_double = names.of("project.0.weight") in weights.tensors
+    (output, hidden) = weights.shape(names.of("project.2.weight" if is_double else "project.weight"), 2)
     with without_weights():
         tower = BertText(
             _tower_shape(weights, names, traits),
@@ -155,100 +152,105 @@ def build_bert(weights: Weights, names: TowerNames, traits: BlockTraits, length:
     return _load_weights(tower, weights, names)
 
 
-def build_resnet(weights: Weights, names: TowerNames) -> ResNetTower:
+def build_resnet(weights: Weights, names: WeightNames) -> ResNetTower:
     """Build CLIP's ResNet from its weights."""
-    (stem, *_) = weights.shape(names.one("layer1.0.conv1.weight"), 4)
-    (tokens, _) = weights.shape(names.one("attnpool.positional_embedding"), 2)
-    (output, _) = weights.shape(names.one("attnpool.c_proj.weight"), 2)
-    stages = [re.compile(re.escape(names.one(f"layer{stage}")) + r"\.(\d+)\.") for stage in range(1, 5)]
-    depths = [len({match[1] for match in map(stage.match, weights.tensors) if match}) for stage in stages]
-    grid = _grid_side(tokens, names.one("attnpool.positional_embedding"), weights)
+    (stem, *_) = weights.shape(names.of("layer1.0.conv1.weight"), 4)
+    (tokens, _) = weights.shape(names.of("attnpool.positional_embedding"), 2)
+    (output, _) = weights.shape(names.of("attnpool.c_proj.weight"), 2)
+    depths = [_count_blocks(weights, names.of(f"layer{stage}")) for stage in range(1, 5)]
+    grid = _grid_side(tokens, names.of("attnpool.positional_embedding"), weights)
     with without_weights():
         tower = ResNetTower(stem=stem, depths=depths, image=grid * SHRINK, output=output)
     return _load_weights(tower, weights, names)
 
 
-def _tower_shape(weights: Weights, names: TowerNames, traits: BlockTraits) -> TowerShape:
-    (_, width) = weights.table(names.one("positions"))
-    (hidden, _) = weights.shape(names.one("blocks.0.up.weight"), 2)
-    block = re.compile(re.escape(names.block) + r"\.(\d+)\.")
-    depth = len({match[1] for match in map(block.match, weights.tensors) if match})
+def _tower_shape(weights: Weights, names: WeightNames, traits: BlockTraits) -> TowerShape:
+    (_, width) = weights.matrix_shape(names.of("positions"))
+    (hidden, _) = weights.shape(names.of("blocks.0.up.weight"), 2)
     heads = traits.heads or width // traits.head_width
     if heads < 1 or width % heads:
         raise ModelError(f"{weights.file}: a width of {width} cannot be split among {heads} attention heads")
+    depth = _count_blocks(weights, names.block_prefix)
     return TowerShape(width, depth, heads, hidden, traits.activation, traits.epsilon)
 
 
-def _output(weights: Weights, names: TowerNames) -> int:
+def _count_blocks(weights: Weights, prefix: str) -> int:
+    """Count the blocks whose weights are named `prefix.NUMBER.NAME`."""
+    matches = (re.match(rf"{re.escape(prefix)}\.(\d+)\.", name) for name in weights.tensors)
+    return len({match[1] for match in matches if match})
+
+
+def _feature_size(weights: Weights, names: WeightNames) -> int:
     """Return the number of features, the rows of the projection."""
-    return weights.shape(names.one("project.weight"), 2)["project.weight" in names.transposed]
+    return weights.shape(names.of("project.weight"), 2)["project.weight" in names.transposed]
 
 
-def _load_weights(tower: _Tower, weights: Weights, names: TowerNames) -> _Tower:
-    """Load weights into an without_weights tower, as fp32."""
-    ours = {}
-    for name, empty in tower.state_dict().items():
-        is_transposed = name in names.transposed
-        whole = _whole(names.of(name), list(empty.shape[::-1] if is_transposed else empty.shape), weights)
-        ours[name] = whole.T.contiguous() if is_transposed else whole.contiguous()
-    tower.load_state_dict(ours, assign=True)
+def _load_weights(tower: _Tower, weights: Weights, names: WeightNames) -> _Tower:
+    """Load weights as float32 into a tower on the meta device."""
+    state = {}
+    for parameter, empty in tower.state_dict().items():
+        is_transposed = parameter in names.transposed
+        shape = list(empty.shape[::-1] if is_transposed else empty.shape)
+        tensor = _read_parameter(names.all_of(parameter), shape, weights)
+        state[parameter] = tensor.T.contiguous() if is_transposed else tensor.contiguous()
+    tower.load_state_dict(state, assign=True)
     return tower
 
 
-def _whole(names: tuple[str, ...], needed: list[int], weights: Weights) -> Tensor:
-    """Concatenate the parts of a weight along the first axis, without batch axes of one."""
-    parts = [weights.get(name) for name in names]
-    parts = [
-        part.reshape(part.shape[-len(needed) :]) if set(part.shape[: -len(needed)]) == {1} else part for part in parts
-    ]
-    share = [needed[0] // len(names), *needed[1:]]
-    fits = [list(part.shape[1:]) == needed[1:] for part in parts]
-    if not all(fits) or sum(len(part) for part in parts) != needed[0]:
-        wrong = next((i for i, part in enumerate(parts) if list(part.shape) != share), 0)
-        shape = tuple(weights.get(names[wrong]).shape)
-        raise ModelError(f"{weights.file}: {names[wrong]} has the shape {shape}, not {tuple(share)}")
-    return torch.cat([part.float() for part in parts]) if len(parts) > 1 else parts[0].float()
+def _read_parameter(names: tuple[str, ...], shape: list[int], weights: Weights) -> Tensor:
+    """Concatenate the tensors of a parameter along the first axis, without leading dimensions of size 1."""
+    tensors = []
+    for name in names:
+        tensor = weights.get(name)
+        has_leading_ones = set(tensor.shape[: -len(shape)]) == {1}
+        tensors.append(tensor.reshape(tensor.shape[-len(shape) :]) if has_leading_ones else tensor)
+    expected = [shape[0] // len(names), *shape[1:]]
+    fits = [tensor.dim() == len(shape) and list(tensor.shape[1:]) == shape[1:] for tensor in tensors]
+    if not all(fits) or sum(map(len, tensors)) != shape[0]:
+        wrong = [name for name, tensor in zip(names, tensors, strict=True) if list(tensor.shape) != expected]
+        name = [*wrong, names[0]][0]
+        actual = tuple(weights.get(name).shape)
+        raise ModelError(f"{weights.file}: {name} has the shape {actual}, not {tuple(expected)}")
+    return torch.cat([tensor.float() for tensor in tensors]) if len(tensors) > 1 else tensors[0].float()
 
 
 def compare_sizes(file: Path, sections: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, int]) -> None:
-    """Raise ModelError if a config states another size than the weights have.
+    """Raise ModelError if a size in a config differs from that of the weights.
 
     Args:
-        sections: Its sections by name; the name is empty for the top level.
-        sizes: The sizes of the weights by the config's names, as `section.name`.
+        sections: The sections of the config by name; the name of the top level is empty.
+        sizes: The sizes of the weights by `section.name` in the config.
     """
     for name, size in sizes.items():
         section, _, key = name.rpartition(".")
-        claim = sections[section].get(key)
-        if claim is not None and claim != size:
-            raise ModelError(f"{file}: {name} is {claim}, but the weights have {size}")
+        stated = sections[section].get(key)
+        if stated is not None and stated != size:
+            raise ModelError(f"{file}: {name} is {stated}, but the weights have {size}")
 
 
 def check_towers(
-    weights: Weights, vision: tuple[VisionTower | ResNetTower, TowerNames], text: tuple[TextTower, TowerNames]
+    weights: Weights, vision: tuple[VisionTower | ResNetTower, WeightNames], text: tuple[TextTower, WeightNames]
 ) -> float:
-    """Check that both towers have as many features and use all weights; return the logit scale.
-
-    The scale is about 100 in OpenAI's models; checkpoints store its logarithm.
+    """Check that both towers have equally many features and use all weights; return the logit scale, often about 100.
 
     Raises:
-        ModelError: A weight is not used, so the model is of another kind, or sizes differ.
+        ModelError: Sizes differ, or a weight is not used, so the model is of another kind.
     """
     if vision[0].output != text[0].output:
-        raise ModelError(f"{weights.file}: images have {vision[0].output} features and sentences {text[0].output}")
-    used = {theirs for tower, names in (vision, text) for ours in tower.state_dict() for theirs in names.of(ours)}
+        raise ModelError(f"{weights.file}: images have {vision[0].output} features, but texts {text[0].output}")
+    used = {name for tower, names in (vision, text) for key in tower.state_dict() for name in names.all_of(key)}
     used |= {_SCALE, _BIAS} if isinstance(text[0], PaddedText) else {_SCALE}
     for name in weights.tensors:
         if name not in used and not _IGNORED_WEIGHTS.fullmatch(name):
-            raise ModelError(f"{weights.file}: has the weight {name}, which this kind of CLIP does not have")
+            raise ModelError(f"{weights.file}: the weight {name} is not part of this kind of CLIP")
     if weights.get(_SCALE).numel() != 1:
         raise ModelError(f"{weights.file}: {_SCALE} has the shape {tuple(weights.get(_SCALE).shape)}, not ()")
     return float(weights.get(_SCALE).float().exp())
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Everything that a checkpoint provides."""
+class ClipParts:
+    """The contents of a checkpoint: towers, tokenizer and image transform."""
 
     vision: VisionTower | ResNetTower
     text: TextTower

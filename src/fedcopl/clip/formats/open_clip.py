@@ -1,7 +1,7 @@
-"""OpenAI's files of weights, and folders of open_clip: plain CLIPs, SigLIPs, timm's vision transformers with a BERT."""
+"""OpenAI's weights files and open_clip folders: CLIP, SigLIP, and vision transformers of timm with a BERT."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from ..vision_towers import VisionTower
 from .files import Weights, positive, read_json, read_weights
 from .layouts import (
     BlockTraits,
-    Parts,
-    TowerNames,
+    ClipParts,
+    WeightNames,
     build_bert,
     build_resnet,
     build_text,
@@ -30,24 +30,20 @@ OPEN_CLIP_CONFIG = "open_clip_config.json"
 OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 _OpenClipSettings = Mapping[str, Any]
 
-# Supported settings of each kind of tower; any other setting is refused by name.
+# Supported settings of each kind of tower; other settings are refused.
 _PLAIN_VISION = {"image_size", "layers", "width", "head_width", "mlp_ratio", "patch_size", "no_ln_pre"}
 _PLAIN_TEXT = {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"}
 _TIMM_VISION = {"image_size", "timm_model_name", "timm_model_pretrained", "timm_pool", "timm_proj"}
 _TRAINING_ONLY = {"timm_drop", "timm_drop_path", "hf_model_pretrained", "hf_tokenizer_name"}
-_SIGLIP_SETTINGS = _PLAIN_TEXT | set(
-    "no_causal_mask proj_bias pool_type norm_kwargs act_kwargs tokenizer_kwargs".split()
-)
-_BERT_SETTINGS = _PLAIN_TEXT | set(
-    "hf_model_name hf_proj_type hf_pooler_type proj pooler_type tokenizer_kwargs".split()
-)
-# timm's plain vision transformers: the number of heads follows from the name only.
+_SIGLIP_TEXT_SETTINGS = {"no_causal_mask", "proj_bias", "pool_type", "norm_kwargs", "act_kwargs", "tokenizer_kwargs"}
+_BERT_SETTINGS = {"hf_model_name", "hf_proj_type", "hf_pooler_type", "proj", "pooler_type", "tokenizer_kwargs"}
+# Plain vision transformers of timm; only the name determines the number of heads.
 _TIMM_NAME = re.compile(r"vit_(tiny|small|base|large|so400m|giantopt)_patch(\d+)_(siglip_)?(\d+)")
 _TIMM_HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "so400m": 16, "giantopt": 16}
-# timm gives these the activation that SigLIP was trained with, and the others exact GELU.
+# These use the tanh approximation of GELU, the others exact GELU.
 _TIMM_TANH = re.compile(r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_.+|vit_large_patch16_siglip_512")
-# The nearest supported model of unsupported trunks.
-_NEAREST_TRUNKS = (
+# The most similar supported model for unsupported values of timm_model_name.
+_MOST_SIMILAR_TIMM = (
     (r"eva", "facebook/metaclip-b16-fullcc2.5b"),
     (r"fastvit|vit_.*_mci", "wkcn/TinyCLIP-ViT-40M-32-Text-19M-LAION400M"),
     (r"resnet|convnext", "timm/resnet50_clip.openai"),
@@ -62,7 +58,7 @@ _OPENAI_BLOCK = weight_names("""
     up.*               mlp.c_fc.*
     down.*             mlp.c_proj.*
 """)
-_OPENAI_VISION = TowerNames(
+_OPENAI_VISION = WeightNames(
     weight_names("""
         class_token     visual.class_embedding
         patches.*       visual.conv1.*
@@ -75,7 +71,7 @@ _OPENAI_VISION = TowerNames(
     _OPENAI_BLOCK,
     transposed=frozenset({"project.weight"}),
 )
-_OPENAI_TEXT = TowerNames(
+_OPENAI_TEXT = WeightNames(
     weight_names("""
         embedding.weight  token_embedding.weight
         positions         positional_embedding
@@ -86,7 +82,7 @@ _OPENAI_TEXT = TowerNames(
     _OPENAI_BLOCK,
     transposed=frozenset({"project.weight"}),
 )
-_SIGLIP_TEXT = TowerNames(
+_SIGLIP_TEXT = WeightNames(
     weight_names("""
         embedding.weight  text.token_embedding.weight
         positions         text.positional_embedding
@@ -122,11 +118,11 @@ _TIMM_POOL_NAMES = """
     pool.down.*             visual.trunk.attn_pool.mlp.fc2.*
 """
 _TIMM_CLASS_VISION, _TIMM_POOLED_VISION = (
-    TowerNames(weight_names(_TIMM_VISION_NAMES + names), "visual.trunk.blocks", _TIMM_BLOCK)
+    WeightNames(weight_names(_TIMM_VISION_NAMES + names), "visual.trunk.blocks", _TIMM_BLOCK)
     for names in (_TIMM_CLASS_NAMES, _TIMM_POOL_NAMES)
 )
 # The projection of a BERT is one matrix, or two with a GELU between them.
-_BERT_TEXT = TowerNames(
+_BERT_TEXT = WeightNames(
     weight_names("""
         embedding.weight  text.transformer.embeddings.word_embeddings.weight
         positions         text.transformer.embeddings.position_embeddings.weight
@@ -148,30 +144,30 @@ _BERT_TEXT = TowerNames(
 )
 
 
-class _ResNetNames(TowerNames):
-    """Names of our ResNet, which are OpenAI's."""
+class _ResNetNames(WeightNames):
+    """Names of a ResNet's parameters, which `ResNetTower` has from OpenAI's checkpoints."""
 
-    def of(self, ours: str) -> tuple[str, ...]:
-        return (f"visual.{ours}",)
+    def all_of(self, parameter: str) -> tuple[str, ...]:
+        return (f"visual.{parameter}",)
 
 
 _RESNET = _ResNetNames({}, "", {})
 
 
-def load_openai_file(file: Path, activation: Activation | None) -> Parts:
-    """Load a bare file of weights; its activation is quick-GELU unless given, as in OpenAI's models."""
+def load_openai_file(file: Path, activation: Activation | None) -> ClipParts:
+    """Load a bare weights file; the default activation is quick-GELU, as in OpenAI's models."""
     weights = read_weights(file)
     if any(name.startswith("text_model.") for name in weights.tensors):
         raise ModelError(f"{file}: is part of a Hugging Face folder; give the folder {file.parent} instead")
     if not any(name.startswith("visual.") for name in weights.tensors):
-        raise ModelError(f"{file}: holds no CLIP in OpenAI's layout; docs/models.md lists the formats")
+        raise ModelError(f"{file}: contains no CLIP in OpenAI's layout; docs/models.md lists the formats")
     traits = BlockTraits(None, activation or "quick_gelu")
     return _assemble(weights, traits, traits, {})
 
 
 def _assemble(
     weights: Weights, vision_traits: BlockTraits, text_traits: BlockTraits, preprocess: Mapping[str, Any]
-) -> Parts:
+) -> ClipParts:
     """Build a CLIP from weights in OpenAI's layout."""
     is_resnet = any(name.startswith("visual.layer1.") for name in weights.tensors)
     vision_names = _RESNET if is_resnet else _OPENAI_VISION
@@ -180,24 +176,25 @@ def _assemble(
     scale = check_towers(weights, (vision, vision_names), (text, _OPENAI_TEXT))
     transform = read_open_clip_transform(preprocess, vision.image, weights.file.with_name(OPEN_CLIP_CONFIG))
     prepare = partial(split_at_end, end_id=None)
-    return Parts(vision, text, scale, _plain_tokenizer(weights, text), transform, prepare)
+    return ClipParts(vision, text, scale, _plain_tokenizer(weights, text), transform, prepare)
 
 
 def _plain_tokenizer(weights: Weights, text: TextTower) -> Tokenizer:
-    """Return CLIP's tokenizer if the vocabulary has its size, otherwise the one in the folder of the weights."""
-    rows, clip = text.embedding.num_embeddings, clip_tokenizer(pad_id=0)
-    if rows == clip.vocabulary:
-        return clip
-    tokenizer = read_tokenizer(weights.file.parent)
+    """Return CLIP's tokenizer if the text tower has its vocabulary, otherwise the tokenizer in the weights' folder."""
+    clip = clip_tokenizer(pad_id=0)
+    return clip if text.embedding.num_embeddings == clip.vocabulary else _folder_tokenizer(weights, text)
+
+
+def _folder_tokenizer(weights: Weights, text: TextTower, clean: Callable[[str], str] | None = None) -> Tokenizer:
+    tokenizer, rows = read_tokenizer(weights.file.parent, clean), text.embedding.num_embeddings
     if tokenizer is None or tokenizer.vocabulary > rows:
         raise ModelError(
-            f"{weights.file}: has a vocabulary of {rows} tokens, CLIP's tokenizer one of {clip.vocabulary}; "
-            "put the matching tokenizer.json into its folder"
+            f"{weights.file}: has a vocabulary of {rows} tokens; put the matching tokenizer.json into its folder"
         )
     return tokenizer
 
 
-def load_open_clip_folder(folder: Path) -> Parts:
+def load_open_clip_folder(folder: Path) -> ClipParts:
     """Load a folder with open_clip_config.json."""
     file = folder / OPEN_CLIP_CONFIG
     config = read_json(file)
@@ -209,8 +206,8 @@ def load_open_clip_folder(folder: Path) -> Parts:
     activation: Activation = "quick_gelu" if model.get("quick_gelu") else "gelu"
     head_width = positive(int, vision.get("head_width", BlockTraits.head_width), "head_width", file)
     heads = positive(int, text.get("heads"), "heads", file)
-    traits = BlockTraits(None, activation, head_width=head_width), BlockTraits(heads, activation)
-    parts = _assemble(weights, *traits, preprocess)
+    vision_traits = BlockTraits(None, activation, head_width=head_width)
+    parts = _assemble(weights, vision_traits, BlockTraits(heads, activation), preprocess)
     compare_sizes(file, {"": model, "vision_cfg": vision, "text_cfg": text}, _sizes(parts))
     return parts
 
@@ -223,28 +220,26 @@ def _find_open_clip_weights(folder: Path) -> Path:
 
 
 def _sections(config: _OpenClipSettings, file: Path) -> tuple[_OpenClipSettings, _OpenClipSettings, _OpenClipSettings]:
-    """Return the three sections; raises ModelError for unsupported settings."""
+    """Return model_cfg and its vision_cfg and text_cfg; raises ModelError for unsupported settings."""
     model = config.get("model_cfg")
     if not isinstance(model, dict):
-        raise ModelError(f"{file}: lacks the section model_cfg")
+        raise ModelError(f"{file}: the section model_cfg is missing")
     for name in ("vision_cfg", "text_cfg"):
         if not isinstance(model.get(name), dict):
-            raise ModelError(f"{file}: lacks the section model_cfg.{name}")
+            raise ModelError(f"{file}: the section model_cfg.{name} is missing")
     vision, text = model["vision_cfg"], model["text_cfg"]
-    is_timm = bool(vision.get("timm_model_name"))
-    with_timm = _BERT_SETTINGS if text.get("hf_model_name") else _SIGLIP_SETTINGS
-    _check_settings("vision_cfg", vision, _TIMM_VISION if is_timm else _PLAIN_VISION, file)
-    _check_settings("text_cfg", text, with_timm if is_timm else _PLAIN_TEXT, file)
+    supported = {"vision_cfg": _PLAIN_VISION, "text_cfg": _PLAIN_TEXT}
+    if vision.get("timm_model_name"):
+        with_timm = _BERT_SETTINGS if text.get("hf_model_name") else _SIGLIP_TEXT_SETTINGS
+        supported = {"vision_cfg": _TIMM_VISION, "text_cfg": _PLAIN_TEXT | with_timm}
+    for section, settings in supported.items():
+        for setting, value in model[section].items():
+            if value and setting not in settings | _TRAINING_ONLY:
+                raise ModelError(f"{file}: {section}.{setting} is {value!r}, which is not supported")
     return model, vision, text
 
 
-def _check_settings(section: str, settings: _OpenClipSettings, supported: set[str], file: Path) -> None:
-    for setting, value in settings.items():
-        if value and setting not in supported | _TRAINING_ONLY:
-            raise ModelError(f"{file}: {section}.{setting} is {value!r}: a kind of CLIP that is not supported")
-
-
-def _sizes(parts: Parts) -> dict[str, int]:
+def _sizes(parts: ClipParts) -> dict[str, int]:
     """Return the sizes of the weights under the names of open_clip's config."""
     sizes = {
         "embed_dim": parts.text.output,
@@ -263,30 +258,25 @@ def _sizes(parts: Parts) -> dict[str, int]:
 
 def _load_with_timm(
     folder: Path, vision: _OpenClipSettings, text: _OpenClipSettings, preprocess: _OpenClipSettings, file: Path
-) -> Parts:
+) -> ClipParts:
     """Load a vision transformer of timm with SigLIP's text tower or a BERT."""
     traits, is_pooled = _timm_traits(vision["timm_model_name"], file), _is_pooled(vision, file)
     weights = read_weights(_find_open_clip_weights(folder))
     vision_names = _TIMM_POOLED_VISION if is_pooled else _TIMM_CLASS_VISION
     image = positive(int, vision.get("image_size", 224), "image_size", file)
-    images = build_vision(weights, vision_names, traits, image)
+    vision_tower = build_vision(weights, vision_names, traits, image)
     is_bert = bool(text.get("hf_model_name"))
     tower = _bert(weights, text, file) if is_bert else _padded(weights, text, file)
-    tokenizer = _tokenizer(weights, tower, text)
-    scale = check_towers(weights, (images, vision_names), (tower, _BERT_TEXT if is_bert else _SIGLIP_TEXT))
-    usual = {"mean": HALF, "std": HALF, "resize_mode": "squash"} if is_pooled else {}
-    return Parts(
-        images,
-        tower,
-        scale,
-        tokenizer,
-        read_open_clip_transform({**usual, **preprocess}, images.image, file),
-        partial(pad_rows, pad_id=tokenizer.pad_id, length=0 if is_bert else tower.context_length),
-    )
+    scale = check_towers(weights, (vision_tower, vision_names), (tower, _BERT_TEXT if is_bert else _SIGLIP_TEXT))
+    defaults = {"mean": HALF, "std": HALF, "resize_mode": "squash"} if is_pooled else {}
+    transform = read_open_clip_transform({**defaults, **preprocess}, vision_tower.image, file)
+    tokenizer = _timm_tokenizer(weights, tower, text)
+    prepare = partial(pad_rows, pad_id=tokenizer.pad_id, length=0 if is_bert else tower.context_length)
+    return ClipParts(vision_tower, tower, scale, tokenizer, transform, prepare)
 
 
 def _is_pooled(vision: _OpenClipSettings, file: Path) -> bool:
-    """Return whether the trunk is pooled by attention; otherwise its class token is projected."""
+    """Return whether patches are pooled by attention; otherwise the class token is projected."""
     pool, project = vision.get("timm_pool") or "", vision.get("timm_proj") or ""
     if (pool, project) not in (("map", "none"), ("", "linear"), ("token", "linear")):
         raise ModelError(
@@ -299,22 +289,21 @@ def _is_pooled(vision: _OpenClipSettings, file: Path) -> bool:
 def _timm_traits(name: Any, file: Path) -> BlockTraits:
     match = _TIMM_NAME.fullmatch(str(name))
     if match is None:
-        nearest = next(
-            (model for start, model in _NEAREST_TRUNKS if re.match(start, str(name))), "timm/ViT-B-16-SigLIP"
-        )
+        matching = (model for start, model in _MOST_SIMILAR_TIMM if re.match(start, str(name)))
+        similar = next(matching, "timm/ViT-B-16-SigLIP")
         raise ModelError(
             f"{file}: vision_cfg.timm_model_name is {name!r}: only timm's plain vision transformers are supported, "
-            f"such as vit_base_patch16_224; the nearest that loads is {nearest}"
+            f"such as vit_base_patch16_224. The most similar supported model is {similar}"
         )
     activation: Activation = "gelu_tanh" if _TIMM_TANH.fullmatch(match[0]) else "gelu"
     return BlockTraits(_TIMM_HEADS[match[1]], activation, _TIMM_EPSILON)
 
 
 def _padded(weights: Weights, text: _OpenClipSettings, file: Path) -> PaddedText:
-    """Build SigLIP's text tower; the config must name it, as a causal tower has the same weights."""
-    for setting, needed in (("no_causal_mask", True), ("pool_type", "last"), ("proj_bias", True)):
-        if text.get(setting) != needed:
-            raise ModelError(f"{file}: text_cfg.{setting} is {text.get(setting)!r}; a SigLIP has {needed!r}")
+    """Build SigLIP's text tower; its settings are checked, because a causal tower has the same weights."""
+    for setting, required in (("no_causal_mask", True), ("pool_type", "last"), ("proj_bias", True)):
+        if text.get(setting) != required:
+            raise ModelError(f"{file}: text_cfg.{setting} is {text.get(setting)!r}; a SigLIP has {required!r}")
     tanh = (text.get("act_kwargs") or {}).get("approximate") == "tanh"
     epsilon = positive(float, (text.get("norm_kwargs") or {}).get("eps", 1e-5), "norm_kwargs.eps", file)
     heads = positive(int, text.get("heads"), "heads", file)
@@ -331,16 +320,9 @@ def _bert(weights: Weights, text: _OpenClipSettings, file: Path) -> BertText:
     return build_bert(weights, _BERT_TEXT, BlockTraits(None, "gelu", _BERT_EPSILON), length)
 
 
-def _tokenizer(weights: Weights, tower: TextTower, text: _OpenClipSettings) -> Tokenizer:
+def _timm_tokenizer(weights: Weights, tower: TextTower, text: _OpenClipSettings) -> Tokenizer:
     """Read the tokenizer in the folder of the weights, applied after open_clip's cleaning."""
     clean = (text.get("tokenizer_kwargs") or {}).get("clean")
     is_canonical = clean == "canonicalize" or isinstance(tower, PaddedText)
-    # In open_clip an underscore is a blank before punctuation is removed.
-    cleaning = (lambda text: canonical(text.replace("_", " "))) if is_canonical else None
-    tokenizer = read_tokenizer(weights.file.parent, cleaning)
-    if tokenizer is None or tokenizer.vocabulary > tower.embedding.num_embeddings:
-        raise ModelError(
-            f"{weights.file}: has a vocabulary of {tower.embedding.num_embeddings} tokens; "
-            "put the matching tokenizer.json into its folder"
-        )
-    return tokenizer
+    # open_clip replaces underscores by spaces before it removes punctuation.
+    return _folder_tokenizer(weights, tower, (lambda text: canonical(text.replace("_", " "))) if is_canonical else None)
