@@ -52,5 +52,5 @@ def test_a_class_name_too_long_for_default_prompts_is_reported_before_joining(tm
     home = SiteHome("a", tmp_path / "images", str(tmp_path / "classes.txt"), tmp_path / "home", {"threads": 1})
     RunningSite(home, heard)
     [line] = [line for line in heard.notes if "tokens" in line]
-    assert "with 16 context vectors more than the 40 that glyph-clip reads" in line
+    assert "and 16 context vectors are more than the 40 tokens of glyph-clip" in line
     assert line.endswith("A run with the default of this setting will be refused")

@@ -81,7 +81,7 @@ def test_the_shortest_length_is_not_the_longest():
 
 
 def test_a_local_prompt_that_leaves_no_room_for_a_class_is_refused():
-    with pytest.raises(ConfigError, match=r"class 'zero': takes \d tokens, with 80 context vectors more than the 40"):
+    with pytest.raises(ConfigError, match=r"class 'zero': its \d tokens and 80 context vectors are more than the 40"):
         learner_of("fedpha", "options.longest=80")
 
 

@@ -89,7 +89,7 @@ def test_the_words_of_the_template_as_a_prompt_are_the_template(siglip):
 
 
 def test_a_class_name_that_leaves_no_room_is_named(siglip):
-    with pytest.raises(ConfigError, match="class 'small dog': takes"):
+    with pytest.raises(ConfigError, match="class 'small dog': its"):
         siglip.refuse_long_names(36)
 
 
