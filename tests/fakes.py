@@ -52,7 +52,7 @@ class FakeLearner:
     def class_features(self):
         return np.eye(CLASSES, WIDTH)
 
-    def remember(self, selection):
+    def build_memory(self, selection):
         return {}
 
     def log_probabilities_of(self, prompts, index):

@@ -166,14 +166,14 @@ def test_an_interrupted_grid_has_whole_columns():
 class Biased(Method):
     """A method outside the package."""
 
-    title, words = "FedBias", {"text": "text prompts", "bias": "a bias for each class"}
+    title, display_names = "FedBias", {"text": "text prompts", "bias": "a bias for each class"}
 
     def shared(self):
         return ("text", "bias")
 
 
 class Pooled(Method):
-    title, pools = "AllInOne", True
+    title, centralised = "AllInOne", True
 
 
 class Untrained(Method):

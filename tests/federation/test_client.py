@@ -260,7 +260,7 @@ def test_cpl_levels_come_from_the_data_set_unless_set():
 
 def test_remembered_arrays_are_kept_and_used():
     class Remembering(FakeLearner):
-        def remember(self, selection):
+        def build_memory(self, selection):
             return {"memory": np.array([len(selection.index)], np.float32)}
 
     learner = Remembering()

@@ -425,7 +425,7 @@ def test_fresh_states_are_empty():
 def test_all_members_train_first_if_the_method_requires_it():
     config = config_of(sharing={"participation": 0.34})
     federation = LocalTransport(clients(config))
-    first, report = run_round(config, federation, replace(start(), everyone_first=True))
+    first, report = run_round(config, federation, replace(start(), full_first_round=True))
     assert report.participants == ("client-0", "client-1", "client-2")
     _, report = run_round(config, federation, first)
     assert len(report.participants) == 1

@@ -82,7 +82,7 @@ def test_frozen_images_are_read_once(name, monkeypatch):
     learner.log_probabilities(None)
     trained(learner)
     learner.log_probabilities(learner.initial())
-    if learner.model.method.keeps_images:
+    if learner.model.method.caches_frozen:
         assert sum(seen) <= 60
     else:
         assert sum(seen) == 60 + 2 * 40 + 60  # zero-shot, two epochs of those chosen, and one pass over all
@@ -103,34 +103,34 @@ def test_class_order_changes_only_the_order(name):
 class ForgottenAdapter(FedCLIP):
     """Its image side depends on the adapter, and it does not say so."""
 
-    of_images = ()
+    image_arrays = ()
 
     def shared(self):
-        return FedCLIP.of_images
+        return FedCLIP.image_arrays
 
 
 class ForgottenVisual(Method):
-    of_images = ()
+    image_arrays = ()
 
 
 class ForgottenText(Method):
-    of_classes = ()
+    class_arrays = ()
 
 
 class OnlyLooked(FedCLIP):
     """It looks whether an array is there, without using it."""
 
-    def images(self, encoder, frozen, named):
-        return super().images(encoder, frozen, named) if "bias" not in named else frozen
+    def image_features(self, encoder, frozen, named):
+        return super().image_features(encoder, frozen, named) if "bias" not in named else frozen
 
 
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        (ForgottenAdapter, r"^ForgottenAdapter\.of_images does not declare 'down': add it"),
-        (ForgottenVisual, r"^ForgottenVisual\.of_images does not declare 'visual': add it"),
-        (ForgottenText, r"^ForgottenText\.of_classes does not declare 'text': add it"),
-        (OnlyLooked, r"^OnlyLooked\.of_images does not declare 'bias': add it"),
+        (ForgottenAdapter, r"^ForgottenAdapter\.image_arrays does not declare 'down': add it"),
+        (ForgottenVisual, r"^ForgottenVisual\.image_arrays does not declare 'visual': add it"),
+        (ForgottenText, r"^ForgottenText\.class_arrays does not declare 'text': add it"),
+        (OnlyLooked, r"^OnlyLooked\.image_arrays does not declare 'bias': add it"),
     ],
 )
 def test_a_method_that_forgets_to_declare_an_array_fails_at_once(kind, says):
@@ -149,9 +149,9 @@ def test_a_method_that_forgets_to_declare_an_array_fails_at_once(kind, says):
 
 def test_zero_shot_logits_are_the_same_for_all_methods():
     learner = learner_of("zeroshot")
-    plain = learner.side.logits({})
+    plain = learner.extractor.logits({})
     for name in METHODS:
-        torch.testing.assert_close(learner_of(name).side.zero_shot_logits(), plain, atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(learner_of(name).extractor.zero_shot_logits(), plain, atol=1e-4, rtol=1e-5)
     assert learner.train({}, CHOSEN, 0)[0] == {}
 
 

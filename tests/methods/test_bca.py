@@ -40,7 +40,7 @@ def test_below_both_thresholds_it_is_zero_shot_clip():
     pairs = ["options.likelihood_threshold=1", "options.prior_threshold=1"]
     learner = learner_of("bca", *pairs)
     np.testing.assert_allclose(
-        learner.log_probabilities(learner.remember(CHOSEN)), learner.log_probabilities(None), atol=1e-4
+        learner.log_probabilities(learner.build_memory(CHOSEN)), learner.log_probabilities(None), atol=1e-4
     )
 
 
@@ -53,7 +53,7 @@ def test_probabilities_are_mixed_by_the_priors():
 def test_the_sites_images_change_its_predictions():
     learner = learner_of("bca", "options.text_count=20")
     np.testing.assert_allclose(learner.log_probabilities({}), learner.log_probabilities(None), atol=1e-5)
-    after = learner.log_probabilities(learner.remember(CHOSEN))
+    after = learner.log_probabilities(learner.build_memory(CHOSEN))
     assert (after.argmax(1) != learner.log_probabilities(None).argmax(1)).any()
     np.testing.assert_allclose(np.exp(after).sum(1), 1)
 

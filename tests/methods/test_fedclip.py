@@ -11,7 +11,7 @@ def test_the_adapter_by_hand():
     # I = (3, 4), A = identity, B = diag(1, -1), biases 0
     named = {"down": torch.eye(2), "down bias": torch.zeros(2), "up": torch.diag(torch.tensor([1.0, -1.0]))}
     named["up bias"] = torch.zeros(2)
-    seen = choose_method(config_of("fedclip")).images(encoder(), torch.tensor([[3.0, 4.0]]), named)
+    seen = choose_method(config_of("fedclip")).image_features(encoder(), torch.tensor([[3.0, 4.0]]), named)
     torch.testing.assert_close(seen, torch.tensor([[0.983931, 0.178547]]), atol=1e-6, rtol=0)
 
 

@@ -17,7 +17,7 @@ def tokens(count=3):
 def features(named, *pairs):
     method = choose_method(config_of("fedmvp", *pairs))
     with torch.no_grad():
-        return method.images(encoder(), tokens(), named)
+        return method.image_features(encoder(), tokens(), named)
 
 
 def start(*pairs):
@@ -44,7 +44,7 @@ def test_prompts_depend_on_the_image_and_on_the_texts():
     # One image among others has the features that it has alone.
     method = choose_method(config_of("fedmvp"))
     with torch.no_grad():
-        alone = method.images(encoder(), tokens()[:1], named)
+        alone = method.image_features(encoder(), tokens()[:1], named)
     torch.testing.assert_close(alone, features(named)[:1], atol=1e-5, rtol=1e-4)
 
 
@@ -69,9 +69,10 @@ def test_the_consistency_by_hand():
 
 def test_training_is_held_near_zero_shot_clip():
     near, far = (trained(learner_of("fedmvp", f"options.consistency={weight}"))[0] for weight in (100, 0))
-    plain = learner_of("zeroshot").side.plain_features()[0]
+    plain = learner_of("zeroshot").extractor.zero_shot_features()[0]
     cosines = [
-        F.cosine_similarity(torch.cat(learner_of("fedmvp").side.features(after)), plain).mean() for after in (near, far)
+        F.cosine_similarity(torch.cat(learner_of("fedmvp").extractor.features(after)), plain).mean()
+        for after in (near, far)
     ]
     assert cosines[0] > cosines[1]
 

@@ -64,7 +64,7 @@ def test_what_does_not_fit_into_memory_is_computed_again(monkeypatch):
     from methods.toolbox import learner_of, trained
 
     roomy = learner_of("fedotp")
-    one = roomy.side.frozen(np.arange(1)).nbytes
+    one = roomy.extractor.frozen(np.arange(1)).nbytes
     tight = ClientImages(replace(images().store, memory=one * 60 - 1), images().rows)
     learner = ClipLearner(roomy.model, tight, roomy.start, roomy.config, 0)
     asked = []

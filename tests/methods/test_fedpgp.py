@@ -26,7 +26,9 @@ def test_the_prompt_is_the_sum():
     rng = np.random.default_rng(3)
     arrays = {name: rng.normal(0, 0.1, value.shape).astype(np.float32) for name, value in learner.initial().items()}
     text = arrays["global text"] + arrays["low rank left"] @ arrays["low rank right"]
-    torch.testing.assert_close(learner.side.logits(arrays), plain.side.logits({"text": text}), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        learner.extractor.logits(arrays), plain.extractor.logits({"text": text}), atol=1e-4, rtol=1e-4
+    )
 
 
 def test_mu_changes_the_training():

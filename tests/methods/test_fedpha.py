@@ -39,7 +39,7 @@ def test_the_loss_has_four_terms():
     learner = learner_of("fedpha")
     method, named = learner.model.method, learner.model.params(learner.initial())
     classes, shared = (encoder().class_features(named[name]) for name in ("local text", "global text"))
-    images = torch.cat(learner.side.plain_features())[:4].clone()
+    images = torch.cat(learner.extractor.zero_shot_features())[:4].clone()
     losses = []
 
     def fit(logits):
@@ -60,7 +60,7 @@ def test_the_loss_has_four_terms():
 def test_predictions_are_by_the_local_prompt():
     ours, plain = learner_of("fedpha"), learner_of("promptfl")
     prompts = ours.initial()
-    torch.testing.assert_close(ours.side.logits(prompts), plain.side.logits({"text": prompts["local text"]}))
+    torch.testing.assert_close(ours.extractor.logits(prompts), plain.extractor.logits({"text": prompts["local text"]}))
 
 
 def test_each_client_has_a_length_of_its_own():
@@ -72,7 +72,9 @@ def test_each_client_has_a_length_of_its_own():
     assert len({one.initial()["global text"].tobytes() for one in learners}) == 1
     first, plain = learners[0], learner_of("promptfl")
     own = {"text": first.initial()["local text"][: lengths[0]]}
-    torch.testing.assert_close(first.side.logits(first.initial()), plain.side.logits(own), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        first.extractor.logits(first.initial()), plain.extractor.logits(own), atol=1e-4, rtol=1e-4
+    )
 
 
 def test_the_shortest_length_is_not_the_longest():

@@ -55,7 +55,7 @@ def test_the_generated_prompt_is_the_context():
     ours, plain = learner_of("fedtpg"), learner_of("promptfl")
     named, texts = ours.model.params(ours.initial()), standardised(encoder().class_features(None))
     text = cross_attention(standardised(named["queries"]), texts, texts, named, 4).numpy()
-    torch.testing.assert_close(ours.side.logits(ours.initial()), plain.side.logits({"text": text}))
+    torch.testing.assert_close(ours.extractor.logits(ours.initial()), plain.extractor.logits({"text": text}))
 
 
 def test_everything_is_shared():

@@ -351,17 +351,17 @@ def test_class_sides_are_kept_as_far_as_there_is_room(encoder, monkeypatch):
     start = model.method.start(encoder.clip, encoder.classes)
     many = [{**start, "text": start["text"] + np.float32(number)} for number in range(4)]
     computed = []
-    compute = model.classes_of
-    monkeypatch.setattr(model, "classes_of", lambda named: computed.append(named) or compute(named))
-    first = model.classes(many[0])
+    compute = model.class_features
+    monkeypatch.setattr(model, "class_features", lambda named: computed.append(named) or compute(named))
+    first = model.cached_class_features(many[0])
     room = first.nbytes + many[0]["text"].nbytes
-    monkeypatch.setattr(prompted_model, "_CLASS_SIDES", 3 * room)
+    monkeypatch.setattr(prompted_model, "_CACHE_BYTES", 3 * room)
     for number in (1, 2, 0, 3, 0, 2):  # 3 pushes 1 out, which was not asked for again
-        model.classes(many[number])
+        model.cached_class_features(many[number])
     assert len(computed) == 4
-    model.classes(many[1])
+    model.cached_class_features(many[1])
     assert len(computed) == 5
-    assert torch.equal(model.classes(many[0]), first)
+    assert torch.equal(model.cached_class_features(many[0]), first)
 
 
 @pytest.mark.parametrize(("momentum", "decay"), [(0.9, 0.05), (0.0, 0.0)])

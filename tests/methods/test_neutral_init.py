@@ -8,7 +8,7 @@ from fedcopl.clip.frozen_clip import Clip, load_clip
 from fedcopl.clip.vision_towers import ResNetTower
 from fedcopl.config import RunConfig
 from fedcopl.methods import METHODS, choose_method
-from fedcopl.methods.prompted_model import ImageSide, PromptedModel
+from fedcopl.methods.prompted_model import FeatureExtractor, PromptedModel
 from fedcopl.methods.prompts import (
     _blank_image,
     _most_neutral,
@@ -146,7 +146,9 @@ def test_the_start_does_not_depend_on_the_threads(tiny):
 
 def test_the_quiet_start_answers_nearly_as_zero_shot_does():
     (compared, cosine, unchanged), (_, _, unchanged_by_random) = (
-        ImageSide(PromptedModel(method, encoder()), images()).effect_of(method.start(encoder().clip, encoder().classes))
+        FeatureExtractor(PromptedModel(method, encoder()), images()).effect_of(
+            method.start(encoder().clip, encoder().classes)
+        )
         for method in (choose_method(config_of("fedcopl")), choose_method(config_of("fedcopl", RANDOM)))
     )
     assert compared == 60
@@ -158,15 +160,15 @@ def test_no_prompts_move_nothing():
     method = choose_method(config_of("promptfl", "model.text_prompts=4"))
     model = PromptedModel(method, encoder())
     start = method.start(encoder().clip, encoder().classes)  # "a photo of a" is the template itself
-    _, cosine, unchanged = ImageSide(model, images()).effect_of(start)
+    _, cosine, unchanged = FeatureExtractor(model, images()).effect_of(start)
     assert cosine == pytest.approx(1)
     assert unchanged >= 0.98  # the template has no full stop
-    assert ImageSide(model, type(images())(images().store, np.arange(0))).effect_of({})[0] == 0
+    assert FeatureExtractor(model, type(images())(images().store, np.arange(0))).effect_of({})[0] == 0
 
 
 def test_features_of_another_kind_have_no_cosine():
     method = choose_method(config_of("fedotp"))
-    side = ImageSide(PromptedModel(method, encoder()), images())
+    side = FeatureExtractor(PromptedModel(method, encoder()), images())
     _, cosine, unchanged = side.effect_of(method.start(encoder().clip, encoder().classes))
     assert cosine is None
     assert 0 <= unchanged <= 1

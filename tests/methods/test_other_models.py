@@ -15,7 +15,7 @@ from fedcopl.clip.frozen_clip import load_clip
 from fedcopl.errors import ConfigError
 from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.learner import ClipLearner
-from fedcopl.methods.prompted_model import ImageSide, PromptedModel
+from fedcopl.methods.prompted_model import FeatureExtractor, PromptedModel
 from fedcopl.methods.prompts import _blank_image, _tile_words
 from methods.toolbox import config_of
 
@@ -82,7 +82,7 @@ def test_the_words_of_the_template_as_a_prompt_are_the_template(siglip):
     # SigLIP's words lose the full stop, so that "a photo of a" before "cat." is the hand-written sentence itself.
     words = len(siglip.clip.tokenizer.words("a photo of a"))
     method = choose_method(config_of("promptfl", f"model.text_prompts={words}"))
-    side = ImageSide(PromptedModel(method, siglip), images_of(siglip))
+    side = FeatureExtractor(PromptedModel(method, siglip), images_of(siglip))
     _, cosine, unchanged = side.effect_of(method.start(siglip.clip, siglip.classes))
     assert cosine == pytest.approx(1)
     assert unchanged == 1

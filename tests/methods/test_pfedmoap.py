@@ -54,20 +54,22 @@ def test_the_size_of_the_gate():
 
 def test_without_experts_it_is_promptfl():
     ours, plain = learner_of("pfedmoap"), learner_of("promptfl")
-    assert (ours.side.logits(ours.initial()) == plain.side.logits(plain.initial())).all()
+    assert (ours.extractor.logits(ours.initial()) == plain.extractor.logits(plain.initial())).all()
     assert trained(ours)[0]["text"].tobytes() == trained(plain)[0]["text"].tobytes()
 
 
 def test_the_order_of_the_experts_does_not_matter():
     learner = learner_of("pfedmoap")
-    one = learner.side.logits(with_experts(learner))
-    other = learner.side.logits(with_experts(learner, EXPERT_PROMPTS[::-1].copy()))
+    one = learner.extractor.logits(with_experts(learner))
+    other = learner.extractor.logits(with_experts(learner, EXPERT_PROMPTS[::-1].copy()))
     torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-5)
 
 
 def test_experts_change_the_predictions():
     learner = learner_of("pfedmoap")
-    assert not torch.allclose(learner.side.logits(with_experts(learner)), learner.side.logits(learner.initial()))
+    assert not torch.allclose(
+        learner.extractor.logits(with_experts(learner)), learner.extractor.logits(learner.initial())
+    )
 
 
 def test_prompt_and_gate_are_trained_and_experts_are_not():
@@ -100,7 +102,7 @@ def test_inference_uses_the_own_prompt_and_training_starts_from_the_average():
     learner = learner_of("pfedmoap")
     after, _ = trained(learner)
     averaged = {**after, "text": learner.initial()["text"]}
-    assert (learner.side.logits(averaged) == learner.side.logits(after)).all()
+    assert (learner.extractor.logits(averaged) == learner.extractor.logits(after)).all()
     again, _ = learner.train(averaged, CHOSEN, 0)
     assert again["text"].tobytes() == after["text"].tobytes()
 

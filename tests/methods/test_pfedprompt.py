@@ -21,7 +21,7 @@ def test_the_worked_example():
     }
     f, scale = torch.tensor([[1.0, 0.0]]), encoder().clip.logit_scale
     classes = torch.tensor([[0.8, 0.6], [0.6, 0.8]]) * 100 / scale  # as if glyph-clip's scale were 100
-    total = method.personal(encoder(), f, classes, named)
+    total = method.inference_logits(encoder(), f, classes, named)
     torch.testing.assert_close(total, torch.tensor([[81.0, 60.114890]]), atol=1e-4, rtol=0)
     # In training an image's own key, here of image 5, is left out: the memory then adds (0, 0.114890).
     seen = []
@@ -40,7 +40,7 @@ def test_without_weight_it_is_promptfl():
 
 def test_training_uses_text_logits_only():
     learner = learner_of("pfedprompt")
-    with_memory = {**learner.initial(), **learner.remember(CHOSEN)}
+    with_memory = {**learner.initial(), **learner.build_memory(CHOSEN)}
     after, _ = learner.train(with_memory, CHOSEN, 0)
     assert after["text"].tobytes() == trained(learner_of("promptfl"))[0]["text"].tobytes()
     assert after["memory keys"] is with_memory["memory keys"]
@@ -48,10 +48,10 @@ def test_training_uses_text_logits_only():
 
 def test_the_memory_holds_the_most_confident_images_of_each_class():
     learner = learner_of("pfedprompt", "options.memory_per_class=2")
-    kept = learner.remember(CHOSEN)
+    kept = learner.build_memory(CHOSEN)
     assert kept["memory keys"].shape == (20, 128)
     assert kept["memory values"].sum(0).tolist() == [2.0] * 10
-    features = learner.side.all_frozen()
+    features = learner.extractor.all_frozen()
     assert (kept["memory keys"][0] == features[0].numpy()).all()  # image 0 is the first of class 0
 
 
@@ -64,9 +64,9 @@ def test_candidate_sets_share_their_weight():
 def test_different_memories_change_the_predictions_differently():
     learner = learner_of("pfedprompt")
     silent = learner.log_probabilities(learner.initial())
-    one = learner.log_probabilities({**learner.initial(), **learner.remember(CHOSEN)})
+    one = learner.log_probabilities({**learner.initial(), **learner.build_memory(CHOSEN)})
     swapped = Selection(CHOSEN.index, CHOSEN.label[::-1].copy())
-    other = learner.log_probabilities({**learner.initial(), **learner.remember(swapped)})
+    other = learner.log_probabilities({**learner.initial(), **learner.build_memory(swapped)})
     assert not np.allclose(silent, one)
     assert not np.allclose(one, other)
 
@@ -92,7 +92,7 @@ def test_spatial_attention_adds_spatial_logits():
         "pfedprompt", "options.attention=spatial", "options.text_weight=0.5", "options.image_weight=0.1"
     )
     plain = learner_of("promptfl")
-    tokens, classes = images().tokens(np.arange(60)), plain.model.classes(plain.initial())
+    tokens, classes = images().tokens(np.arange(60)), plain.model.cached_class_features(plain.initial())
     added = _spatial_logits(
         encoder().image_features(tokens).double().numpy(),
         encoder().patch_features(tokens).double().numpy(),
@@ -101,8 +101,8 @@ def test_spatial_attention_adds_spatial_logits():
         text_weight=0.5,
         image_weight=0.1,
     )
-    ours = learner.side.logits(learner.initial()).double().numpy()
-    np.testing.assert_allclose(ours, plain.side.logits(plain.initial()).double().numpy() + added, atol=1e-3)
+    ours = learner.extractor.logits(learner.initial()).double().numpy()
+    np.testing.assert_allclose(ours, plain.extractor.logits(plain.initial()).double().numpy() + added, atol=1e-3)
     assert trained(learner)[0]["text"].tobytes() == trained(plain)[0]["text"].tobytes()  # trained on text alone
 
 

@@ -18,15 +18,15 @@ def test_the_mixture_by_hand():
     method = choose_method(config_of("promptfolio", "options.theta=0.25"))
     named = {"global text": torch.tensor([[1.0, 0.0]]), "local text": torch.tensor([[0.6, 0.8]])}
     # 0.75 (1, 0) + 0.25 (0.6, 0.8)
-    torch.testing.assert_close(method.classes(TwoPrompts(), named), torch.tensor([[0.9, 0.2]]))
+    torch.testing.assert_close(method.class_features(TwoPrompts(), named), torch.tensor([[0.9, 0.2]]))
 
 
 def test_without_the_local_prompt_it_is_promptfl():
     ours, plain = learner_of("promptfolio", "options.theta=0"), learner_of("promptfl")
     text = plain.initial()["text"]
     both = {"global text": text, "local text": np.roll(text, 1, 0)}
-    torch.testing.assert_close(ours.side.logits(both), plain.side.logits({"text": text}))
-    one, other = ours.side.logits(both), learner_of("promptfolio", "options.theta=0.5").side.logits(both)
+    torch.testing.assert_close(ours.extractor.logits(both), plain.extractor.logits({"text": text}))
+    one, other = ours.extractor.logits(both), learner_of("promptfolio", "options.theta=0.5").extractor.logits(both)
     assert not torch.allclose(one, other)
 
 

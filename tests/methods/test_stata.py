@@ -72,14 +72,14 @@ def test_the_likelihood_by_hand():
 def test_it_is_zero_shot_clip_until_it_has_the_sites_images():
     learner = learner_of("stata")
     np.testing.assert_allclose(learner.log_probabilities({}), learner.log_probabilities(None), atol=1e-5)
-    memory = learner.remember(CHOSEN)
+    memory = learner.build_memory(CHOSEN)
     assert (learner.log_probabilities(memory).argmax(1) != learner.log_probabilities(None).argmax(1)).any()
 
 
 def test_without_gaussians_and_neighbours_it_is_zero_shot_clip():
     learner = learner_of("stata", "options.mixture_weight=0", "options.neighbours=0")
     np.testing.assert_allclose(
-        learner.log_probabilities(learner.remember(CHOSEN)), learner.log_probabilities(None), atol=1e-5
+        learner.log_probabilities(learner.build_memory(CHOSEN)), learner.log_probabilities(None), atol=1e-5
     )
 
 

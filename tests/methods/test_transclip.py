@@ -26,7 +26,7 @@ def test_it_is_zero_shot_clip_before_it_has_images():
 
 def test_it_predicts_the_sites_images_jointly():
     learner = learner_of("transclip")
-    memory = learner.remember(CHOSEN)
+    memory = learner.build_memory(CHOSEN)
     assert {name: value.shape for name, value in memory.items()} == {_FEATURES: (60, 128)}
     together, alone = learner.log_probabilities(memory), learner.log_probabilities(None)
     assert (together.argmax(1) != alone.argmax(1)).any()

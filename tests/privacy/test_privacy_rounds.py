@@ -184,7 +184,7 @@ def test_a_cohort_has_at_least_min_sites_members():
 def test_a_method_in_which_all_clients_train_first_cannot_have_cohorts():
     config = config_of(SECURE, sharing={"participation": 0.5})
     with pytest.raises(ConfigError, match=r"sharing\.participation: method=fedcopl has all clients train in the first"):
-        run_round(config, LocalTransport(clients_of(config)), replace(start(), everyone_first=True))
+        run_round(config, LocalTransport(clients_of(config)), replace(start(), full_first_round=True))
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def sample_results(
         "bytes_down": sum(record["bytes_down"] for record in records),
         "seconds": records[-1]["seconds"],
         "trains": config.method != "zeroshot",
-        "pools": config.method == "central",
+        "centralised": config.method == "central",
         "shared": ["visual"],
         "classes": list(classes),
         "images_left_out": 0,

@@ -54,7 +54,7 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
     assert back.server.round == 3
     assert back.server.members == ("a", "b")
     assert back.server.shared["visual"].tobytes() == SHARED["visual"].tobytes()
-    assert (back.server.everyone_first, back.server.neighbours, list(back.server.uploads)) == (True, 4, ["../b", "a"])
+    assert (back.server.full_first_round, back.server.neighbours, list(back.server.uploads)) == (True, 4, ["../b", "a"])
     assert (back.server.uploads["a"]["visual"] == SHARED["visual"] + 1).all()
     assert_same_state(back.clients["a"], FULL)
     assert back.clients["a"].selection.index.tolist() == [3, 0]

@@ -18,7 +18,7 @@ from fedcopl.run.record import Outcome
 class RowForEachClass:
     """A method with a row for each class in one array, a column in another, and a prompt that knows no classes."""
 
-    remembers_by_class = ("memory",)
+    class_memory = ("memory",)
 
     def shapes(self, clip, classes):
         return {"rows": (classes, 2), "columns": (3, classes), "text": (2, 2)}

@@ -14,7 +14,7 @@ class GridMethod:
     title: str
     trains: bool
     averages: bool  # any array
-    pools: bool
+    centralised: bool
     needs_features_only: bool  # the image and class features of zero-shot CLIP, neither prompts nor patches
     accepts_true_labels: bool  # as an upper bound
 
@@ -42,15 +42,15 @@ def _registered() -> list[GridMethod]:
             method.title,
             method.trains,
             bool(method.shared()),
-            method.pools,
-            # Neither images nor classes are encoded again: `keeps_images`, and class features that use no array.
-            method.keeps_images and not method.of_classes,
+            method.centralised,
+            # Neither images nor classes are encoded again: `caches_frozen`, and class features that use no array.
+            method.caches_frozen and not method.class_arrays,
             _accepts_true_labels(name),
         )
         for name, method in methods.items()
         if method.trains or method.personal_without_training
     ]
-    return sorted(registered, key=lambda method: (method.pools, not method.averages))
+    return sorted(registered, key=lambda method: (method.centralised, not method.averages))
 
 
 def _accepts_true_labels(name: str) -> bool:

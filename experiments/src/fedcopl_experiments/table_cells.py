@@ -209,7 +209,7 @@ def _grid_block(setup: ExperimentSetup, dataset: str) -> Iterator[ExperimentCell
                 config = configure(setup, dataset, method.name, labeler)
                 costs.setdefault(method.title, config)
                 column = (variant, LABELERS[labeler].title)
-                yield ExperimentCell((method.title,), column, (config,), ranked=not method.pools)
+                yield ExperimentCell((method.title,), column, (config,), ranked=not method.centralised)
     for row, config in costs.items():
         for cost, measure in COSTS.items():
             yield ExperimentCell((row,), ("cost", cost), (config,), measure, ranked=False, spread=False)

@@ -119,7 +119,7 @@ def measure_prompts(settings: Sequence[str], seed: int) -> dict[str, float]:
     text = encoder.class_features(None).numpy(force=True).astype(np.float64)
     parts = []
     for learner, test in zip(simulation.learners, simulation.audit.evaluator.test_sets.values(), strict=True):
-        data = {"train": encode(learner.images), "test": encode(test.side._images), "test_y": test.truth.numpy()}
+        data = {"train": encode(learner.images), "test": encode(test.extractor._images), "test_y": test.truth.numpy()}
         data |= {"text": text, "scale": np.array(float(encoder.clip.logit_scale))}
         parts.append(StudyClient(data, np.arange(len(data["train"])), np.arange(len(data["test"]))))
     again: PosteriorModel | None = fit(parts, text).outcome

@@ -46,7 +46,7 @@ class _Baked(nn.Module):
         self.model = predictor.model
         prompts = self.model.method.inference_prompts(predictor.prompts)
         self.params = self.model.params(prompts)
-        self.classes = self.model.classes(prompts).clone()
+        self.classes = self.model.cached_class_features(prompts).clone()
         self.vision = self.model.encoder.clip.vision
         self.head = None if predictor.prior is None else _PriorHead(predictor.prior)
         self.mean, self.std = (
@@ -56,8 +56,8 @@ class _Baked(nn.Module):
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         method, encoder = self.model.method, self.model.encoder
         tokens = self.vision.embed((pixels.float() / 255 - self.mean) / self.std)
-        images = self.model.images(method.frozen(encoder, tokens), self.params)
-        logits = method.personal(encoder, images, self.classes, self.params)
+        images = self.model.image_features(method.frozen(encoder, tokens), self.params)
+        logits = method.inference_logits(encoder, images, self.classes, self.params)
         if self.head is not None:
             features = encoder.image_features(tokens) if self.head.looks else None
             logits = self.head(logits.log_softmax(-1), features)

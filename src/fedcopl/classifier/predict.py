@@ -30,7 +30,7 @@ from ..data.in_memory import (
 from ..data.label_files import parse_class_prior
 from ..data.parallel import parallel_map
 from ..errors import ConfigError, DataError, ModelError, naming_arguments
-from ..methods.prompted_model import ImageSide, PromptedModel, Prompts
+from ..methods.prompted_model import FeatureExtractor, PromptedModel, Prompts
 from ..plurals import counted
 from .prior import Prior
 from .recipe import CLASS_PRIOR, SHARE, Confidence, Recipe
@@ -181,16 +181,16 @@ class Predictor:
 
     def model_outputs(self, pixels: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return log p, (n, C), of one batch without the prior, and the features of zero-shot CLIP, (n, d)."""
-        side = self._side(pixels)
-        return side.logits(self.prompts).double().log_softmax(-1).numpy(), side.plain_rows()
+        extractor = self._extractor(pixels)
+        return extractor.logits(self.prompts).double().log_softmax(-1).numpy(), extractor.zero_shot_array()
 
     def logits(self, pixels: NDArray[np.uint8]) -> Tensor:
         """Return the logits of one batch without the prior, (n, C), on the CPU."""
-        return self._side(pixels).logits(self.prompts)
+        return self._extractor(pixels).logits(self.prompts)
 
-    def _side(self, pixels: NDArray[np.uint8]) -> ImageSide:
+    def _extractor(self, pixels: NDArray[np.uint8]) -> FeatureExtractor:
         images = ClientImages(TokenStore(self.model.encoder.clip, pixels), np.arange(len(pixels)))
-        return ImageSide(self.model, images)
+        return FeatureExtractor(self.model, images)
 
 
 class Classifier:

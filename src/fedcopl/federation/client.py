@@ -136,7 +136,7 @@ class Client:
         unchanged = None if state.labels is None else int((labels == state.labels).sum())
         state = replace(
             state,
-            own={**state.own, **self.learner.remember(selection)},
+            own={**state.own, **self.learner.build_memory(selection)},
             log_probs=None,
             quota=quota,
             selection=selection,

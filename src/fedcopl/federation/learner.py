@@ -33,12 +33,12 @@ class Learner(Protocol):
         """Return the class embeddings of zero-shot CLIP, (C, d), of length one."""
         ...
 
-    def remember(self, selection: Selection) -> Prompts:
+    def build_memory(self, selection: Selection) -> Prompts:
         """Return the arrays that the method keeps of newly selected images; they are never sent."""
         ...
 
     def log_probabilities_of(self, prompts: Prompts, index: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return log p_c(x) of some images, (m, C), by the trained model without the arrays of `remember`."""
+        """Return log p_c(x) of some images, (m, C), by the trained model without the arrays of `build_memory`."""
         ...
 
     def train(

@@ -38,7 +38,7 @@ class ServerState:
     shared: Shared  # the prompts that the server averages
     classes: int  # C
     members: tuple[str, ...] = ()  # clients that selected training images at the last refresh
-    everyone_first: bool = False  # all members train in the first round, whatever `sharing.participation` is
+    full_first_round: bool = False  # all members train in the first round, whatever `sharing.participation` is
     neighbours: int = 0  # number of other clients' prompts that the method sends to each client
     uploads: Mapping[str, Shared] = field(default_factory=dict)  # each client's last prompts, if neighbours are sent
     width: int = 0  # d, length of an image feature
@@ -55,17 +55,17 @@ _Aggregator = PlainAggregator | SecureAggregator
 
 
 def _choose_aggregator(config: RunConfig, state: ServerState) -> _Aggregator:
-    refuse_privacy(config, state.neighbours, state.everyone_first)
+    refuse_privacy(config, state.neighbours, state.full_first_round)
     has_members = bool(state.members)
     return SecureAggregator(config, has_members) if config.privacy.secure_aggregation else PlainAggregator(config)
 
 
-def refuse_privacy(config: RunConfig, neighbours: int, everyone_first: bool) -> None:
+def refuse_privacy(config: RunConfig, neighbours: int, full_first_round: bool) -> None:
     """Check before a run that the settings of `privacy` fit the method and the other settings.
 
     Args:
         neighbours: The number of other clients' prompts that the method sends to each client.
-        everyone_first: Whether the method has all clients train in the first round.
+        full_first_round: Whether the method has all clients train in the first round.
 
     Raises:
         ConfigError: They do not, or `cryptography` is not installed.
@@ -82,7 +82,7 @@ def refuse_privacy(config: RunConfig, neighbours: int, everyone_first: bool) -> 
             f"privacy.secure_aggregation: method={config.method} sends clients each other's prompts, "
             "which secure aggregation hides; use one or the other"
         )
-    if config.privacy.secure_aggregation and everyone_first and config.sharing.participation < 1:
+    if config.privacy.secure_aggregation and full_first_round and config.sharing.participation < 1:
         raise ConfigError(
             f"sharing.participation: method={config.method} has all clients train in the first round, and the members "
             "of secure aggregations cannot change; set it to 1, or privacy.secure_aggregation=false"
@@ -243,7 +243,7 @@ def _train(
     all of them together, it is rolled back with everything that was trained from it.
     """
     participants = members
-    if not (state.everyone_first and state.round == 0):
+    if not (state.full_first_round and state.round == 0):
         participants = _participants(config, members, state.round)
 
     def request(client: str) -> Train:

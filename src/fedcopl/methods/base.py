@@ -1,4 +1,4 @@
-"""The base class of all methods: which arrays are trained and shared, how logits and the loss are computed."""
+"""The base class of all methods: the arrays they train and share, and how they compute logits and the loss."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,35 +17,34 @@ from ..config import NoOptions, RunConfig, Section, read_options
 from .prompts import Shape, first_prompts, repeat_words, text_shape, visual_shape
 
 NamedTensors = Mapping[str, Tensor]
-"""The arrays of a client's model by name, on the device."""
+"""The arrays of a client's model by name, on the device of the encoder."""
 Criterion = Callable[[Tensor], Tensor]
-"""The loss of a batch's logits on its pseudo labels."""
+"""Maps the logits of a batch, (B, C), to their mean loss on its pseudo labels."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One training step: its B images with their pseudo labels, and the features by the arrays in training."""
+    """The B images of a training step, their pseudo labels, and the features by the arrays in training."""
 
     encoder: Encoder
     images: Tensor  # image features, (B, d)
     classes: Tensor  # class features, (C, d)
     params: NamedTensors  # all arrays of the client's model
-    index: IntArray  # which of the client's images, (B,)
+    index: IntArray  # positions among the client's images, (B,)
     label: IntArray  # pseudo labels, (B,)
-    candidates: NDArray[Any] | None  # candidate sets or soft targets, (B, C), if the labeler makes them
-    plain: Callable[[], Tensor]  # computes zero-shot CLIP's features of these images, (B, d), without gradient
+    candidates: NDArray[Any] | None  # candidate sets or soft targets, (B, C); None with hard labels
+    zero_shot: Callable[[], Tensor]  # returns zero-shot CLIP's features of these images, (B, d), without gradient
 
 
 class Method:
-    """FedAvg over prompts of a frozen CLIP; a method overrides what differs.
+    """FedAvg over the prompts of a frozen CLIP; a subclass overrides the parts in which its method differs.
 
-    `params` has the arrays of a client's model: trained ones, and others that the client keeps. `images` and `classes`
-    receive only the arrays that `of_images` and `of_classes` declare, because their results are cached until one of
-    these changes. A method that also averages a bias for each class is this class, its test, a line in `METHODS` and a
-    row in docs/methods.md:
+    `params` has all arrays of a client's model, trained or only kept. `image_features` and `class_features` receive
+    the arrays that `image_arrays` and `class_arrays` declare and no others, because their results are cached until
+    one of these changes. For example, a method that also averages a bias for each class:
 
     >>> class PromptWithBias(Method):
-    ...     title, words = "Prompt + bias", {"text": "text prompts", "bias": "a bias for each class"}
+    ...     title, display_names = "Prompt + bias", {"text": "text prompts", "bias": "a bias for each class"}
     ...
     ...     def shapes(self, clip, classes):
     ...         return {**super().shapes(clip, classes), "bias": (classes,)}
@@ -60,17 +59,17 @@ class Method:
     """
 
     title: ClassVar[str] = "Local"  # display name; `run_title` adds labeler and priors
-    is_ours: ClassVar[bool] = False  # CoPL's labels and priors are expected of it; otherwise a method of the literature
-    words: ClassVar[Mapping[str, str]] = {"visual": "visual prompts", "text": "text prompts"}  # names of shared arrays
+    is_ours: ClassVar[bool] = False  # uses CoPL's labels and the priors by definition; others are of the literature
+    display_names: ClassVar[Mapping[str, str]] = {"visual": "visual prompts", "text": "text prompts"}  # of arrays
     trains: ClassVar[bool] = True  # False: nothing is trained, so there is one round
-    personal_without_training: ClassVar[bool] = False  # each site's predictions are its own although nothing is trained
-    pools: ClassVar[bool] = False  # all images in one place: the centralised baseline
+    personal_without_training: ClassVar[bool] = False  # predictions differ between sites although nothing is trained
+    centralised: ClassVar[bool] = False  # all images in one place: a baseline without federation
     Options: ClassVar[type[Section]] = NoOptions  # the method's own settings, from the section [options]
-    keeps_images: ClassVar[bool] = False  # `frozen` is computed once per run and cached
-    of_images: ClassVar[tuple[str, ...]] = ("visual",)  # the arrays that `images` receives, and no others
-    of_classes: ClassVar[tuple[str, ...]] = ("text",)  # the arrays that `classes` receives, and no others
-    everyone_first: ClassVar[bool] = False  # all clients train in the first round, whatever the participation
-    remembers_by_class: ClassVar[tuple[str, ...]] = ()  # kept arrays that are of no use with other classes
+    caches_frozen: ClassVar[bool] = False  # `frozen` is computed once per run and cached
+    image_arrays: ClassVar[tuple[str, ...]] = ("visual",)  # the only arrays that `image_features` receives
+    class_arrays: ClassVar[tuple[str, ...]] = ("text",)  # the only arrays that `class_features` receives
+    full_first_round: ClassVar[bool] = False  # all clients train in the first round, whatever the participation
+    class_memory: ClassVar[tuple[str, ...]] = ()  # arrays of `build_memory` to drop if a run continues with new classes
 
     def __init__(self, config: RunConfig):
         self.config = config
@@ -86,10 +85,10 @@ class Method:
 
     def averaged(self) -> tuple[str, ...]:
         """Return descriptions of the shared arrays, for reports."""
-        return tuple(dict.fromkeys(self.words.get(name, name) for name in self.shared()))
+        return tuple(dict.fromkeys(self.display_names.get(name, name) for name in self.shared()))
 
     def neighbours(self) -> int:
-        """Return how many other clients' shared arrays each client receives, under the names "experts' NAME"."""
+        """Return the number of other clients whose shared arrays each client receives, as "experts' NAME"."""
         return 0
 
     def start(self, clip: Clip, classes: int) -> dict[str, Array]:
@@ -97,14 +96,14 @@ class Method:
         return first_prompts(clip, self.config, self.shapes(clip, classes))
 
     def start_at(self, start: Mapping[str, Array], client: int) -> Mapping[str, Array]:
-        """Return the initial values at one client, in the same shapes; shared arrays must be those of `start`."""
+        """Return the initial values at one client; shapes and shared arrays must be those of `start`."""
         return start
 
-    def remember(self, frozen: Callable[[], Tensor], selection: Selection, classes: int) -> dict[str, Array]:
-        """Return arrays to keep of newly selected images, in addition to trained ones; they are never sent.
+    def build_memory(self, frozen: Callable[[], Tensor], selection: Selection, classes: int) -> dict[str, Array]:
+        """Return arrays that the client keeps of newly selected images; they are never sent.
 
         Args:
-            frozen: Computes `frozen` of all images of the client.
+            frozen: Returns the output of `frozen` for all images of the client.
             selection: The selected images with their pseudo labels.
             classes: The number of classes, C.
         """
@@ -114,15 +113,15 @@ class Method:
         """Return the output of the image layers that training does not change, from embedded tokens."""
         return tokens
 
-    def plain_images(self, frozen: Tensor) -> Tensor | None:
+    def zero_shot_features(self, frozen: Tensor) -> Tensor | None:
         """Return zero-shot CLIP's image features from `frozen`; None if it does not contain them."""
         return None
 
-    def images(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:
+    def image_features(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:
         """Return the normalised image features f(x), (B, d)."""
         return encoder.image_features(frozen, params["visual"])
 
-    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
+    def class_features(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return the normalised class features w_c, (C, d), computed once per step."""
         return encoder.class_features(params["text"])
 
@@ -131,18 +130,18 @@ class Method:
         return encoder.logits(images, classes)
 
     def inference_prompts(self, prompts: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return the arrays for labelling and evaluation; training starts from those the server sent."""
+        """Return the arrays for labelling and evaluation; training always starts from the server's arrays."""
         return prompts
 
-    def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
-        """Return the logits z, (B, C), for labelling and evaluation, which may use arrays the client keeps."""
+    def inference_logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
+        """Return the logits z, (B, C), used in labelling and evaluation; they may use arrays of `build_memory`."""
         return self.logits(encoder, images, classes, params)
 
     def before_training(self, encoder: Encoder, constants: NamedTensors) -> NamedTensors:
-        """Return the arrays that training uses and does not change, computed once per round."""
+        """Return the arrays that training uses but does not change, computed once per round."""
         return constants
 
-    def rate(self, name: str) -> float:
+    def max_lr(self, name: str) -> float:
         """Return the maximum learning rate of one trained array."""
         return self.config.train.lr
 
@@ -151,8 +150,8 @@ class Method:
 
         Args:
             batch: The images with their pseudo labels, the features and the arrays.
-            criterion: Computes the loss on the pseudo labels from logits, (B, C). A loss that calls it several times
-                calls it last with the logits of the prediction: losses on candidate sets keep the last probabilities.
+            criterion: Computes the loss on the pseudo labels from logits, (B, C). If a method calls it several times,
+                the last call gets the logits of the prediction, because losses on candidate sets keep its result.
         """
         return criterion(self.logits(batch.encoder, batch.images, batch.classes, batch.params))
 
@@ -161,43 +160,43 @@ class Method:
         return {}
 
     def penalty(self, params: NamedTensors, begin: NamedTensors) -> Tensor | float:
-        """Return a regularisation term, given the trained arrays now and at the beginning of the round."""
+        """Return a regularisation term from the trained arrays and their values at the beginning of the round."""
         return 0.0
 
 
 class FrozenImages(Method):
-    """A method that does not train image features: they are computed once per run."""
+    """A method with frozen image features, which are computed once per run."""
 
-    keeps_images = True
-    of_images = ()
+    caches_frozen = True
+    image_arrays = ()
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
-        return dict.fromkeys(self.of_classes, text_shape(clip, self.config.model))
+        return dict.fromkeys(self.class_arrays, text_shape(clip, self.config.model))
 
     def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
         return encoder.image_features(tokens)
 
-    def plain_images(self, frozen: Tensor) -> Tensor:
+    def zero_shot_features(self, frozen: Tensor) -> Tensor:
         return frozen
 
-    def images(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:
+    def image_features(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:
         return frozen
 
 
 class HandWrittenTexts(Method):
-    """A method whose class features are those of zero-shot CLIP, by the hand-written sentences."""
+    """A method with the class features of zero-shot CLIP, from hand-written sentences."""
 
-    of_classes = ()
+    class_arrays = ()
 
-    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
+    def class_features(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         return encoder.class_features(None)
 
 
 class TwoTextPrompts(Method):
-    """A method with a text prompt that the server averages, "global text", and one that stays, "local text"."""
+    """A method with an averaged text prompt, "global text", and a personal one, "local text"."""
 
-    words = MappingProxyType({"global text": "global text prompts"})
-    of_classes: ClassVar[tuple[str, ...]] = ("global text", "local text")
+    display_names = MappingProxyType({"global text": "global text prompts"})
+    class_arrays: ClassVar[tuple[str, ...]] = ("global text", "local text")
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         return dict.fromkeys(("global text", "local text"), text_shape(clip, self.config.model))
@@ -206,7 +205,7 @@ class TwoTextPrompts(Method):
         return ("global text",)
 
     def start(self, clip: Clip, classes: int) -> dict[str, Array]:
-        """Return different initial values for the global and the local text prompt: equal ones would stay equal."""
+        """Return different initial values for both text prompts: equal prompts would stay equal."""
         first = super().start(clip, classes)
         if self.config.train.init == "neutral":
             first["local text"] = repeat_words(clip, self.config.model.template, first["local text"].shape)

@@ -34,9 +34,9 @@ class FedCLIP(HandWrittenTexts):
     """An adapter on image features, averaged (FedCLIP)."""
 
     title = "FedCLIP"
-    words = dict.fromkeys(("down", "down bias", "up", "up bias"), "adapters")
-    keeps_images = True
-    of_images = ("down", "down bias", "up", "up bias")
+    display_names = dict.fromkeys(("down", "down bias", "up", "up bias"), "adapters")
+    caches_frozen = True
+    image_arrays = ("down", "down bias", "up", "up bias")
     Options = _FedCLIPOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
@@ -44,7 +44,7 @@ class FedCLIP(HandWrittenTexts):
         return {"down": (size, size), "down bias": (size,), "up": (size, size), "up bias": (size,)}
 
     def shared(self) -> tuple[str, ...]:
-        return self.of_images
+        return self.image_arrays
 
     def start(self, clip: Clip, classes: int) -> dict[str, Array]:
         """Return values uniform in +- 1 / sqrt(d), the default of torch's layers."""
@@ -58,10 +58,10 @@ class FedCLIP(HandWrittenTexts):
     def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
         return encoder.raw_image_features(tokens)
 
-    def plain_images(self, frozen: Tensor) -> Tensor:
+    def zero_shot_features(self, frozen: Tensor) -> Tensor:
         return F.normalize(frozen, dim=-1)
 
-    def images(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:
+    def image_features(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:
         hidden = torch.tanh(F.linear(frozen, params["down"], params["down bias"]))
         attention = F.linear(hidden, params["up"], params["up bias"]).softmax(-1)
         return F.normalize(attention * frozen, dim=-1)

@@ -72,5 +72,5 @@ class Central(Method):
     """Both prompts trained on all images in one place: the centralised baseline."""
 
     title = "Central"
-    pools = True
+    centralised = True
     Options = _CentralOptions

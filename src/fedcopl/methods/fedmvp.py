@@ -52,8 +52,8 @@ class _FedMVPOptions(Section):
 class FedMVP(HandWrittenTexts):
     """A network that makes visual prompts of each image and the class texts, averaged (FedMVP)."""
 
-    title, words = "FedMVP", dict.fromkeys(_PROMPTFORMER, "prompt generators")
-    of_images = _PROMPTFORMER
+    title, display_names = "FedMVP", dict.fromkeys(_PROMPTFORMER, "prompt generators")
+    image_arrays = _PROMPTFORMER
     Options = _FedMVPOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
@@ -69,7 +69,7 @@ class FedMVP(HandWrittenTexts):
     def start(self, clip: Clip, classes: int) -> dict[str, Array]:
         return initial_layers(self.shapes(clip, classes), self.config.seed)
 
-    def images(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:
+    def image_features(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:
         """Return f(x), (B, d), from tokens, (B, 1 + N, v), and the prompts that are made of them."""
         vision, texts = encoder.clip.vision, encoder.class_features(None)
         first = vision.before_patches if isinstance(vision, VisionTower) else 1  # a ResNet's mean comes first
@@ -85,4 +85,6 @@ class FedMVP(HandWrittenTexts):
         """Return the loss on the pseudo labels plus the distance to the features of zero-shot CLIP."""
         mean = super().loss(batch, criterion)
         weight: float = self.options.consistency
-        return mean if weight == 0 else mean + weight * (1 - F.cosine_similarity(batch.images, batch.plain()).mean())
+        return (
+            mean if weight == 0 else mean + weight * (1 - F.cosine_similarity(batch.images, batch.zero_shot()).mean())
+        )

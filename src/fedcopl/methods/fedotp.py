@@ -51,20 +51,20 @@ class FedOTP(TwoTextPrompts):
     """A shared and a personal text prompt, joined by optimal transport over patches (FedOTP)."""
 
     title = "FedOTP"
-    keeps_images = True
-    everyone_first = True
-    of_images = ()
+    caches_frozen = True
+    full_first_round = True
+    image_arrays = ()
     Options = _FedOTPOptions
 
     def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
         return encoder.patch_features(tokens)
 
-    def images(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:
+    def image_features(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:
         return frozen
 
-    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
+    def class_features(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return h_{c,j}, (2, C, d): the class features by both prompts."""
-        return torch.stack([encoder.class_features(params[name]) for name in self.of_classes])
+        return torch.stack([encoder.class_features(params[name]) for name in self.class_arrays])
 
     def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
         """Return z_c = s sum_ij T_ij S_ij, (B, C); the gradient flows through S only, not through the plan T."""

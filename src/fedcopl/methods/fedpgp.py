@@ -39,8 +39,8 @@ class _FedPGPOptions(Section):
 class FedPGP(FrozenImages):
     """An averaged text prompt plus a personal low-rank one, held near zero-shot CLIP (FedPGP)."""
 
-    title, words = "FedPGP", {"global text": "global text prompts"}
-    of_classes = ("global text", "low rank left", "low rank right")
+    title, display_names = "FedPGP", {"global text": "global text prompts"}
+    class_arrays = ("global text", "low rank left", "low rank right")
     Options = _FedPGPOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
@@ -51,7 +51,7 @@ class FedPGP(FrozenImages):
     def shared(self) -> tuple[str, ...]:
         return ("global text",)
 
-    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
+    def class_features(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return the class features T by G + U V, (C, d)."""
         return encoder.class_features(params["global text"] + params["low rank left"] @ params["low rank right"])
 

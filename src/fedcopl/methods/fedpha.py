@@ -57,7 +57,7 @@ class FedPHA(TwoTextPrompts, FrozenImages):
     """An averaged text prompt, and a personal one of any length, pulled and pushed (FedPHA)."""
 
     title = "FedPHA"
-    of_classes = ("local text",)
+    class_arrays = ("local text",)
     Options = _FedPHAOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
@@ -76,7 +76,7 @@ class FedPHA(TwoTextPrompts, FrozenImages):
         local[lengths.integers(options.shortest, options.longest, endpoint=True) :] = 0
         return {**start, "local text": local}
 
-    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
+    def class_features(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return T_l, (C, d)."""
         return encoder.class_features(_used(params["local text"]))
 

@@ -39,8 +39,8 @@ class _FedTPGOptions(Section):
 class FedTPG(FrozenImages):
     """A generator of the text prompt from the class names, averaged (FedTPG)."""
 
-    title, words = "FedTPG", dict.fromkeys(_GENERATOR, "prompt generators")
-    of_classes = _GENERATOR
+    title, display_names = "FedTPG", dict.fromkeys(_GENERATOR, "prompt generators")
+    class_arrays = _GENERATOR
     Options = _FedTPGOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
@@ -58,7 +58,7 @@ class FedTPG(FrozenImages):
         queries = initial_prompts({"queries": shapes.pop("queries")}, config.train.init_std, config.seed)
         return queries | initial_layers(shapes, config.seed)
 
-    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
+    def class_features(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return the class features, (C, d), by the generated context P, (m, w)."""
         texts = standardised(encoder.class_features(None))
         context = cross_attention(standardised(params["queries"]), texts, texts, params, self.options.heads)

@@ -42,7 +42,7 @@ class FST(HandWrittenTexts, FrozenImages):
     labelled itself have almost no loss.
     """
 
-    title, words = "after FST-CBDG", {"classifier": "linear classifiers"}
+    title, display_names = "after FST-CBDG", {"classifier": "linear classifiers"}
     Options = _FSTOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:

@@ -55,7 +55,7 @@ class PFedMoAP(FrozenImages):
     """
 
     title = "pFedMoAP"
-    of_classes = ("text", _EXPERTS, _EXPERTS_CLASSES)
+    class_arrays = ("text", _EXPERTS, _EXPERTS_CLASSES)
     Options = _PFedMoAPOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
@@ -84,7 +84,7 @@ class PFedMoAP(FrozenImages):
             for name, shape in shapes.items()
         }
 
-    def rate(self, name: str) -> float:
+    def max_lr(self, name: str) -> float:
         highest: float = self.config.train.lr if name == "text" else self.options.gate_lr
         return highest
 
@@ -100,7 +100,7 @@ class PFedMoAP(FrozenImages):
             return constants
         return {**constants, _EXPERTS_CLASSES: _of_experts(encoder, constants[_EXPERTS])}
 
-    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
+    def class_features(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return the class features T_L of the client, then those of each expert, (E, C, d)."""
         local = encoder.class_features(params["text"])[None]
         if _EXPERTS not in params:

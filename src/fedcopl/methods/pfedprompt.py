@@ -50,17 +50,17 @@ class _MemoryPFedPrompt(FrozenImages):
 
     title = "pFedPrompt"
     Options = _PFedPromptOptions
-    remembers_by_class = (_KEYS, _VALUES, _IMAGES)
+    class_memory = (_KEYS, _VALUES, _IMAGES)
 
     def shared(self) -> tuple[str, ...]:
         return ("text",)
 
-    def remember(self, frozen: Callable[[], Tensor], selection: Selection, classes: int) -> dict[str, Array]:
+    def build_memory(self, frozen: Callable[[], Tensor], selection: Selection, classes: int) -> dict[str, Array]:
         memory = _build_memory(in_double(frozen()), selection, classes, self.options.memory_per_class)
         # Image numbers are exact in float32 up to 16 million; all arrays of a client have one type.
         return {name: part.astype(np.float32) for name, part in zip((_KEYS, _VALUES, _IMAGES), memory, strict=True)}
 
-    def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
+    def inference_logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
         return self._with_memory(self.logits(encoder, images, classes, params), images, params, None)
 
     def loss(self, batch: Batch, criterion: Criterion) -> Tensor:
@@ -97,13 +97,13 @@ class _SpatialPFedPrompt(FrozenImages):
         """Return f(x) and the features of the patches, (B, 1 + M, d)."""
         return torch.cat([encoder.image_features(tokens)[:, None], encoder.patch_features(tokens)], dim=1)
 
-    def plain_images(self, frozen: Tensor) -> Tensor:
+    def zero_shot_features(self, frozen: Tensor) -> Tensor:
         return frozen[:, 0]
 
     def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
         return encoder.logits(images[:, 0], classes)
 
-    def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
+    def inference_logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
         logits, both = self.logits(encoder, images, classes, params), in_double(images)
         added = _spatial_logits(
             both[:, 0],

@@ -33,7 +33,7 @@ class PromptFolio(TwoTextPrompts, FrozenImages):
     title = "PromptFolio"
     Options = _PromptFolioOptions
 
-    def classes(self, encoder: Encoder, params: NamedTensors) -> Tensor:
+    def class_features(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return (1 - theta) h_G + theta h_L, (C, d), not normalised."""
-        both, theta = [encoder.class_features(params[name]) for name in self.of_classes], float(self.options.theta)
+        both, theta = [encoder.class_features(params[name]) for name in self.class_arrays], float(self.options.theta)
         return (1 - theta) * both[0] + theta * both[1]

@@ -46,10 +46,10 @@ class SiteFit(ZeroShot, ABC):
             scale: CLIP's scale s of the logits.
         """
 
-    def remember(self, frozen: Callable[[], Tensor], selection: Selection, classes: int) -> dict[str, Array]:
+    def build_memory(self, frozen: Callable[[], Tensor], selection: Selection, classes: int) -> dict[str, Array]:
         return {_FEATURES: as_numpy(frozen())}
 
-    def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
+    def inference_logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
         """Return the scores of the site's model, or zero-shot CLIP's logits before there is one."""
         logits = self.logits(encoder, images, classes, params)
         if _FEATURES not in params:

@@ -22,15 +22,15 @@ from .prompts import kind_of
 
 @dataclass(frozen=True)
 class TrainJob:
-    """One client's training in one round: the arrays it starts from, its images and their pseudo labels."""
+    """One client's training in one round."""
 
-    frozen: Callable[[Rows], Tensor]  # output of the frozen layers for some of its images
-    plain: Callable[[Rows], Tensor]  # zero-shot CLIP's features of some of its images
-    prompts: Prompts
-    start: Prompts  # the first arrays of the run, for weight decay towards them
+    frozen: Callable[[Rows], Tensor]  # returns the output of the frozen layers for the images at these indices
+    zero_shot: Callable[[Rows], Tensor]  # returns zero-shot CLIP's features of the images at these indices
+    prompts: Prompts  # the arrays at the beginning of the round
+    start: Prompts  # the initial arrays of the run, towards which weights may decay
     selection: Selection
     round: int
-    shuffle: np.random.Generator
+    shuffle: np.random.Generator  # draws the order of the images in each epoch
     lr_factor: float = 1.0
     adjustment: LogitAdjustment | None = None  # logit adjustment by the priors, a row for each selected image
 
@@ -64,11 +64,11 @@ class Trainer:
         images, mean_loss = len(self._job.selection.index), float("nan")
         for epoch in range(self._config.train.epochs):
             for name in self._trained:
-                highest = self._model.method.rate(name) * self._job.lr_factor
-                self._optimizer.rates[name] = learning_rate(self._config, self._job.round, epoch, highest)
+                max_lr = self._model.method.max_lr(name) * self._job.lr_factor
+                self._optimizer.rates[name] = learning_rate(self._config, self._job.round, epoch, max_lr)
             total = 0.0
             order = self._job.shuffle.permutation(images)
-            for start in range(0, images, self._config.train.batch):  # the last batch is kept however small
+            for start in range(0, images, self._config.train.batch):  # the last batch may be smaller
                 rows = order[start : start + self._config.train.batch]
                 total += self._step(rows) * len(rows)
             self._loss.epoch_done()
@@ -80,13 +80,16 @@ class Trainer:
         return {name: self._units[name].unscale(value) for name, value in self._trained.items()}
 
     def _step(self, rows: Rows) -> float:
-        """One SGD step on the images at these rows of the selection; returns their mean loss."""
+        """Take one SGD step on the images at these rows of the selection, and return their mean loss."""
         method, encoder, selection = self._model.method, self._model.encoder, self._job.selection
         params = {**self._constants, **self._prompts()}
         index, label = selection.index[rows], selection.label[rows]
         candidates = None if selection.candidates is None else selection.candidates[rows]
-        images, classes = self._model.images(self._job.frozen(index), params), self._model.classes_of(params)
-        batch = Batch(encoder, images, classes, params, index, label, candidates, lambda: self._job.plain(index))
+        images, classes = (
+            self._model.image_features(self._job.frozen(index), params),
+            self._model.class_features(params),
+        )
+        batch = Batch(encoder, images, classes, params, index, label, candidates, lambda: self._job.zero_shot(index))
         positions = torch.from_numpy(rows).to(encoder.device)
         loss = method.loss(batch, lambda logits: self._loss(logits, positions))
         objective = loss + method.penalty(self._prompts(), self._begin)
@@ -103,10 +106,10 @@ class Trainer:
 
 @dataclass(frozen=True)
 class _TrainingUnit:
-    """The origin and unit length in which SGD sees a trained array; None leaves the array as it is.
+    """The change of variables in which an array is trained: origin and unit length; None: no change.
 
-    A prompt passes through a norm, so its gradient grows as one over its length: in absolute numbers one learning rate
-    means steps that differ ten thousandfold between towers, in units of its own length they are the same.
+    A prompt passes through a layer norm, so its gradient is inversely proportional to its length. With one learning
+    rate, steps would differ between encoders by a factor of ten thousand; in units of the length they are equal.
     """
 
     origin: Tensor | None
@@ -124,7 +127,7 @@ class _TrainingUnit:
 
 
 def _training_unit(name: str, value: Tensor, start: Prompts, config: RunConfig) -> _TrainingUnit:
-    """Only prompts are trained in units of their length; what else a method trains is in absolute numbers."""
+    """Return the unit of a trained array; only prompts are measured in units of their length."""
     origin = torch.tensor(start[name], device=value.device) if config.train.decay_to == "init" else None
     if kind_of(name) not in ("visual", "text") or config.train.step != "relative":
         return _TrainingUnit(origin, None)
@@ -134,9 +137,9 @@ def _training_unit(name: str, value: Tensor, start: Prompts, config: RunConfig) 
 
 @dataclass
 class SGD:
-    """SGD with momentum and a learning rate for each array, by torch's own step function.
+    """SGD with momentum and a learning rate for each array, by torch's functional implementation.
 
-    torch's `Optimizer` class imports its compiler, 800 modules of 70 MB: 1.6 seconds for every process that trains.
+    `torch.optim.SGD` imports torch's compiler, 70 MB and 1.6 seconds in every process that trains.
     """
 
     momentum: float
@@ -165,8 +168,8 @@ class SGD:
             self._momentum_buffers[name], value.grad = buffers[0], None
 
 
-def learning_rate(config: RunConfig, round: int, epoch: int, highest: float) -> float:
-    """Return eta (1 + cos(pi e / period)) / 2: a cosine that restarts at each refresh, or one over the whole run."""
+def learning_rate(config: RunConfig, round: int, epoch: int, max_lr: float) -> float:
+    """Return eta (1 + cos(pi e / period)) / 2: a cosine over one refresh interval or over the whole run."""
     rounds = config.labels.refresh_every if config.train.schedule == "refresh" else config.rounds
     done = (round % rounds) * config.train.epochs + epoch
-    return highest * (1 + math.cos(math.pi * done / (rounds * config.train.epochs))) / 2
+    return max_lr * (1 + math.cos(math.pi * done / (rounds * config.train.epochs))) / 2

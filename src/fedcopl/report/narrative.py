@@ -82,9 +82,9 @@ def run_summary(outcome: Outcome) -> str:
     if not outcome.trains:
         adjusted = ", adjusted by label-free priors" if has_priors(outcome) else ""
         return f"Zero-shot CLIP predictions{adjusted}, without training: {clients}, {images}, {classes}."
-    if outcome.pools and texts.supervised:
+    if outcome.centralised and texts.supervised:
         return f"Supervised training on all {images} in one place, {classes}: an upper bound for a federation."
-    if outcome.pools:
+    if outcome.centralised:
         return f"Training without labels on all {images} in one place, {classes}: a reference, not a federation."
     if all(record.loss is None and record.kept_old_prompt for record in outcome.rounds):
         return f"{clients} labelled {images} of {classes} without labels; nothing was trained, see the warnings."

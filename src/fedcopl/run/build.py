@@ -89,7 +89,7 @@ def first_state(config: RunConfig, start: Prompts, classes: int, width: int) -> 
     method = choose_method(config)
     shared = {name: start[name] for name in method.shared()}
     return ServerState(
-        0, shared, classes, everyone_first=method.everyone_first, neighbours=method.neighbours(), width=width
+        0, shared, classes, full_first_round=method.full_first_round, neighbours=method.neighbours(), width=width
     )
 
 
@@ -127,7 +127,7 @@ def images_of_clients(
 ) -> tuple[NDArray[np.uint8], Mapping[str, NDArray[np.int64]]]:
     """Return the pixels of all training images, and each client's rows in them."""
     prepared = build_images(dataset or load_dataset(config.data), transform, progress)
-    if choose_method(config).pools:
+    if choose_method(config).centralised:
         return prepared.train, {config.method: np.arange(len(prepared.train))}
     parts = partition_dataset(prepared.dataset, config.data, config.seed)
     return prepared.train, dict(zip(client_names(prepared.dataset, config.data), parts.train, strict=True))

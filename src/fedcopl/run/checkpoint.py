@@ -24,7 +24,7 @@ _PLAIN_FIELDS = (
     "round",
     "classes",
     "members",
-    "everyone_first",
+    "full_first_round",
     "neighbours",
     "width",
     "stale_rounds",

@@ -95,7 +95,7 @@ def complete_outcome(outcome: Outcome, config: RunConfig, **known: Any) -> Outco
         seed=config.seed,
         method=run_title(config),
         trains=method.trains,
-        pools=method.pools,
+        centralised=method.centralised,
         shared=method.shared(),
         averaged=method.averaged(),
         settings=config.model_dump(),

@@ -150,7 +150,7 @@ class _ClassRows:
 
     def fit_all(self, arrays: Prompts) -> Prompts:
         """Convert a client's own arrays, without those that are of no use with other classes."""
-        dropped = self.method.remembers_by_class if self.before != self.now else ()
+        dropped = self.method.class_memory if self.before != self.now else ()
         return {name: self.fit(name, value) for name, value in arrays.items() if name not in dropped}
 
     def fit(self, name: str, value: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -280,7 +280,7 @@ class Outcome:
     """title of the run: method, labeler, and priors or [as published](as-published.md)"""
     trains: _Flag = True
     """False: nothing is trained; predictions of zero-shot CLIP, with or without priors"""
-    pools: _Flag = False
+    centralised: _Flag = False
     """all images in one place: the centralised baseline of a federation"""
     shared: tuple[_Text, ...] | None = None
     """names of the arrays that the server averages"""

@@ -61,7 +61,7 @@ class _GroundTruthLearner(ClipLearner):
 
     def __init__(self, learner: ClipLearner, truth: NDArray[np.int64]):
         super().__init__(learner.model, learner.images, learner.start, learner.config, learner.number)
-        self.side, self.truth = learner.side, truth
+        self.extractor, self.truth = learner.extractor, truth
 
     def log_probabilities(self, prompts: Prompts | None) -> NDArray[np.float64]:
         """Return log p, (n, C), with certainty for the true class."""
@@ -93,7 +93,7 @@ class Simulation:
         learners = dict(zip(self.clients, self.learners, strict=True))
         some = [list(learners)[number] for number in evenly_spaced(len(learners), _COMPARED_CLIENTS)]
         if pool is None:
-            effects = [learners[name].side.effect_of(self.audit.start) for name in some]
+            effects = [learners[name].extractor.effect_of(self.audit.start) for name in some]
         else:
             effects = [*pool.run(dict.fromkeys(some, (_effect, self.audit.start))).values()]
         if not (effects := [effect for effect in effects if effect[0]]):
@@ -123,10 +123,10 @@ class Simulation:
         )
 
     def _client_records(self, outcome: Outcome) -> Iterator[ClientRecord]:
-        pools = self.audit.pools
+        centralised = self.audit.centralised
         before, after = outcome.zero_shot, outcome.final
-        zero_shot, final = ((one.weighted,) if pools else one.clients for one in (before, after))
-        tested = [sum(map(len, self.parts.test))] if pools else [*map(len, self.parts.test)]
+        zero_shot, final = ((one.weighted,) if centralised else one.clients for one in (before, after))
+        tested = [sum(map(len, self.parts.test))] if centralised else [*map(len, self.parts.test)]
         labels = self.dataset.train.labels
         true = None if labels is None else counts_by_client(labels, self.parts.train, len(self.dataset.classes))
         for number, name in enumerate(self.clients):
@@ -141,7 +141,7 @@ class Simulation:
 
 
 def _effect(context: WorkerContext, client: str, prompts: Prompts) -> tuple[int, float | None, float]:
-    return context.learners[client].side.effect_of(prompts)
+    return context.learners[client].extractor.effect_of(prompts)
 
 
 def assemble(
@@ -163,8 +163,8 @@ def assemble(
         DataError: The images cannot be used.
     """
     method = choose_method(config)
-    refuse_privacy(config, method.neighbours(), method.everyone_first)
-    if method.pools and config.is_private:
+    refuse_privacy(config, method.neighbours(), method.full_first_round)
+    if method.centralised and config.is_private:
         raise ConfigError(
             f"method={config.method}: all images are in one place, so the settings of privacy have no effect"
         )
@@ -181,12 +181,12 @@ def assemble(
         previous = adapt_previous_run(previous, config, built.clip, dataset.classes, built.start)
     prepared = build_images(dataset, built.clip.preprocess, progress)
     parts = partition_dataset(prepared.dataset, config.data, config.seed)
-    if method.pools:
+    if method.centralised:
         parts = Partition((np.arange(len(prepared.dataset.train)),), parts.test)
     clients, test_sets, learners = _clients(built, prepared, parts)
     labels, classes = prepared.dataset.train.labels, len(dataset.classes)
     truth = None if labels is None else {n: labels[part] for n, part in zip(clients, parts.train, strict=True)}
-    audit = Audit(truth, Evaluator(test_sets), built.start, config.evaluation.everywhere, classes, method.pools)
+    audit = Audit(truth, Evaluator(test_sets), built.start, config.evaluation.everywhere, classes, method.centralised)
     notes = [*prepared.notes, *_notes(config, parts)]
     server = first_state(config, built.start, classes, built.clip.feature_size)
     server = replace(server, class_prior=known_class_prior(config, dataset.classes))
@@ -214,7 +214,7 @@ def _notes(config: RunConfig, parts: Partition) -> Iterator[str]:
 def _clients(
     built: BuiltModel, prepared: Prepared, parts: Partition
 ) -> tuple[dict[str, Client], dict[str, ClipTestSet], list[ClipLearner]]:
-    """Return the clients and the test sets by name, and all learners; a method that pools has one client."""
+    """Return the clients and the test sets by name, and all learners; a centralised method has one client."""
     config, dataset = built.config, prepared.dataset
     train, test = built.images(prepared.train), built.images(prepared.test)
     names, truth = client_names(dataset, config.data), dataset.test.labels

@@ -74,12 +74,12 @@ class Audit:
     start: Prompts  # the initial arrays of all clients
     everywhere: bool  # whether each model is also evaluated on all clients' test images
     classes: int
-    pools: bool = False  # one client trains on all images, and is evaluated on every client's test images
+    centralised: bool = False  # one client trains on all images, and is evaluated on every client's test images
 
     def zero_shot(self, scores: Mapping[str, Score]) -> Measured:
         """Return the accuracies of zero-shot CLIP, given the clients' own scores."""
         predictions = self.evaluator.predict(dict.fromkeys(self.evaluator.test_sets, (None, NO_PRIOR)))
-        own = list(map(_right, predictions.values())) if self.pools else list(scores.values())
+        own = list(map(_right, predictions.values())) if self.centralised else list(scores.values())
         whole = [(sum(correct for correct, _ in own), sum(examples for _, examples in own))]
         return replace(measured(own, whole), recall=self._recall(predictions))
 
@@ -111,11 +111,11 @@ class Audit:
             prior = PriorState(model=common, class_prior=None if common is None else common.class_prior)
             whole = self.evaluator.score_everywhere(list(models.values()), prior)
         evaluated = {name: (models[name], state.prior) for name, state in states.items()}
-        if self.pools:
+        if self.centralised:
             evaluated = dict.fromkeys(self.evaluator.test_sets, next(iter(evaluated.values())))
         predictions = self.evaluator.predict(evaluated)
         # A client that did not reply keeps its row in the list, so that the others keep theirs.
-        own = [_right(predictions[name]) if self.pools else scores.get(name, (0, 0)) for name in evaluated]
+        own = [_right(predictions[name]) if self.centralised else scores.get(name, (0, 0)) for name in evaluated]
         return replace(measured(own, whole), recall=self._recall(predictions))
 
     def _recall(self, predictions: Mapping[str, _Predictions]) -> tuple[float | None, ...] | None:

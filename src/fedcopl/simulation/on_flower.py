@@ -173,4 +173,4 @@ def _simulated(settings: str, folder: Path, context: Context) -> SimulatedSite:
 
 def _how_many(config: RunConfig) -> int:
     """Return the number of clients, which Flower needs before the simulation is assembled."""
-    return 1 if choose_method(config).pools else len(client_names(load_dataset(config.data), config.data))
+    return 1 if choose_method(config).centralised else len(client_names(load_dataset(config.data), config.data))

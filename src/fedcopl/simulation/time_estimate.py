@@ -75,12 +75,12 @@ def workload(config: RunConfig, train: int, test: int, clients: int, classes: in
     method, labels = choose_method(config), config.labels
     if not method.trains:
         return Workload(train + test, 0)
-    models = 1 if method.pools else clients
+    models = 1 if method.centralised else clients
     per_client = choose_labeler(config).expected_images(train / models, classes)
     participants = max(math.floor(models * config.sharing.participation), 1)
     holdout = per_client * config.train.holdout
     steps = config.rounds * config.train.epochs * participants * math.ceil((per_client - holdout) / config.train.batch)
-    if method.keeps_images:
+    if method.caches_frozen:
         return Workload(train + test, steps)
     refreshes = math.ceil(config.rounds / labels.refresh_every)
     evaluated = models if config.evaluation.everywhere and "visual" not in method.shared() else 1

@@ -265,7 +265,7 @@ def workers_for(
     config: RunConfig, clip: Clip, clients: int, classes: Sequence[str], requested: WorkerCount = "auto"
 ) -> int:
     """Return the number of workers for a run, by cores, clients and free memory."""
-    jobs = 1 if choose_method(config).pools else clients
+    jobs = 1 if choose_method(config).centralised else clients
     threads, free = config.model.threads or 1, free_memory()
     if free is None:
         return _worker_count(requested, jobs, threads)
@@ -319,7 +319,7 @@ def working_memory(config: RunConfig, clip: Clip, classes: Sequence[str]) -> flo
         encoding = 5 * _FLOAT * ENCODE_BATCH * vision.attnpool.positional_embedding.numel()
     else:
         encoding = _FLOAT * CHUNK_TOKENS * (5 * vision.shape.width + 2 * vision.shape.hidden)
-        images = 0 if method.keeps_images else config.train.batch
+        images = 0 if method.caches_frozen else config.train.batch
         step += _activations(vision.shape, images * len(vision.positions))
     return _KEPT_FREED * (encoding + step)
 

@@ -68,7 +68,7 @@ class PreparedServer:
         config = with_reference(with_effective_rounds(plan.config.model_copy(update={"model": model})), earlier)
         require_accounting(config)
         method = choose_method(config)
-        refuse_privacy(config, method.neighbours(), method.everyone_first)
+        refuse_privacy(config, method.neighbours(), method.full_first_round)
         prior = known_class_prior(config, classes)
         with RunFolder(plan.out) as folder:
             if folder.open(config, resume=plan.resume) is None:
