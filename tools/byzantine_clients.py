@@ -23,7 +23,7 @@ from fedcopl.config import RunConfig, override
 from fedcopl.federation import server
 from fedcopl.files import write_text
 from fedcopl.messages import Adapt, Adapted, Estimated, Reply, Request, Selected, Shared, Train, Trained
-from fedcopl.priors.estimation import Estimation, Settings
+from fedcopl.priors.estimation import Estimation, PriorSettings
 from fedcopl.rng import stream
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation.assemble import Simulation, assemble
@@ -200,7 +200,7 @@ class AttackedTransport(LocalTransport):
         return replies
 
 
-def _shared_estimation(settings: Settings) -> Estimation:
+def _shared_estimation(settings: PriorSettings) -> Estimation:
     AttackedTransport.estimation = Estimation(settings)
     return AttackedTransport.estimation
 

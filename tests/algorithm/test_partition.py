@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from fedcopl.algorithm import partition
 from fedcopl.algorithm.partition import (
     _apportion,
-    _deal_classes,
+    _assign_classes,
     _move_to_small_clients,
     counts_by_client,
     dirichlet,
@@ -300,7 +300,7 @@ def test_the_papers_datasets_by_quantity(classes, clients, per_client, holders):
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12), st.integers(0, 5))
 def test_classes_are_dealt_evenly(classes, clients, per_client, seed):
     per_client = min(per_client, classes)
-    holders = _deal_classes(np.arange(classes), classes, clients, per_client, stream(seed, "partition"))
+    holders = _assign_classes(np.arange(classes), classes, clients, per_client, stream(seed, "partition"))
     per_class, hands = holders.sum(axis=1), holders.sum(axis=0)
     assert per_class.min() >= 1 and per_class.max() - per_class.min() <= 1
     if per_client * clients >= classes:
@@ -311,7 +311,7 @@ def test_classes_are_dealt_evenly(classes, clients, per_client, seed):
 
 def test_hands_are_dealt_at_random():
     # Ten clients of two classes of ten: a fixed pattern would bring back the same pairs after one deck.
-    holders = _deal_classes(np.arange(10), 10, 10, 2, stream(0, "partition"))
+    holders = _assign_classes(np.arange(10), 10, 10, 2, stream(0, "partition"))
     assert len({tuple(np.flatnonzero(hand)) for hand in holders.T}) > 5
 
 

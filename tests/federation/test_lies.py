@@ -128,7 +128,7 @@ def test_prior_sums_of_one_client_weigh_at_most_ten_others():
 def test_client_with_invalid_prior_sums_is_left_out_of_the_refresh():
     lies = only(Adapt, lambda reply: reply if reply.sums is None else Adapted(reply.sums - 5))
     last, [report] = played(config_of(priors={"logit_bias": True}), lies)
-    assert report.dropped[LIAR].startswith("Adapt: a class has fewer than no images")
+    assert report.dropped[LIAR].startswith("Adapt: a class has a negative number of images")
     assert report.missed_refresh == (LIAR,)
     assert last.members == HONEST
     other, _ = played(config_of(priors={"logit_bias": True}), lambda message, reply: reply)

@@ -207,7 +207,7 @@ def test_totals_without_a_class_of_the_own_images_are_refused():
 
 def test_totals_of_more_images_than_in_the_first_step_are_refused():
     client, state, total = two_members(2)
-    with pytest.raises(CannotReply, match="its classes are not of 72 images in all"):
+    with pytest.raises(CannotReply, match="the classes do not add up to 72 images"):
         client.handle(Adapt(0, 2, (total + 1,)), state)
 
 
@@ -357,7 +357,7 @@ def test_the_server_holds_the_sums_of_a_client_to_its_first_reply():
 
     config = config_of(priors=NO_FEATURES)
     _, report = run_round(config, Growing(clients(config)), start())
-    assert report.dropped == {"client-1": "Adapt: its classes are not of 12 images in all"}
+    assert report.dropped == {"client-1": "Adapt: the classes do not add up to 12 images"}
 
 
 # Priors that contradict most confident images.

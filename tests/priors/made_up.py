@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedcopl.priors.estimation import Estimation, Settings
+from fedcopl.priors.estimation import Estimation, PriorSettings
 from fedcopl.priors.posterior import log_softmax
 from fedcopl.priors.statistics import ClientScores
 from fedcopl.rng import stream
@@ -57,7 +57,7 @@ def even(count):
 
 
 def estimated(clients, **settings):
-    estimation = Estimation(Settings(CLASSES, WIDTH, **settings), text())
+    estimation = Estimation(PriorSettings(CLASSES, WIDTH, **settings), text())
     while estimation.outcome is None:
         estimation.add(sum(client.reply(estimation.steps[-1]) for client in clients))
     return estimation

@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from fedcopl.priors.estimation import Estimation, Settings
+from fedcopl.priors.estimation import Estimation, PriorSettings
 from fedcopl.priors.label_shift import STRENGTHS
 
 PREDICTED = np.array([80.0, 20.0])  # by zero-shot CLIP, of 100 images
@@ -31,7 +31,7 @@ def evidence(*best, at=-1):
 
 def before_choice(images=100):
     """The estimation without prototypes, when it asks for the evidence of its class prior."""
-    estimation = Estimation(Settings(2, 1, prototypes=False))
+    estimation = Estimation(PriorSettings(2, 1, prototypes=False))
     # The model then predicts its own class prior: no bias is left to remove.
     for total in (np.concatenate([PREDICTED, NO_LOGITS]), PREDICTED, *[100 * SHRUNK] * 4):
         estimation.add(total * images / 100)
@@ -51,7 +51,7 @@ def totals_before_choice(shrunk=SHRUNK, moments=MOMENTS, logits=NO_LOGITS, corre
 def before_choice_with_prototypes(**changed):
     """The estimation with prototypes, when it asks for the evidence of class priors and feature scales."""
     totals = totals_before_choice(**changed)
-    estimation = Estimation(Settings(len(totals[1]), 1))
+    estimation = Estimation(PriorSettings(len(totals[1]), 1))
     for total in totals:
         estimation.add(total)
     assert [one.kind for one in estimation.steps[-1]] == ["evidence", "agreement"]
@@ -64,7 +64,7 @@ def asked_about(estimation):
 
 
 def test_class_priors_are_uniform_and_the_shrunk_shares_and_begin_without_the_bias_of_the_predictions():
-    estimation = Estimation(Settings(2, 1))
+    estimation = Estimation(PriorSettings(2, 1))
     estimation.add(np.concatenate([MOMENTS, NO_LOGITS]))
     estimation.add(PREDICTED)
     uniform, shrunk = estimation.steps[-1][0].models
@@ -74,7 +74,7 @@ def test_class_priors_are_uniform_and_the_shrunk_shares_and_begin_without_the_bi
 
 def test_shares_that_differ_no_more_than_those_of_equally_common_classes_are_taken_for_bias():
     # log 1.5 / 2 = 0.203 is below 0.25.
-    estimation = Estimation(Settings(2, 1, prototypes=False))
+    estimation = Estimation(PriorSettings(2, 1, prototypes=False))
     for total in (np.array([60.0, 40.0, 0.0, 0.0]), np.array([60.0, 40.0])):
         estimation.add(total)
     assert [model.class_prior.tolist() for model in estimation.steps[-1][0].models] == [EVEN.tolist()]
@@ -90,7 +90,7 @@ OFFSETS = np.array([-0.75, 0.25, 0.25, 0.25])
 def test_mean_logits_are_taken_for_bias_if_they_explain_the_shares(first, explains):
     # One class against three: the spread is sqrt(3) / 4 of the log ratio. Without the mean logits log(55 / 15); with
     # them log 2, F = (1.299^2 / 0.693^2 - 1) * 2 = 5.0; or log(45 / 18.3), F = (1.299^2 / 0.898^2 - 1) * 2 = 2.2.
-    estimation = Estimation(Settings(4, 1, prototypes=False))
+    estimation = Estimation(PriorSettings(4, 1, prototypes=False))
     estimation.add(np.concatenate([FOUR, LOGITS]))
     assert asked_about(estimation).logit_bias == pytest.approx(OFFSETS)
     corrected = np.array([first, *[(100 - first) / 3] * 3])
@@ -142,7 +142,7 @@ def test_features_count_more_only_if_the_views_clearly_agree_more(small, large, 
 
 def test_features_count_less_with_few_images_of_a_class():
     """8 images of 2 classes are 4 per class, a quarter of 16: the scale 0.1 becomes 0.025."""
-    estimation = Estimation(Settings(2, 1))
+    estimation = Estimation(PriorSettings(2, 1))
     for total in (*totals_before_choice(), np.concatenate([evidence(30, 0).ravel(), np.zeros(4)])):
         estimation.add(0.08 * total)
     assert asked_about(estimation).feature_scale == pytest.approx(0.025)
@@ -164,7 +164,7 @@ def before_choice_of_scale(**settings):
     """The estimation with prototypes after EM, where 60 : 40 images are predicted by bias alone."""
     moments = np.array([100.0, 60.0, 40.0, 20.0, 100.0])
     totals = totals_before_choice(shrunk=EVEN, moments=moments, corrected=np.array([60.0, 40.0]))
-    estimation = Estimation(Settings(2, 1, **settings))
+    estimation = Estimation(PriorSettings(2, 1, **settings))
     for total in (*totals, np.concatenate([evidence(50, 50).ravel(), np.zeros(4)])):
         estimation.add(total)
     for _ in range(4):
@@ -245,7 +245,7 @@ def test_the_bias_moves_by_the_difference_to_the_class_prior_of_the_class_sums(a
 
 def test_a_class_that_nothing_is_predicted_as_keeps_a_small_share():
     # 1 % of a uniform share: 0.005 of 1.005, a ratio of 200 before it is shrunk.
-    estimation = Estimation(Settings(2, 1, prototypes=False))
+    estimation = Estimation(PriorSettings(2, 1, prototypes=False))
     estimation.add(np.array([100.0, 0.0, 0.0, 0.0]))
     estimation.add(np.array([100.0, 0.0]))
     first, second = asked_about(estimation).class_prior

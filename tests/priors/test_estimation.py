@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedcopl.priors.estimation import Estimation, Settings, estimation_after
+from fedcopl.priors.estimation import Estimation, PriorSettings, estimation_after
 from fedcopl.priors.posterior import no_priors, uniform
 from fedcopl.priors.statistics import ClientScores, Statistic
 from priors.made_up import CLASSES, WIDTH, clients_with, estimated, even, skewed, text
@@ -51,7 +51,7 @@ def test_a_common_long_tail_is_not_taken_for_a_bias():
 def test_the_number_of_steps_is_fixed(settings, steps):
     for shares in (even(3), skewed(3)):
         assert len(estimated(clients_with(shares), **settings).totals) == steps
-    assert Settings(CLASSES, WIDTH, **settings).max_steps == steps
+    assert PriorSettings(CLASSES, WIDTH, **settings).max_steps == steps
 
 
 def test_features_are_in_no_sum_without_prototypes():
@@ -79,7 +79,7 @@ def test_every_party_computes_the_same_and_the_server_needs_no_text():
 
 
 def test_what_another_client_of_the_process_computed_is_used_again():
-    settings, totals = Settings(CLASSES, WIDTH), estimated(clients_with(skewed(4))).totals
+    settings, totals = PriorSettings(CLASSES, WIDTH), estimated(clients_with(skewed(4))).totals
     first = estimation_after(settings, totals[:2], text())
     assert estimation_after(settings, totals[:1], text().copy()) is first
     assert estimation_after(settings, totals[:4], text()) is first and len(first.totals) == 4
@@ -111,7 +111,7 @@ def test_class_sums_of_fewer_images_are_withheld(minimum):
 def test_an_image_does_not_vote_for_its_own_class_mean():
     # Alone in its class by far, it would be its own mean; left out, it is as far from it as from the common mean.
     clients = clients_with(skewed(3))
-    estimation = Estimation(Settings(CLASSES, WIDTH), text())
+    estimation = Estimation(PriorSettings(CLASSES, WIDTH), text())
     while not any(one.kind == "view_sums" for one in estimation.steps[-1]):
         estimation.add(sum(client.reply(estimation.steps[-1]) for client in clients))
     model = next(one for one in estimation.steps[-1] if one.kind == "view_sums").models[0]

@@ -163,7 +163,7 @@ def test_under_secure_aggregation_later_sums_must_be_of_as_many_images_as_the_fi
             return super().request(questions)
 
     config = config_of(SECURE, rounds=1, priors=NO_PROTOTYPES)
-    with pytest.raises(NoClientReplied, match="round 1, step Adapt: its classes are not of 180 images in all"):
+    with pytest.raises(NoClientReplied, match="round 1, step Adapt: the classes do not add up to 180 images"):
         played(config, Growing(clients_of(config, count=3)))
 
 

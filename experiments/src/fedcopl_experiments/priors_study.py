@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from fedcopl.algorithm import partition
 from fedcopl.files import write_text
 from fedcopl.priors import estimation as rules
-from fedcopl.priors.estimation import Estimation, Settings
+from fedcopl.priors.estimation import Estimation, PriorSettings
 from fedcopl.priors.posterior import PosteriorModel, log_softmax, no_priors
 from fedcopl.priors.statistics import ClientScores
 from fedcopl.rng import stream
@@ -127,7 +127,7 @@ def fit(clients: Sequence[StudyClient], text: NDArray[np.float64], **settings: A
     """Run the estimation among these clients."""
     for client in clients:
         client.scores = ClientScores(client.log_probs)
-    estimation = Estimation(Settings(*text.shape, **settings), text)
+    estimation = Estimation(PriorSettings(*text.shape, **settings), text)
     while estimation.outcome is None:
         estimation.add(np.sum([client.reply(estimation) for client in clients], axis=0))
     return estimation

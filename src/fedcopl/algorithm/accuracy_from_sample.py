@@ -1,7 +1,7 @@
-"""Accuracy of labels, estimated from a stratified sample that an expert reviewed.
+"""The accuracy of labels, estimated from a stratified sample that an expert reviewed.
 
-The strata are the predicted classes, each split into its more and its less confident half. Images are drawn from each
-stratum in proportion to its size, so every prefix of the drawn order represents all images.
+The strata are the more and the less confident half of each predicted class. Images are drawn from each stratum in
+proportion to its size, so every prefix of the drawn order represents all images.
 """
 
 import math
@@ -12,17 +12,17 @@ import numpy as np
 from . import BoolArray, FloatArray, IntArray
 
 _Z95 = 1.959963984540054  # the normal quantile of a two-sided 95 % interval
-_MIN_STRATUM = 5  # reviewed images that a stratum needs to count by itself; smaller ones are joined
+_MIN_STRATUM = 5  # reviewed images of a stratum; strata with fewer are merged
 
 
 class AccuracyEstimate(NamedTuple):
-    """The share of all images that are right, with its 95 % confidence interval."""
+    """The share of images whose label is right, with its 95 % confidence interval."""
 
     share: float
     low: float
     high: float
-    reviewed: int  # number of images
-    right: int
+    reviewed: int  # number of reviewed images
+    right: int  # number of reviewed images whose label is right
 
 
 def strata_of(label: IntArray, confidence: FloatArray) -> IntArray:
@@ -35,10 +35,10 @@ def strata_of(label: IntArray, confidence: FloatArray) -> IntArray:
 
 
 def drawn_order(strata: IntArray, rng: np.random.Generator) -> IntArray:
-    """Return all images in the order in which to review them, (n,).
+    """Return the indices of all images in the order of their review, (n,).
 
-    Within a stratum of N_h images the order is random, and its j-th image gets the place (j + u_h) / N_h with a
-    random u_h below 1: up to any place, every image has had the same chance, and every stratum its share.
+    The order within a stratum of N_h images is random. Its j-th image has the position (j + u_h) / N_h with a random
+    u_h below 1, so every image has the same chance, and every stratum its share, up to any position.
     """
     shuffled = rng.permutation(len(strata))
     by_stratum = shuffled[np.argsort(strata[shuffled], kind="stable")]
@@ -59,7 +59,7 @@ def estimate_share(strata: IntArray, index: IntArray, right: BoolArray) -> Accur
     Args:
         strata: The stratum of each image, (n,).
         index: The indices of the reviewed images, (m,).
-        right: Whether the label of each of them is right, (m,).
+        right: Whether the label of each reviewed image is right, (m,).
     """
     if len(index) == 0:
         return AccuracyEstimate(math.nan, 0.0, 1.0, 0, 0)
@@ -67,13 +67,12 @@ def estimate_share(strata: IntArray, index: IntArray, right: BoolArray) -> Accur
     weight = sizes / sizes.sum()
     share = float((weight * correct / reviewed).sum())
     variance = float((weight**2 * (sizes - reviewed) / np.maximum(sizes - 1, 1) / reviewed).sum())
-    return AccuracyEstimate(
-        share, *_wilson(share, 1 / variance if variance > 0 else math.inf), len(index), int(right.sum())
-    )
+    low, high = _wilson(share, 1 / variance if variance > 0 else math.inf)
+    return AccuracyEstimate(share, low, high, len(index), int(right.sum()))
 
 
 def _wilson(share: float, images: float) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a share of `images` independent images, which need not be a whole number."""
+    """Return Wilson's 95 % interval of a share of `images` independent images, possibly a fraction."""
     if images == 0:
         return 0.0, 1.0
     shrink = _Z95**2 / images
@@ -83,7 +82,7 @@ def _wilson(share: float, images: float) -> tuple[float, float]:
 
 
 def images_needed(share: float, images: int, half_width: float) -> int:
-    """Return how many of all `images` to review until the interval is at most 2 `half_width` wide, at this share."""
+    """Return the least number of `images` to review for an interval of at most 2 `half_width` around this share."""
     low, high = 1, images
     while low < high:
         middle = (low + high) // 2
@@ -98,7 +97,7 @@ def _effective_size(reviewed: int, images: int) -> float:
 
 
 def _merge_strata(strata: IntArray, index: IntArray, right: BoolArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Return N_h, n_h and k_h of strata joined with their neighbours until each has _MIN_STRATUM reviewed images."""
+    """Return N_h, n_h and k_h of strata, merged with their neighbours until each has _MIN_STRATUM reviewed images."""
     strata_count = int(strata.max()) + 1
     sizes = np.bincount(strata, minlength=strata_count)
     reviewed = np.bincount(strata[index], minlength=strata_count)

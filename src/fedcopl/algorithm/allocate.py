@@ -1,7 +1,7 @@
 """Step 2, on each client: the quota of pseudo labels of each class, from the counts of all clients.
 
-Everything here is integer arithmetic, because a float may round a whole number up: in float32, 27 of 91
-with 91 per class gives 28 instead of 27. It is exact for up to 3 * 10^9 confident images (S * S fits int64).
+All arithmetic is in integers, because ceil of a float may be one too large: in float32, ceil(27 * 91 / 91) is 28.
+It is exact for up to 3 * 10^9 confident images, whose square fits int64.
 """
 
 from typing import Literal
@@ -26,20 +26,20 @@ def quota(
     """Return one client's quota of each class (Eq. 3), (C,): ceil(u_k[c] * M / T_c).
 
     Args:
-        counts: u_k, this client's confident images of each class, (C,).
+        counts: u_k, the number of this client's confident images of each class, (C,).
         totals: T = sum_k u_k, (C,).
         clients: K.
         refresh_index: The number of refreshes before this one.
-        budget: Every class gets M = S / C pseudo labels, S = sum_c T_c ("exact"), or that rounded up ("ceil").
-        unseen: Of a class without confident images (T_c = 0, where Eq. 3 is 0 / 0) each client may take
-            ceil(M * (refresh_index + 1) / (2 K)), more at each refresh ("grow"), or none ("none").
+        budget: M, the number of pseudo labels of each class: S / C with S = sum_c T_c ("exact"), or its ceil ("ceil").
+        unseen: The quota of a class without confident images (T_c = 0, where Eq. 3 is 0 / 0):
+            ceil(M * (refresh_index + 1) / (2 K)), more at each refresh ("grow"), or 0 ("none").
     """
     counts, totals = np.asarray(counts, np.int64), np.asarray(totals, np.int64)
     total, classes = int(totals.sum()), len(totals)
-    # M as a fraction of whole numbers.
-    per_class, parts = {"exact": (total, classes), "ceil": (_ceil_div(total, classes), 1)}[budget]
-    share = -(-counts * per_class // np.maximum(totals * parts, 1))
-    fallback = {"grow": _ceil_div(per_class * (refresh_index + 1), 2 * clients * parts), "none": 0}[unseen]
+    # M = per_class / denominator
+    per_class, denominator = {"exact": (total, classes), "ceil": (_ceil_div(total, classes), 1)}[budget]
+    share = -(-counts * per_class // np.maximum(totals * denominator, 1))
+    fallback = {"grow": _ceil_div(per_class * (refresh_index + 1), 2 * clients * denominator), "none": 0}[unseen]
     return np.where(totals > 0, share, fallback)
 
 

@@ -10,8 +10,8 @@ def estimate(log_probs: FloatArray, *, confidence_quantile: float | None, entrop
 
     Args:
         log_probs: The float64 log-softmax of every image, (n, C), without NaN.
-        confidence_quantile: An image counts if its confidence is above this quantile of the client's; None: any.
-        entropy_quantile: And if its entropy is below the quantile 1 - this of the client's; None: any.
+        confidence_quantile: q_1. The confidence must be above the quantile q_1 of the client's images; None: no filter.
+        entropy_quantile: q_2. The entropy must be below the quantile 1 - q_2 of the client's images; None: no filter.
     """
     kept = _confident(log_probs, confidence_quantile=confidence_quantile, entropy_quantile=entropy_quantile)
     predicted = log_probs[kept].argmax(axis=1)
@@ -21,13 +21,13 @@ def estimate(log_probs: FloatArray, *, confidence_quantile: float | None, entrop
 def _confident(
     log_probs: FloatArray, *, confidence_quantile: float | None, entropy_quantile: float | None
 ) -> BoolArray:
-    """Return which images are both confident and of low entropy (the set D_k^est of Eq. 2), (n,).
+    """Return whether each image is confident and of low entropy, (n,): the set D_k^est of Eq. 2.
 
-    At least one image is kept: if the strict comparisons keep none (ties), equality suffices; if no image passes both
-    filters even so, the most confident image is kept (ties: the lower index).
+    At least one image is kept: if no image passes the strict comparisons (ties), equality suffices; if none passes
+    these, the most confident image is kept (ties: the lower index).
     """
     if len(log_probs) == 0:
-        return np.zeros(0, dtype=np.bool_)  # no image, no quantile
+        return np.zeros(0, dtype=np.bool_)  # a quantile of no images does not exist
     conf: FloatArray = np.exp(log_probs.max(axis=1))  # max_c p_c
     ent = _entropy(log_probs)
     lowest = -np.inf if confidence_quantile is None else np.quantile(conf, confidence_quantile)
@@ -35,7 +35,7 @@ def _confident(
     for kept in ((conf > lowest) & (ent < highest), (conf >= lowest) & (ent <= highest)):
         if kept.any():
             return kept
-    # Log-probabilities still rank images whose probabilities round to the same number.
+    # By log-probabilities, which differ even if probabilities round to the same number.
     most_confident: BoolArray = np.arange(len(log_probs)) == log_probs.max(axis=1).argmax()
     return most_confident
 

@@ -1,4 +1,4 @@
-"""Metrics of a run: accuracy, client drift, quality of the pseudo labels."""
+"""Metrics of a run: accuracy, client drift and quality of the pseudo labels."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from . import BoolArray, FloatArray, IntArray
 
-Score = tuple[int, int]  # images classified correctly, images tried
+Score = tuple[int, int]  # correctly classified images, all test images
 
 
 def macro_accuracy(scores: Sequence[Score]) -> float:
-    """Return the unweighted mean over the clients, without clients that have no test image: the paper's accuracy."""
+    """Return the unweighted mean accuracy over all clients with test images: the paper's accuracy."""
     shares = [correct / examples for correct, examples in scores if examples > 0]
     return math.fsum(shares) / len(shares)
 
@@ -21,8 +21,8 @@ def macro_accuracy(scores: Sequence[Score]) -> float:
 def drift_diversity(updates: Sequence[NDArray[Any]]) -> float:
     """Return the diversity of the updates m_k = P_k^r - P^{r-1}: xi = sum_k |m_k|^2 / |sum_k m_k|^2.
 
-    1/K when all updates are equal (also when none moved), 1 when they are orthogonal and equally long,
-    infinite when they cancel out.
+    It is 1/K if all updates are equal (also if all are 0), 1 if they are orthogonal and of equal length, and infinite
+    if their sum is 0.
     """
     if not updates:
         raise ValueError("drift needs at least one update")
@@ -35,7 +35,7 @@ def drift_diversity(updates: Sequence[NDArray[Any]]) -> float:
 def cosine_distance(updates: Sequence[NDArray[Any]]) -> float:
     """Return the mean of 1 - cos(m_i, m_j) over all pairs of clients.
 
-    A client that did not move has no direction and is left out. With fewer than two left it is 0.
+    Zero updates have no direction and are left out; with fewer than two others the distance is 0.
     """
     norms = [float(np.linalg.norm(np.asarray(update, np.float64))) for update in updates]
     moved = sum(norm > 0 for norm in norms)
@@ -44,7 +44,7 @@ def cosine_distance(updates: Sequence[NDArray[Any]]) -> float:
     directions = (
         np.asarray(update, np.float64) / norm for update, norm in zip(updates, norms, strict=True) if norm > 0
     )
-    # |sum e|^2 = sum |e|^2 + 2 * (sum of cos over pairs): no need to visit the pairs.
+    # |sum e|^2 = sum |e|^2 + 2 * (sum of cos over pairs), in linear time
     squares, square_of_sum = _squares(directions)
     return max(0.0, 1 - (square_of_sum - squares) / (moved * (moved - 1)))
 
@@ -60,27 +60,27 @@ def _squares(vectors: Iterable[NDArray[Any]]) -> tuple[float, float]:
 
 
 def label_accuracy(labels: IntArray, truth: IntArray) -> float | None:
-    """Return the share of pseudo labels that are true, both (m,); None if nothing was selected."""
+    """Return the share of correct pseudo labels, (m,); None if m = 0."""
     return float(np.mean(labels == truth)) if len(labels) else None
 
 
 def coverage(candidates: BoolArray, truth: IntArray) -> float | None:
-    """Return the share of candidate sets (m, C) that contain the true label (m,); None if nothing was selected.
+    """Return the share of candidate sets, (m, C), that contain the true label, (m,); None if m = 0.
 
-    Larger sets cover more: compare it together with `mean_set_size`, never with `label_accuracy`.
+    Larger sets cover more, so read it with `mean_set_size`; it is not comparable with `label_accuracy`.
     """
     return float(np.mean(candidates[np.arange(len(truth)), truth])) if len(truth) else None
 
 
 def mean_set_size(candidates: BoolArray) -> float | None:
-    """Return the mean number of classes in a candidate set (m, C); None if nothing was selected."""
+    """Return the mean number of classes in the candidate sets, (m, C); None if m = 0."""
     return float(candidates.sum(axis=1).mean()) if len(candidates) else None
 
 
 def distribution_similarity(counts_a: IntArray, counts_b: IntArray) -> float:
     """Return the cosine of two label histograms, both (C,): <a, b> / (|a| |b|).
 
-    1 when they are proportional, however many labels each counts; 0 when they share no class, or one is empty.
+    It is 1 if they are proportional and 0 if they have no class in common or one is empty.
     """
     a, b = np.asarray(counts_a, np.float64), np.asarray(counts_b, np.float64)
     norms = float(np.linalg.norm(a) * np.linalg.norm(b))

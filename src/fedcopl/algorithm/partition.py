@@ -1,8 +1,8 @@
-"""Simulation only: partition a labelled data set over clients. Every image goes to exactly one of them.
+"""Partition a labelled data set over simulated clients; each image goes to exactly one of them.
 
-The skewed splits first decide *how many* images of each class a client gets (a table of shape (C, K)),
-then draw at random *which*. Train and test images are split in the same proportions.
-With more clients than images some clients stay empty.
+The skewed splits first determine the *number* of images of each class at each client, a table (C, K), and then draw
+the images at random. Train and test images are split in the same proportions. With more clients than images some
+clients stay empty.
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,13 @@ class Partition:
 def iid(
     train_labels: IntArray, test_labels: IntArray, classes: int, clients: int, rng: np.random.Generator
 ) -> Partition:
-    """Split all images at random, in parts whose sizes differ by at most one."""
+    """Split all images at random into parts whose sizes differ by at most one."""
     _require_clients(clients)
-    _require_labels(train_labels, classes)
-    _require_labels(test_labels, classes)
-    return Partition(_deal(len(train_labels), clients, rng), _deal(len(test_labels), clients, rng))
+    parts = []
+    for labels in (train_labels, test_labels):
+        _require_labels(labels, classes)
+        parts.append(_indices_by_client(rng.permutation(len(labels)) % clients, clients))
+    return Partition(*parts)
 
 
 def dirichlet(
@@ -44,12 +46,12 @@ def dirichlet(
     min_test: int = 1,
     draws: int = 100,
 ) -> Partition:
-    """Split each class by a draw from Dirichlet(beta); the smaller beta, the fewer classes a client holds.
+    """Split each class by a draw from Dirichlet(beta); the smaller beta, the fewer classes a client has.
 
-    Class after class, a client that already holds its even share N/K of the train images gets no more.
-    The whole is drawn again until every client has min_train train and min_test test images (or the even
-    share, where that is less). If `draws` attempts do not reach it, the last one is corrected: the
-    fewest possible images move from the largest holders to the clients that are short.
+    Classes are split in their order; a client that has N/K train images or more gets none of the later classes. The
+    draw is repeated until every client has min_train train and min_test test images (at most its even share). If
+    `draws` attempts do not suffice, the last one is corrected by moving as few images as possible from the largest
+    clients to those with too few.
     """
     _require_clients(clients)
     if beta <= 0 or draws < 1:
@@ -59,11 +61,12 @@ def dirichlet(
     min_test = min(min_test, len(test_labels) // clients)
     for _ in range(draws):
         train, shares = _draw_dirichlet(train_sizes, clients, beta, rng)
-        if _smallest(train) >= min_train and _smallest(_apportion(shares, test_sizes)) >= min_test:
+        test = _apportion(shares, test_sizes)
+        if train.sum(axis=0).min() >= min_train and test.sum(axis=0).min() >= min_test:
             break
     train = _move_to_small_clients(train, min_train, preferred=train > 0)
-    test = _move_to_small_clients(_apportion(shares, test_sizes), min_test, preferred=train > 0)
-    return Partition(_hand_out(train_labels, train, rng), _hand_out(test_labels, test, rng))
+    test = _move_to_small_clients(test, min_test, preferred=train > 0)
+    return Partition(_draw_images(train_labels, train, rng), _draw_images(test_labels, test, rng))
 
 
 def quantity(
@@ -77,13 +80,11 @@ def quantity(
 ) -> Partition:
     """Give each client images of only s classes: s = ceil(0.2 C) unless classes_per_client is set.
 
-    Which classes is dealt at random so that every client holds s and all classes have equally many
-    holders, give or take one: s K / C, about a fifth of the clients. With fewer than five clients
-    ceil(0.2 C) may not cover all classes: then each class has one holder, and the clients share them evenly.
-    A class without any image is not dealt, and counts for nothing here but in s.
-    A class is split among its holders in shards of uneven size, the largest at most about three times
-    the smallest; each holder gets one image first if there are enough. A client left with nothing, because
-    its classes have more holders than images, is given one image, of its own classes if possible.
+    Classes are assigned at random; each has s K / C clients, rounded up or down. If s K < C, as possible with fewer
+    than five clients, each class has one client and the numbers of classes differ by at most one. Classes without
+    images are not assigned, but count in C. A class is split over its clients in shards of uneven size, the largest
+    about three times the smallest at most; each client gets one image first if there are enough. A client without
+    images, because its classes have more clients than images, gets one image, of its own classes if possible.
     """
     _require_clients(clients)
     per_client = -(-classes // 5) if classes_per_client is None else classes_per_client
@@ -96,10 +97,12 @@ def quantity(
             f"{counted(clients, 'client')} of {counted(per_client, 'class')} each "
             f"cannot hold all {counted(len(present), 'class')}"
         )
-    holders = _deal_classes(present, classes, clients, per_client, rng)
-    shares = _normalise(np.where(holders, rng.uniform(0.5, 1.5, size=holders.shape), 0.0))
-    train, test = _shards(shares, holders, train_sizes), _shards(shares, holders, test_sizes)
-    return Partition(_hand_out(train_labels, train, rng), _hand_out(test_labels, test, rng))
+    assigned = _assign_classes(present, classes, clients, per_client, rng)
+    weights = np.where(assigned, rng.uniform(0.5, 1.5, size=assigned.shape), 0.0)
+    totals = weights.sum(axis=1, keepdims=True)
+    shares = weights / np.where(totals > 0, totals, 1.0)
+    train, test = _shards(shares, assigned, train_sizes), _shards(shares, assigned, test_sizes)
+    return Partition(_draw_images(train_labels, train, rng), _draw_images(test_labels, test, rng))
 
 
 def counts_by_client(labels: IntArray, parts: Sequence[IntArray], classes: int) -> IntArray:
@@ -111,15 +114,15 @@ def counts_by_client(labels: IntArray, parts: Sequence[IntArray], classes: int) 
 def _draw_dirichlet(
     sizes: IntArray, clients: int, beta: float, rng: np.random.Generator
 ) -> tuple[IntArray, FloatArray]:
-    """Draw once: the number of images of each class for each client, and the shares behind it, both (C, K)."""
+    """Draw the number of images of each class at each client, and the shares that determine it, both (C, K)."""
     logs = _log_gamma_draws(beta, (len(sizes), clients), rng)
     shares, counts = np.zeros(logs.shape), np.zeros(logs.shape, np.int64)
     client_sizes, images = np.zeros(clients, np.int64), sizes.sum()
     for c, size in enumerate(sizes):
         has_room = np.flatnonzero(client_sizes * clients < images)
-        if len(has_room) == 0:  # all train images are dealt; later classes have at most test images
+        if len(has_room) == 0:  # all train images are assigned; later classes have at most test images
             has_room = np.arange(clients)
-        # Gamma draws divided by their sum are a Dirichlet draw, and so are those of some clients only.
+        # Gamma draws divided by their sum are a Dirichlet draw, also those of a subset of the clients.
         shares[c, has_room] = softmax(logs[c, has_room])
         counts[c, has_room] = _apportion(shares[c, has_room], size)
         client_sizes += counts[c]
@@ -135,14 +138,8 @@ def _log_gamma_draws(beta: float, shape: tuple[int, int], rng: np.random.Generat
     return draws
 
 
-def _normalise(weights: FloatArray) -> FloatArray:
-    """Scale rows to sum to 1; a row of zeros stays unchanged."""
-    totals = weights.sum(axis=1, keepdims=True)
-    return weights / np.where(totals > 0, totals, 1.0)
-
-
 def _apportion(shares: FloatArray, sizes: IntArray | np.int64) -> IntArray:
-    """Return whole numbers in proportion to the shares (..., K) that sum to sizes (...), by largest remainder."""
+    """Return integers in proportion to the shares, (..., K), that sum to sizes, (...), by largest remainder."""
     sizes = np.expand_dims(sizes, -1)
     exact = shares * sizes
     counts = np.floor(exact).astype(np.int64)
@@ -153,14 +150,10 @@ def _apportion(shares: FloatArray, sizes: IntArray | np.int64) -> IntArray:
     return counts + extra
 
 
-def _smallest(counts: IntArray) -> int:
-    return int(counts.sum(axis=0).min())
-
-
 def _move_to_small_clients(counts: IntArray, minimum: int, preferred: BoolArray) -> IntArray:
-    """Move the fewest images so that each client holds `minimum`, of its preferred classes if possible.
+    """Move as few images as possible so that each client has `minimum`, of its preferred classes if possible.
 
-    Possible whenever there are minimum * K images in all. Moving exactly what is short is the fewest.
+    There must be at least minimum * K images.
     """
     counts, client_sizes = counts.copy(), counts.sum(axis=0)
     for short in np.flatnonzero(client_sizes < minimum):
@@ -175,7 +168,7 @@ def _move_to_small_clients(counts: IntArray, minimum: int, preferred: BoolArray)
 
 
 def _largest_source(counts: IntArray, spare: IntArray, preferred: BoolArray) -> tuple[int, int]:
-    """Return the class and the client to take images from: the client with most to spare, its commonest class.
+    """Return the class and the client to take images from: the most frequent class of the client with most to spare.
 
     Only the preferred classes count, unless no client can spare any of them.
     """
@@ -186,58 +179,50 @@ def _largest_source(counts: IntArray, spare: IntArray, preferred: BoolArray) -> 
     return int(np.where(preferred, counts[:, donor], 0).argmax()), donor
 
 
-def _deal_classes(
+def _assign_classes(
     present: IntArray, classes: int, clients: int, per_client: int, rng: np.random.Generator
 ) -> BoolArray:
-    """Return which clients hold which class, (C, K): dealt like cards, from one shuffled deck after another.
+    """Return whether each class is assigned to each client, (C, K).
 
-    When the deck ends within a client's hand, the classes in that hand go to the bottom of the next deck,
-    so that no hand holds a class twice.
+    Clients take classes from one shuffled list after another. If a list ends within a client's classes, these go to
+    the end of the next list, so that no client gets a class twice.
     """
-    holders = np.zeros((classes, clients), np.bool_)
-    deck = rng.permutation(present)
-    for client, size in enumerate(_hand_sizes(len(present), clients, per_client)):
-        if len(deck) < size:
-            fresh = rng.permutation(present)
-            in_hand = np.isin(fresh, deck)
-            deck = np.concatenate([deck, fresh[~in_hand], fresh[in_hand]])
-        holders[deck[:size], client] = True
-        deck = deck[size:]
-    return holders
+    per_client = min(per_client, len(present))
+    ends = np.arange(clients + 1) * len(present) // clients  # of an even split, which gives every class one client
+    numbers = np.full(clients, per_client) if per_client * clients >= len(present) else np.diff(ends)
+    assigned = np.zeros((classes, clients), np.bool_)
+    remaining = rng.permutation(present)
+    for client, number in enumerate(numbers):
+        if len(remaining) < number:
+            shuffled = rng.permutation(present)
+            taken = np.isin(shuffled, remaining)
+            remaining = np.concatenate([remaining, shuffled[~taken], shuffled[taken]])
+        assigned[remaining[:number], client] = True
+        remaining = remaining[number:]
+    return assigned
 
 
-def _hand_sizes(present: int, clients: int, per_client: int) -> IntArray:
-    """Return the number of classes of each client: per_client, or as many as give every class a holder."""
-    per_client = min(per_client, present)
-    evenly = (np.arange(clients) + 1) * present // clients - np.arange(clients) * present // clients
-    return np.full(clients, per_client) if per_client * clients >= present else evenly
-
-
-def _shards(shares: FloatArray, holders: BoolArray, sizes: IntArray) -> IntArray:
-    """Split each class by its shares, but give each holder an image first where there are enough."""
-    enough = sizes >= holders.sum(axis=1)
-    first = (holders & enough[:, None]).astype(np.int64)
+def _shards(shares: FloatArray, assigned: BoolArray, sizes: IntArray) -> IntArray:
+    """Split each class by its shares, (C, K), after one image for each of its clients if there are enough."""
+    enough = sizes >= assigned.sum(axis=1)
+    first = (assigned & enough[:, None]).astype(np.int64)
     counts = first + _apportion(shares, sizes - first.sum(axis=1))
-    return _move_to_small_clients(counts, min(1, int(sizes.sum()) // holders.shape[1]), preferred=holders)
+    return _move_to_small_clients(counts, min(1, int(sizes.sum()) // assigned.shape[1]), preferred=assigned)
 
 
-def _hand_out(labels: IntArray, counts: IntArray, rng: np.random.Generator) -> tuple[IntArray, ...]:
-    """Draw which images each client gets, given how many of each class, (C, K)."""
+def _draw_images(labels: IntArray, counts: IntArray, rng: np.random.Generator) -> tuple[IntArray, ...]:
+    """Draw the images of each client, given the number of each class at each client, (C, K)."""
     shuffled = rng.permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    owner = np.empty(len(labels), np.int64)
-    owner[by_class] = np.repeat(np.tile(np.arange(counts.shape[1]), len(counts)), counts.ravel())
-    return _parts(owner, counts.shape[1])
+    client = np.empty(len(labels), np.int64)
+    client[by_class] = np.repeat(np.tile(np.arange(counts.shape[1]), len(counts)), counts.ravel())
+    return _indices_by_client(client, counts.shape[1])
 
 
-def _deal(images: int, clients: int, rng: np.random.Generator) -> tuple[IntArray, ...]:
-    return _parts(rng.permutation(images) % clients, clients)
-
-
-def _parts(owner: IntArray, clients: int) -> tuple[IntArray, ...]:
-    """Return the sorted indices of each client's images, from the owner of each image."""
-    ends = np.bincount(owner, minlength=clients).cumsum()
-    return tuple(np.split(np.argsort(owner, kind="stable"), ends[:-1]))
+def _indices_by_client(client: IntArray, clients: int) -> tuple[IntArray, ...]:
+    """Return the sorted indices of each client's images, from the client of each image, (n,)."""
+    ends = np.bincount(client, minlength=clients).cumsum()
+    return tuple(np.split(np.argsort(client, kind="stable"), ends[:-1]))
 
 
 def _class_sizes(labels: IntArray, classes: int) -> IntArray:

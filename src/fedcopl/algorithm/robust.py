@@ -1,16 +1,16 @@
-"""Robust aggregation: averages that a few Byzantine clients cannot steer, and clipping by the others' numbers.
+"""Robust aggregation: averages that a few Byzantine clients cannot steer, and limits relative to the other clients.
 
-The rules (all but `mean` weigh every client the same, whatever number of images it reports):
+The rules; all but `mean` give every client the same weight, whatever number of images it reports:
 
     mean      Eq. 4, weighted by images: one Byzantine client can move it anywhere
-    trimmed   of each number, the mean without the highest and lowest fifth, at least one each (Yin et al., 2018)
-    median    of each number (Yin et al., 2018)
-    krum      the one update that is nearest to its nearest others (Blanchard et al., 2017)
+    trimmed   the elementwise mean without the highest and lowest fifth, at least one each (Yin et al., 2018)
+    median    the elementwise median (Yin et al., 2018)
+    krum      the update with the smallest distances to its nearest others (Blanchard et al., 2017)
 
-Of one or two clients it is not known which is Byzantine: then each rule is the mean, and nothing is clipped.
+With one or two clients the outlier cannot be identified: each rule is the mean, and nothing is clipped.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -20,35 +20,47 @@ from . import BoolArray, FloatArray, IntArray
 from .aggregate import NamedArrays, flattened, weighted_mean
 
 _RobustRule = Literal["mean", "trimmed", "median", "krum"]
-FEWEST = 3  # clients; of fewer, none can be identified as the outlier
-_TRIMMED = 0.2  # share of the sites on each side
-_FURTHEST = 10.0  # times the median of the others, of a move or a weight
+FEWEST = 3  # clients; with fewer, no outlier can be identified
+_TRIMMED = 0.2  # share of the clients that is trimmed on each side
+_FURTHEST = 10.0  # times the median of the other clients: the limit of an update or a weight
 _MIN_COMPARED = 5  # clients, to compare their class means, responses and evidence
-_MIN_CLASSES, _MIN_CLASS = 2, 5.0  # classes of a client that are compared, and images in each
+_MIN_CLASSES, _MIN_CLASS = 2, 5.0  # least number of compared classes of a client, and of images in each
 _MIN_FIT, _MAX_EXCESS = 0.1, 2.0  # on the demo swapped clients have fits up to 0.06 and an excess of 2.9 and more
-_RESPONSE_SLACK = 1e-6  # of a client's images, for rounding
-_MIN_RESPONSE = 0.02  # of the median of the others: a smaller response to the logit bias is none
-_RANGES = 2.0  # of the others' evidence: with 1.0 a third of the honest clients of the demo are clipped
-_LENGTHS = 3.0  # norms of the sent array, always allowed: with good priors most updates are tiny
+_RESPONSE_SLACK = 1e-6  # share of a client's images, for rounding errors
+_MIN_RESPONSE = 0.02  # share of the median response to the logit bias; a client below it does not respond
+_RANGES = 2.0  # ranges of the others' evidence; with 1.0 a third of the honest clients of the demo are clipped
+_LENGTHS = 3.0  # norms of the sent array by which it may always change: with good priors most updates are tiny
 
 
 def robust_mean(rule: _RobustRule, parts: Sequence[NamedArrays], weights: Sequence[int]) -> dict[str, NDArray[Any]]:
-    """The clients' named arrays in one, by the rule; weights are the images each trained on, for the mean alone."""
+    """Aggregate the clients' named arrays; the weights, numbers of images, are used by `mean` only."""
     if rule == "mean" or len(parts) < FEWEST or not parts[0]:
         return weighted_mean(parts, weights)
     if rule == "krum":
         return dict(parts[_nearest_to_others([flattened(part) for part in parts])])
-    of_each: Mapping[str, Callable[[FloatArray], FloatArray]] = {"trimmed": _trimmed, "median": _median}
-    return {name: _apply_elementwise(of_each[rule], [part[name] for part in parts]) for name in parts[0]}
+    centre = {"trimmed": _trimmed_mean, "median": _median}[rule]
+    stacks = {name: np.stack([part[name] for part in parts]) for name in parts[0]}
+    return {name: centre(stack.astype(np.float64)).astype(stack.dtype) for name, stack in stacks.items()}
 
 
-def _trim_count(sites: int) -> int:
+def _trimmed_mean(values: FloatArray) -> FloatArray:
+    trimmed = _trim_count(len(values))
+    mean: FloatArray = np.sort(values, axis=0)[trimmed : len(values) - trimmed].mean(axis=0)
+    return mean
+
+
+def _median(values: FloatArray) -> FloatArray:
+    median: FloatArray = np.median(values, axis=0)
+    return median
+
+
+def _trim_count(clients: int) -> int:
     """Return the number of values trimmed on each side.
 
-    >>> [_trim_count(sites) for sites in (2, 3, 5, 10, 20)]
+    >>> [_trim_count(clients) for clients in (2, 3, 5, 10, 20)]
     [0, 1, 1, 2, 4]
     """
-    return 0 if sites < FEWEST else max(1, int(_TRIMMED * sites))
+    return 0 if clients < FEWEST else max(1, int(_TRIMMED * clients))
 
 
 def _nearest_to_others(updates: Sequence[FloatArray]) -> int:
@@ -66,7 +78,7 @@ def _nearest_to_others(updates: Sequence[FloatArray]) -> int:
 
 
 def bounded_weights(weights: Sequence[int]) -> list[int]:
-    """Clip each weight to _FURTHEST times the median of the others that are not 0.
+    """Clip each weight to _FURTHEST times the median of the other non-zero weights.
 
     >>> bounded_weights([5, 10, 100]), bounded_weights([5, 10, 10**9]), bounded_weights([1, 99])
     ([5, 10, 75], [5, 10, 75], [1, 99])
@@ -76,32 +88,33 @@ def bounded_weights(weights: Sequence[int]) -> list[int]:
 
 
 def bounded_counts(counts: IntArray) -> IntArray:
-    """Clip the rows of (K, C) counts so that their sums are bounded weights; clipped rows are rounded down."""
+    """Scale the rows of counts, (K, C), to bounded sums; scaled rows are rounded down."""
     sizes = np.abs(counts).sum(axis=1).tolist()
-    allowed = bounded_weights(sizes)
-    rows = [
-        row if limit == size else row * limit // size for row, size, limit in zip(counts, sizes, allowed, strict=True)
-    ]
-    return np.stack(rows)
+    rows = zip(counts, sizes, bounded_weights(sizes), strict=True)
+    return np.stack([row if limit == size else row * limit // size for row, size, limit in rows])
 
 
 def update_excess(parts: Sequence[NamedArrays], start: NamedArrays) -> list[dict[str, float]]:
-    """Return, for each client and array, the length of its update divided by the largest allowed length.
+    """Return the length of each client's update of each array, divided by the maximum length; above 1 it is too long.
 
-    Above 1 the update is too long. The largest allowed length is FURTHEST times the median of the other non-zero
-    updates, or _LENGTHS times the norm of the array in `start` if that is more.
+    The maximum is _FURTHEST times the median length of the other clients' non-zero updates, or _LENGTHS times the norm
+    of the array in `start` if that is more.
     """
-    lengths = {name: np.array([_length(part[name], start[name]) for part in parts]) for name in start}
-    own = {name: _LENGTHS * float(np.linalg.norm(value.astype(np.float64))) for name, value in start.items()}
-    times = {name: moved / np.maximum(_limits(moved), own[name]) for name, moved in lengths.items()}
-    return [{name: float(times[name][number]) for name in start} for number in range(len(parts))]
+    excess: list[dict[str, float]] = [{} for _ in parts]
+    for name, value in start.items():
+        origin = value.astype(np.float64)
+        lengths = np.array([float(np.linalg.norm(part[name].astype(np.float64) - origin)) for part in parts])
+        maximum = np.maximum(_limits(lengths), _LENGTHS * float(np.linalg.norm(origin)))
+        for of_client, ratio in zip(excess, (lengths / maximum).tolist(), strict=True):
+            of_client[name] = ratio
+    return excess
 
 
-def clip_update(part: NamedArrays, start: NamedArrays, too_far: Mapping[str, float]) -> NamedArrays:
-    """Clip a client's updates to the largest allowed lengths; returns the same object if none is too long."""
-    if max(too_far.values(), default=0.0) <= 1:
+def clip_update(part: NamedArrays, start: NamedArrays, excess: Mapping[str, float]) -> NamedArrays:
+    """Clip a client's updates to the maximum lengths; returns the same object if none is too long."""
+    if max(excess.values(), default=0.0) <= 1:
         return part
-    return {name: _clip_to_length(value, start[name], too_far[name]) for name, value in part.items()}
+    return {name: _clip_to_length(value, start[name], excess[name]) for name, value in part.items()}
 
 
 def swapped_classes(sums: FloatArray) -> list[int]:
@@ -168,15 +181,15 @@ def _distances_to_median(means: FloatArray, of_class: FloatArray, has: BoolArray
 
 
 def impossible_responses(biases: FloatArray, sums: FloatArray) -> list[int]:
-    """Return the clients whose posterior sums do not respond to the logit bias as those of images do.
+    """Return the clients whose posterior sums cannot be the response of any images to the logit bias.
 
-    The sums of softmax(z_i + b) over images are the gradient of a convex function of b: of two biases, (b - b') times
-    (N - N') is never negative. And no posterior changes by more than the bias does: N_c is within N'_c times
-    exp(b_c - b'_c - max) and exp(b_c - b'_c - min), the extremes over all classes. These hold for any images. A client
-    of which nothing responds while the others do reports no posteriors at all.
+    The sums N of softmax(z_i + b) over images are the gradient of a convex function of b, so (b - b') . (N - N') >= 0
+    for any two biases. No posterior changes by a larger factor than the bias allows: N_c lies between N'_c times
+    exp(b_c - b'_c - max) and N'_c times exp(b_c - b'_c - min), with the extremes of b - b' over all classes. A client
+    whose sums hardly change while those of the others do is returned, too.
 
     Args:
-        biases: (M, C), the logit bias and the log class prior of M models that differ in nothing else.
+        biases: (M, C), logit bias plus log class prior of M models that are otherwise equal.
         sums: (K, M, C), of each client.
     """
     sizes = np.maximum(sums.sum(axis=2).max(axis=1), 1e-9)
@@ -195,15 +208,15 @@ def impossible_responses(biases: FloatArray, sums: FloatArray) -> list[int]:
 
 
 def bounded_evidence(values: FloatArray) -> FloatArray:
-    """Clip each client's evidence per image, (K, ...), to _RANGES times the range of the others beyond it.
+    """Clip each client's evidence per image, (K, ...), to at most _RANGES times the range of the others outside it.
 
-    The range is without the highest and lowest values of as many clients as `_trim_count` leaves out, less one: so
-    many Byzantine clients cannot support each other. With fewer than _MIN_COMPARED clients nothing is clipped.
+    The range leaves out the highest and lowest `_trim_count` - 1 values, so that this number of Byzantine clients
+    cannot support each other. With fewer than _MIN_COMPARED clients nothing is clipped.
     """
     if len(values) < _MIN_COMPARED:
         return values
     trimmed = _trim_count(len(values))
-    ordered = np.sort(values, axis=0)  # that of the others lacks one value, on one side of the bound
+    ordered = np.sort(values, axis=0)  # the others lack one of these values
     low = np.where(values <= ordered[trimmed - 1], ordered[trimmed], ordered[trimmed - 1])
     high = np.where(values >= ordered[-trimmed], ordered[-trimmed - 1], ordered[-trimmed])
     margin = _RANGES * (high - low)
@@ -212,48 +225,29 @@ def bounded_evidence(values: FloatArray) -> FloatArray:
 
 
 def trimmed_total(values: Sequence[float]) -> float:
-    """Return the sum without the highest and lowest values, so that no single client decides it."""
+    """Return the sum without the `_trim_count` highest and lowest values, so that no single client determines it."""
     trimmed = _trim_count(len(values))
     return float(sum(sorted(values)[trimmed : len(values) - trimmed]))
 
 
 def _limits(sizes: FloatArray) -> FloatArray:
-    """Return _FURTHEST times the median of the other non-zero sizes for each client; inf if there are too few."""
+    """Return _FURTHEST times the median of the other clients' non-zero sizes, (K,); inf if there are too few."""
     has_any = sizes > 0
     ordered, many = np.sort(sizes[has_any]), int(has_any.sum())
     limits = np.full(len(sizes), np.inf)
     if many + 1 >= FEWEST:
         limits[~has_any] = _FURTHEST * np.median(ordered)
     if many >= FEWEST:
-        rank = np.searchsorted(ordered, sizes[has_any])  # of equals any may be left out
-        below, above = (many - 2) // 2, (many - 1) // 2  # the middle of the others
+        rank = np.searchsorted(ordered, sizes[has_any])  # of equal sizes, any one may be left out
+        below, above = (many - 2) // 2, (many - 1) // 2  # positions of the median among the others
         middle = (ordered[below + (below >= rank)] + ordered[above + (above >= rank)]) / 2
         limits[has_any] = _FURTHEST * middle
     return limits
 
 
-def _clip_to_length(value: NDArray[Any], start: NDArray[Any], too_far: float) -> NDArray[Any]:
-    if too_far <= 1:
+def _clip_to_length(value: NDArray[Any], start: NDArray[Any], excess: float) -> NDArray[Any]:
+    if excess <= 1:
         return value
     origin = start.astype(np.float64)
-    cut: NDArray[Any] = (origin + (value.astype(np.float64) - origin) / too_far).astype(value.dtype)
-    return cut
-
-
-def _length(value: NDArray[Any], start: NDArray[Any]) -> float:
-    return float(np.linalg.norm(value.astype(np.float64) - start.astype(np.float64)))
-
-
-def _apply_elementwise(middle: Callable[[FloatArray], FloatArray], values: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    return middle(np.stack(values).astype(np.float64)).astype(values[0].dtype)
-
-
-def _trimmed(values: FloatArray) -> FloatArray:
-    trimmed = _trim_count(len(values))
-    mean: FloatArray = np.sort(values, axis=0)[trimmed : len(values) - trimmed].mean(axis=0)
-    return mean
-
-
-def _median(values: FloatArray) -> FloatArray:
-    middle: FloatArray = np.median(values, axis=0)
-    return middle
+    clipped: NDArray[Any] = (origin + (value.astype(np.float64) - origin) / excess).astype(value.dtype)
+    return clipped

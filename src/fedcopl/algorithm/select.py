@@ -1,6 +1,6 @@
-"""Step 3, on the client: select the most confident images of each class, as many as the quota allows.
+"""Step 3, on the client: select the most confident images of each class, up to the quota.
 
-Images that the site's own expert labelled come first: they are always trained on, with the expert's label.
+Images that an expert at the site labelled come first; they are always trained on, with the expert's label.
 """
 
 from typing import Literal, NamedTuple
@@ -16,23 +16,23 @@ class Selection(NamedTuple):
     """The images to train on, by class and then by confidence; an image with two labels is listed twice."""
 
     index: IntArray  # type: ignore[assignment]  # (m,) indices of this client's images; hides tuple.index
-    label: IntArray  # (m,) the pseudo label of each; with candidate sets, the class for which it was selected
+    label: IntArray  # (m,) their pseudo labels; with candidate sets, the classes for which they were selected
     candidates: BoolArray | FloatArray | None = None
-    """(m, C) the candidate classes of each, or their probabilities; None without candidate sets."""
+    """(m, C) the candidate classes of each image, or soft targets; None: hard labels."""
 
 
 def select(log_probs: FloatArray, quota: IntArray, candidates: _Candidates = "argmax") -> Selection:
     """Select at most quota[c] images of each class c, by class and then by confidence (ties: the lower index).
 
     Args:
-        log_probs: The float64 log-softmax, (n, C): where probabilities round to 1, their logarithms still rank.
-        quota: The number of images of each class, (C,).
-        candidates: Which images a class may take: those predicted as that class ("argmax"), or all ("any", the
-            paper to the letter: each class picks its quota[c] best of all images, and an image picked by several goes
-            to the one with the highest probability, the lower class on a tie; the others get no replacement). A class
-            of probability 0 (log -inf) takes no image.
+        log_probs: The float64 log-softmax, (n, C), which still ranks images whose probabilities round to 1.
+        quota: The maximum number of images of each class, (C,).
+        candidates: "argmax": a class may take images predicted as that class. "any", as the paper literally says: each
+            class takes the quota[c] best of all images; an image taken by several classes goes to the most probable of
+            them (ties: the lower class), and the others get no replacement. In both, an image of probability 0
+            (log -inf) is not taken.
     """
-    scores = {"argmax": _everything, "any": _picked}[candidates](log_probs, quota)
+    scores = {"argmax": lambda scores, quota: scores, "any": _best_of_each_class}[candidates](log_probs, quota)
     label, score = scores.argmax(axis=1), scores.max(axis=1)
     order = np.lexsort((-score, label))  # stable, so the lower index wins a tie
     order = order[score[order] > -np.inf]
@@ -40,13 +40,8 @@ def select(log_probs: FloatArray, quota: IntArray, candidates: _Candidates = "ar
     return Selection(kept, label[kept])
 
 
-def _everything(log_probs: FloatArray, quota: IntArray) -> FloatArray:
-    """Return the scores unchanged: every image is a candidate."""
-    return log_probs
-
-
-def _picked(log_probs: FloatArray, quota: IntArray) -> FloatArray:
-    """Return the scores, with -inf where image x is not among the quota[c] best of class c."""
+def _best_of_each_class(log_probs: FloatArray, quota: IntArray) -> FloatArray:
+    """Return the scores with -inf for images that are not among the quota[c] best of class c."""
     scores = np.full_like(log_probs, -np.inf)
     for c in np.flatnonzero(quota):
         best = _best(log_probs[:, c], int(quota[c]))
@@ -69,19 +64,19 @@ def rank_in_group(groups: IntArray) -> IntArray:
 
 
 class Corrections(NamedTuple):
-    """Images of one client whose label an expert gave."""
+    """Images of one client that an expert labelled."""
 
     index: IntArray  # type: ignore[assignment]  # (t,) indices of this client's images, each once
-    label: IntArray  # (t,)
+    label: IntArray  # (t,) their classes
 
 
 NO_CORRECTIONS = Corrections(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def with_corrections(selection: Selection, corrections: Corrections) -> Selection:
-    """Add the corrected images to a selection, before the others of their class; their pseudo labels are dropped.
+    """Add the corrected images to a selection, first in their class, and drop their pseudo labels.
 
-    Corrections affect only the images to train on, neither quotas nor estimates.
+    Corrections change the training set only, neither counts nor quotas.
     """
     if not len(corrections.index):
         return selection

@@ -21,9 +21,9 @@ import numpy as np
 
 from . import FloatArray, IntArray, softmax
 
-_MIN_MASS = 1e-9  # a class with less than this in all images keeps its centre
-_MIN_SPREAD = 1e-8  # variance of a dimension in which all images are equal
-_TOP_IMAGES = 8  # images of each class that its first centre is made of, as in its authors' code
+_MIN_MASS = 1e-9  # sum of assignments below which a class keeps its centre
+_MIN_SPREAD = 1e-8  # least variance of a dimension
+_TOP_IMAGES = 8  # images of each class in its initial centre, as in its authors' code
 
 
 class MixtureWeights(NamedTuple):
@@ -73,11 +73,11 @@ def _first_centres(features: FloatArray, assignments: FloatArray) -> FloatArray:
 
 
 def neighbour_terms(index: IntArray, affinity: FloatArray, assignments: FloatArray) -> FloatArray:
-    """Return sum_j w_ij z_j, (n, C): half over the nearest of i, half over the images that have i among theirs."""
-    pulled: FloatArray = np.einsum("ik,ikc->ic", affinity, assignments[index])
-    np.add.at(pulled, index, affinity[:, :, None] * assignments[:, None, :])
-    pulled /= 2
-    return pulled
+    """Return sum_j w_ij z_j, (n, C): over the nearest images of i and over those that have i among their nearest."""
+    terms: FloatArray = np.einsum("ik,ikc->ic", affinity, assignments[index])
+    np.add.at(terms, index, affinity[:, :, None] * assignments[:, None, :])
+    terms /= 2
+    return terms
 
 
 def scores_of(
@@ -85,9 +85,9 @@ def scores_of(
 ) -> FloatArray:
     """Return the unnormalised log z of other images, (m, C), with neighbours among the site's own images."""
     neighbour_index, affinity = nearest(features, mixture.features, weights.neighbours)
-    pulled = np.einsum("ik,ikc->ic", affinity, mixture.assignments[neighbour_index])
+    neighbours = np.einsum("ik,ikc->ic", affinity, mixture.assignments[neighbour_index])
     own = weights.text * text_log_probs + weights.mixture * _log_likelihood(features, mixture)
-    scores: FloatArray = own + pulled
+    scores: FloatArray = own + neighbours
     return scores
 
 
@@ -101,7 +101,7 @@ def _log_likelihood(features: FloatArray, mixture: _Mixture) -> FloatArray:
 def nearest(
     features: FloatArray, among: FloatArray, neighbours: int, *, skip_itself: bool = False
 ) -> tuple[IntArray, FloatArray]:
-    """Return the nearest of `among` for each row, (m, k), and their weights w (ties: the lower index)."""
+    """Return the indices of the k rows of `among` nearest to each row, (m, k), and their v (ties: the lower)."""
     cosines = features @ among.T
     if skip_itself:
         np.fill_diagonal(cosines, -np.inf)

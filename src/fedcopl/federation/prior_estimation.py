@@ -11,7 +11,7 @@ from ..config import RunConfig
 from ..errors import CannotReply
 from ..messages import Adapt
 from ..plurals import counted
-from ..priors.estimation import CLEAR, Settings, estimation_after
+from ..priors.estimation import CLEAR, PriorSettings, estimation_after
 from ..priors.posterior import LogitAdjustment, PosteriorModel, no_priors
 from ..priors.statistics import ClientScores
 from ..priors.validation import invalid_sums
@@ -75,10 +75,10 @@ class PriorState:
 NO_PRIOR = PriorState()
 
 
-def prior_settings(config: RunConfig, classes: int, width: int, class_prior: FloatArray | None = None) -> Settings:
+def prior_settings(config: RunConfig, classes: int, width: int, class_prior: FloatArray | None = None) -> PriorSettings:
     """Return the settings of the estimation, which server and clients derive from those of the run."""
     priors = config.priors
-    return Settings(
+    return PriorSettings(
         classes,
         width,
         class_prior,
@@ -154,7 +154,7 @@ def _with_weight(prior: PriorState, request: Adapt, config: RunConfig) -> PriorS
     return replace(prior, weight=weight)
 
 
-def _validate(settings: Settings, totals: tuple[FloatArray, ...], prior: PriorState, text: FloatArray) -> None:
+def _validate(settings: PriorSettings, totals: tuple[FloatArray, ...], prior: PriorState, text: FloatArray) -> None:
     """Check every new total against the number of images and against the client's own sums in it."""
     for step in range(len(prior.totals), len(totals)):
         estimation = estimation_after(settings, totals[:step], text)
@@ -168,7 +168,7 @@ def _validate(settings: Settings, totals: tuple[FloatArray, ...], prior: PriorSt
 
 
 def _with_outcome(
-    prior: PriorState, model: PosteriorModel, settings: Settings, features: Callable[[], FloatArray]
+    prior: PriorState, model: PosteriorModel, settings: PriorSettings, features: Callable[[], FloatArray]
 ) -> PriorState:
     """Return the state after the estimation, with the client's own class prior.
 

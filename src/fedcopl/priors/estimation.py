@@ -1,8 +1,8 @@
-"""The estimation of the priors: a state machine that every client runs on the totals of its steps.
+"""The estimation of the priors: a state machine on the totals of each step, which every party runs alike.
 
-The server only adds up. A step asks for some statistics; the totals over all clients decide, by fixed grids and
-thresholds, what the next step asks for and what the posterior model is in the end. Every party computes the same.
-docs/priors.md has the model, the criterion and the assumptions.
+Each step requests statistics from the clients, and the server adds them up. Their totals determine, by fixed grids and
+thresholds, the statistics of the next step and finally the posterior model. docs/priors.md has the model, the criterion
+and the assumptions.
 """
 
 import math
@@ -14,38 +14,37 @@ import numpy as np
 from ..algorithm import FloatArray
 from .label_shift import STRENGTHS
 from .posterior import TINY, PosteriorModel, make_prototypes, no_priors, uniform
-from .statistics import Statistic
+from .statistics import Statistic, Step, split_sums, symmetric
 
-EVEN_SPREAD = 0.25  # standard deviation of the log shares that CLIP predicts of equally common classes (measured)
-SIGNIFICANT = 4.0  # F statistic with which mean logits explain these log shares
-CLEAR = 0.06  # nats per image: a smaller difference in evidence decides nothing (experiments: priors_study)
-CLEAR_PRIOR = 0.01  # nats per image for a class prior that mean logits account for: its bias is removed already
-CLEAR_GAIN = 0.085  # nats per image by which the two views must agree more at a larger feature scale
-FEW_IMAGES = 16  # per class: features count less with fewer, because class means are uncertain
-FEATURE_SCALES = (0.1, 0.2)  # correlated dimensions are worth fewer independent ones
-SCALES = (1.0, 0.7, 0.5, 0.35, 0.25)  # of text and features together, beside a client's class prior
+EVEN_SPREAD = 0.25  # standard deviation of the log shares that CLIP predicts for equally frequent classes (measured)
+SIGNIFICANT = 4.0  # F statistic above which mean logits explain the predicted log shares
+CLEAR = 0.06  # nats per image: the least significant difference in evidence (experiments: priors_study)
+CLEAR_PRIOR = 0.01  # nats per image, for a class prior after the bias explained by mean logits is removed
+CLEAR_GAIN = 0.085  # nats per image by which the agreement of the views must rise at the larger feature scale
+FEW_IMAGES = 16  # images per class below which features have a smaller scale, because class means are uncertain
+FEATURE_SCALES = (0.1, 0.2)  # below 1, because the dimensions of features are correlated
+SCALES = (1.0, 0.7, 0.5, 0.35, 0.25)  # of text and features together, relative to a client's class prior
 BALANCE_STEPS, EM_STEPS, SCALE_STEPS = 3, 4, 2
-MIN_CLASS = 0.01  # of a uniform share, that every class keeps in the common class prior
+MIN_CLASS = 0.01  # least share of a class in the common class prior, in units of 1 / C
 
-Step = tuple[Statistic, ...]
 Steps = Generator[Step, list[FloatArray], PosteriorModel]
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Inputs of the estimation other than the totals; equal at all parties, except for the text."""
+class PriorSettings:
+    """The inputs of the estimation that are equal at all parties."""
 
     classes: int  # C
     width: int  # d
-    class_prior: FloatArray | None = None  # over all clients, where it is known
+    class_prior: FloatArray | None = None  # over all clients, if known
     logit_bias: bool = True
     label_shift: bool = True
     prototypes: bool = True
-    noisy_steps: int = 0  # with differential privacy: steps of the logit bias, and nothing else is asked for
+    noisy_steps: int = 0  # with differential privacy: the number of steps, all for the logit bias
 
     @property
     def max_steps(self) -> int:
-        """The most steps that an estimation takes."""
+        """The maximum number of steps."""
         if not self.logit_bias:
             return 0
         if self.noisy_steps:
@@ -53,11 +52,9 @@ class Settings:
         em = 1 + 2 * EM_STEPS if self.prototypes else 0
         return 2 + BALANCE_STEPS + 2 + em + SCALE_STEPS + 1
 
-    def equals(self, other: "Settings") -> bool:
+    def equals(self, other: "PriorSettings") -> bool:
         """Return whether two parties would run the same estimation."""
-        same_prior = (self.class_prior is None) == (other.class_prior is None)
-        if same_prior and self.class_prior is not None and other.class_prior is not None:
-            same_prior = np.array_equal(self.class_prior, other.class_prior)
+        same_prior = _equal(self.class_prior, other.class_prior)
         return same_prior and replace(self, class_prior=None) == replace(other, class_prior=None)
 
 
@@ -65,14 +62,14 @@ class Estimation:
     """A prior estimation, advanced by the totals received so far.
 
     Args:
-        settings: The same at every party.
-        text: (C, d) class embeddings, which clients need to compute their statistics; None: only the outcome counts.
+        settings: Equal at all parties.
+        text: Class embeddings, (C, d), which clients need for their statistics; None: at the server.
     """
 
-    def __init__(self, settings: Settings, text: FloatArray | None = None):
+    def __init__(self, settings: PriorSettings, text: FloatArray | None = None):
         self.settings, self.text = settings, text
         self.totals: list[FloatArray] = []
-        self.steps: list[Step] = []  # asked for so far
+        self.steps: list[Step] = []  # requested so far
         self.outcome: PosteriorModel | None = None
         self._machine = _estimate(settings, text)
         self._advance(None)
@@ -80,28 +77,25 @@ class Estimation:
     def add(self, total: FloatArray) -> None:
         """Continue with the totals of the last step, as one flat array."""
         self.totals.append(total)
-        shapes = [one.shape(self.settings.classes, self.settings.width) for one in self.steps[-1]]
-        parts = np.split(total, np.cumsum([math.prod(shape) for shape in shapes])[:-1])
-        self._advance([part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)])
+        self._advance(split_sums(self.steps[-1], total, self.settings.classes, self.settings.width))
 
     def size(self, step: int) -> int:
         """Return the number of values in a step."""
-        return sum(math.prod(one.shape(self.settings.classes, self.settings.width)) for one in self.steps[step])
+        shapes = (statistic.shape(self.settings.classes, self.settings.width) for statistic in self.steps[step])
+        return sum(math.prod(shape) for shape in shapes)
 
     @property
     def images(self) -> float | None:
-        """Number of images of all clients, from the first step; None before it, and with noise."""
+        """The number of images of all clients, by the first step; None before it, and with noise."""
         if not self.totals or self.settings.noisy_steps:
             return None
         return float(self.totals[0][0] if self.settings.prototypes else self.totals[0][: self.settings.classes].sum())
 
-    def agrees(self, settings: Settings, totals: Sequence[FloatArray], text: FloatArray | None) -> bool:
-        """Return whether this is the estimation with these totals, or an earlier or later state of it."""
-        same_text = text is self.text or (
-            text is not None and self.text is not None and np.array_equal(text, self.text)
-        )
+    def matches(self, settings: PriorSettings, totals: Sequence[FloatArray], text: FloatArray | None) -> bool:
+        """Return whether this is an earlier, equal or later state of the estimation with these totals."""
         pairs = zip(self.totals, totals, strict=False)
-        return same_text and settings.equals(self.settings) and all(np.array_equal(*pair) for pair in pairs)
+        same_totals = all(np.array_equal(*pair) for pair in pairs)
+        return same_totals and _equal(text, self.text) and settings.equals(self.settings)
 
     def _advance(self, totals: list[FloatArray] | None) -> None:
         try:
@@ -110,16 +104,15 @@ class Estimation:
             self.outcome = stop.value
 
 
-_recent: list[Estimation] = []  # of this process: all its clients run the same estimation
+_recent: list[Estimation] = []  # shared by all clients of this process, which run the same estimation
 
 
-def estimation_after(settings: Settings, totals: Sequence[FloatArray], text: FloatArray | None = None) -> Estimation:
-    """Return the estimation after these totals; what another client of this process computed is not computed again."""
-    for cached in _recent:
-        if cached.agrees(settings, totals, text):
-            estimation = cached
-            break
-    else:
+def estimation_after(
+    settings: PriorSettings, totals: Sequence[FloatArray], text: FloatArray | None = None
+) -> Estimation:
+    """Return the estimation after these totals, from the cache of this process if possible."""
+    estimation = next((recent for recent in _recent if recent.matches(settings, totals, text)), None)
+    if estimation is None:
         estimation = Estimation(settings, text)
         _recent[:] = [estimation, *_recent[:3]]
     for total in totals[len(estimation.totals) :]:
@@ -127,26 +120,30 @@ def estimation_after(settings: Settings, totals: Sequence[FloatArray], text: Flo
     return estimation
 
 
-def _estimate(settings: Settings, text: FloatArray | None) -> Steps:
+def _equal(one: FloatArray | None, other: FloatArray | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one is other or np.array_equal(one, other)
+
+
+def _estimate(settings: PriorSettings, text: FloatArray | None) -> Steps:
     if not settings.logit_bias:
         return no_priors(settings.classes)
     if settings.noisy_steps:
         return (yield from _estimate_bias(settings))
     classes, width, known = settings.classes, settings.width, settings.class_prior
     zero_shot = no_priors(classes)
-    sent = Statistic("moments") if settings.prototypes else Statistic("predicted", (zero_shot,))
-    first, logits = yield (sent, Statistic("logits"))
+    counts = Statistic("moments") if settings.prototypes else Statistic("predicted", (zero_shot,))
+    first, logits = yield (counts, Statistic("logits"))
     if settings.prototypes:
         images, predicted = float(first[0]), first[1 : 1 + classes]
         mean = first[1 + classes : 1 + classes + width] / images
-        square = np.zeros((width, width))
-        square[np.triu_indices(width)] = first[1 + classes + width :]
-        square = square + np.triu(square, 1).T
+        square = symmetric(first[1 + classes + width :], width)
     else:
         predicted = first[0]
         images, mean, square = float(predicted.sum()), np.zeros(width), np.zeros((width, width))
-    of_others = logits / np.maximum(images - predicted, 1.0)  # mean logit of a class on images of the others
-    corrected = replace(zero_shot, logit_bias=of_others.mean() - of_others)
+    mean_logits = logits / np.maximum(images - predicted, 1.0)  # of each class on the images of the other classes
+    corrected = replace(zero_shot, logit_bias=mean_logits.mean() - mean_logits)
     [[corrected_predicted]] = yield (Statistic("predicted", (corrected,)),)
     model, shares = zero_shot, _floored(predicted / predicted.sum())
     corrected_shares = _floored(corrected_predicted / images)
@@ -159,12 +156,12 @@ def _estimate(settings: Settings, text: FloatArray | None) -> Steps:
     models = [PosteriorModel(prior, model.logit_bias - np.log(shares)) for prior in priors]
     for _ in range(BALANCE_STEPS):
         [sums] = yield (Statistic("predicted", tuple(models)),)
-        models = [model.rebalanced(own) for model, own in zip(models, sums, strict=True)]
+        models = [model.rebalanced(predicted) for model, predicted in zip(models, sums, strict=True)]
 
     clear = CLEAR_PRIOR if explained else CLEAR
     model = yield from _choose_parts(models, clear, images, mean, square, settings.prototypes, text)
     if settings.prototypes:
-        # A uniform class prior stays: the evidence for another one was too small.
+        # A uniform class prior is not estimated again: the evidence for another one was too small.
         estimate_prior = known is None and bool(np.ptp(model.class_prior) > TINY)
         model = yield from _fit_prototypes(model, estimate_prior, len(models), images, mean, square)
     model = yield from _choose_scale(model, images)
@@ -176,7 +173,7 @@ def _fit_prototypes(
 ) -> Generator[Step, list[FloatArray], PosteriorModel]:
     """Fit class means and the logit bias by EM, and with `estimate_prior` also the common class prior.
 
-    The prototypes are numbered from `number` on, so that clients can tell those of different steps apart.
+    The prototypes of each step get a number from `number` on, by which clients refer to them.
     """
     for step in range(EM_STEPS):
         [sums] = yield (Statistic("class_sums", (model,), number=number + step),)
@@ -188,8 +185,8 @@ def _fit_prototypes(
     return model
 
 
-def _estimate_bias(settings: Settings) -> Steps:
-    """Estimate the logit bias alone, because each step needs noise; clients decide about their own class priors."""
+def _estimate_bias(settings: PriorSettings) -> Steps:
+    """Estimate only the logit bias, because each step costs privacy; clients choose strengths themselves."""
     prior = uniform(settings.classes) if settings.class_prior is None else settings.class_prior
     model = PosteriorModel(prior, np.zeros(settings.classes))
     for _ in range(settings.noisy_steps):
@@ -211,9 +208,9 @@ def _choose_parts(
     tried: list[PosteriorModel] = []
     if prototypes:
         [sums] = yield (Statistic("class_sums", tuple(models)),)
-        prototypes_of = [make_prototypes(own, images, mean, square, number, text) for number, own in enumerate(sums)]
-        for model, own in zip(models, prototypes_of, strict=True):
-            tried += [replace(model, prototypes=own, feature_scale=scale) for scale in FEATURE_SCALES]
+        for number, (model, class_sums) in enumerate(zip(models, sums, strict=True)):
+            fitted = replace(model, prototypes=make_prototypes(class_sums, images, mean, square, number, text))
+            tried += [replace(fitted, feature_scale=scale) for scale in FEATURE_SCALES]
     views = (Statistic("view_sums", tuple(tried)),) if tried else ()
     text_sums, *view_sums = yield (Statistic("predicted", tuple(models)), *views)
     shift = Statistic("evidence", tuple(models), np.maximum(text_sums / images, TINY))
@@ -222,7 +219,7 @@ def _choose_parts(
     evidence = evidence / images
     agreement = view_evidence[0].reshape(len(models), -1) / images if view_evidence else np.zeros((len(models), 1))
     total = agreement[:, -1] + evidence.max(axis=1)
-    chosen = int(total[-1] >= total[0] + clear)  # uniform unless another class prior is better
+    chosen = int(total[-1] >= total[0] + clear)  # 0: uniform
     step = 0
     while step + 1 < agreement.shape[1] and agreement[chosen, step + 1] >= agreement[chosen, step] + CLEAR_GAIN:
         step += 1
@@ -248,7 +245,7 @@ def _choose_scale(model: PosteriorModel, images: float) -> Generator[Step, list[
     for step in range(SCALE_STEPS):
         [sums] = yield (Statistic("predicted", tuple(scaled)),)
         if step + 1 < SCALE_STEPS:
-            scaled = [one.rebalanced(own) for one, own in zip(scaled, sums, strict=True)]
+            scaled = [candidate.rebalanced(predicted) for candidate, predicted in zip(scaled, sums, strict=True)]
     [evidence] = yield (Statistic("evidence", tuple(scaled), np.maximum(sums / images, TINY)),)
     best = evidence.max(axis=1) / images
     if best.max() < _clear_shift(images):
@@ -259,7 +256,7 @@ def _choose_scale(model: PosteriorModel, images: float) -> Generator[Step, list[
 
 
 def _clear_shift(images: float) -> float:
-    """The least evidence for client priors, per image: not below its standard error, at 1 nat for one image."""
+    """Return the least evidence for client priors in nats per image, at least its standard error of 1 / sqrt(n)."""
     return max(CLEAR, 1 / math.sqrt(images))
 
 
@@ -268,6 +265,6 @@ def _spread(shares: FloatArray) -> float:
 
 
 def _floored(shares: FloatArray) -> FloatArray:
-    held = np.maximum(shares, MIN_CLASS / len(shares))
-    floored: FloatArray = held / held.sum()
+    raised = np.maximum(shares, MIN_CLASS / len(shares))
+    floored: FloatArray = raised / raised.sum()
     return floored

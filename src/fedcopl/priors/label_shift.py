@@ -7,10 +7,10 @@ import numpy as np
 from ..algorithm import FloatArray
 from .posterior import TINY
 
-STRENGTHS = (math.inf, 1.0, 0.3, 0.1, 0.03, 0.0)  # tried for a client's class prior, in units of n_k
+STRENGTHS = (math.inf, 1.0, 0.3, 0.1, 0.03, 0.0)  # grid for the common prior's strength, in units of n_k
 FOLDS = 5  # of a client's images, for held-out evidence
 STEPS, TOLERANCE = 100, 1e-4  # of EM
-MIN_SHARE = 1e-9  # of any class in a client's class prior
+MIN_SHARE = 1e-9  # least share of a class in a client's class prior
 
 
 def label_shift(
@@ -20,14 +20,14 @@ def label_shift(
     kept: FloatArray | None = None,
     start: FloatArray | None = None,
 ) -> FloatArray:
-    """Estimate a class prior by EM (Saerens et al., 2002), with `strength` n pseudo images of a common prior.
+    """Estimate a class prior by EM (Saerens et al., 2002), with `strength` n pseudo-counts from a common prior.
 
     Args:
         ratios: p(x | c) / p(x), (n, C).
         class_prior: The common class prior, (C,).
-        strength: Of the common prior, in units of n; inf returns the common prior.
-        kept: (F, n) of 0 and 1: the images of each of F fits. None: one fit to all images.
-        start: (F, C) to start from; None: the common prior.
+        strength: The weight of the common prior, in units of n; inf returns the common prior.
+        kept: Whether each image is used in each of F fits, (F, n), as 0 or 1; None: one fit to all images.
+        start: Initial values, (F, C); None: the common prior.
 
     Returns:
         The class prior, (C,), or (F, C) if `kept` is given.
@@ -49,12 +49,12 @@ def label_shift(
 def shift_evidence(ratios: FloatArray, class_prior: FloatArray, min_strength: float = 0.0) -> FloatArray:
     """Return the held-out log-likelihood ratio of a client's class prior against the common one, (len(STRENGTHS),).
 
-    sum_i log sum_c pi(c) ratio_i(c), with pi estimated without the fold of image i.
+    It is sum_i log sum_c pi(c) ratio_i(c), with pi estimated without the fold of image i.
 
     Args:
         ratios: p(x | c) / p(x), (n, C).
         class_prior: The common class prior, (C,).
-        min_strength: Of the common prior; smaller ones are raised to it.
+        min_strength: Smaller strengths of the common prior are raised to this.
     """
     images = len(ratios)
     if images < 2:

@@ -1,4 +1,4 @@
-"""The posterior model that all clients share, and how it applies to images."""
+"""The posterior model that all clients share: prototypes, logit bias, class prior and their scales."""
 
 import math
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ import numpy as np
 
 from ..algorithm import FloatArray
 
-KAPPA = 2.0  # images that the common mean is worth in a class mean
+KAPPA = 2.0  # weight of the common mean in a class mean, in images
 TINY = 1e-12
-MIN_VARIANCE = 1e-3  # of a uniform share, in any direction: false totals must not tell images apart by a sharp cut
+MIN_VARIANCE = 1e-3  # in any direction, in units of 1 / d: manipulated totals must not separate images sharply
 
 
 def log_softmax(scores: FloatArray) -> FloatArray:
@@ -29,26 +29,26 @@ def uniform(classes: int) -> FloatArray:
 class Prototypes:
     """Class means in whitened coordinates, with a covariance shared by all classes."""
 
-    counts: FloatArray  # (C,) N_c + kappa: images behind each mean
+    counts: FloatArray  # (C,) N_c + kappa, images in each mean
     totals: FloatArray  # (C, d) S_c + kappa mean, whitened
     whiten: FloatArray  # (d, d) Sigma^-1/2
-    number: int = -1  # which class sums it was made of, during estimation
-    text_axes: FloatArray | None = None  # (d, r) orthonormal: span of the text embeddings, whitened
+    number: int = -1  # of the class sums from which they were made, during estimation
+    text_axes: FloatArray | None = None  # (d, r) orthonormal basis of the span of the whitened text embeddings
 
     def distances(self, features: FloatArray, own: FloatArray | None = None) -> FloatArray:
         """Return -2 log predictive density of each class up to a constant, (n, C).
 
-        The mean of N images has a predictive covariance of Sigma (1 + 1/N), whose determinant counts too.
+        With a mean of N images the predictive covariance is Sigma (1 + 1/N), whose determinant is included.
 
         Args:
             features: (n, d), of unit length.
-            own: (n, C) the weights of these images in the class sums; each image's own contribution is subtracted from
+            own: The weights of these images in the class sums, (n, C): each image's contribution is subtracted from
                 the class means (leave-one-out). None: the images are not in the sums.
         """
         return self._squared(features @ self.whiten, self.totals, own)
 
     def text_distances(self, features: FloatArray, own: FloatArray | None = None) -> FloatArray:
-        """Return the part of `distances` within the axes that text sees, (n, C)."""
+        """Return `distances` within the span of the text embeddings, (n, C)."""
         axes = np.zeros((self.whiten.shape[1], 0)) if self.text_axes is None else self.text_axes
         return self._squared(features @ self.whiten @ axes, self.totals @ axes, own)
 
@@ -72,17 +72,17 @@ class LogitAdjustment:
 
 @dataclass(frozen=True)
 class PosteriorModel:
-    """One complete posterior model, but for a client's own class prior."""
+    """The posterior model of all clients, without the class prior of each client."""
 
     class_prior: FloatArray  # (C,) over all clients
     logit_bias: FloatArray  # (C,)
     text_scale: float = 1.0
     feature_scale: float = 0.0
     prototypes: Prototypes | None = None
-    strength: float = math.inf  # of a client's class prior around the common one, in units of n_k; inf: the common one
+    strength: float = math.inf  # of the common class prior in a client's, in units of n_k; inf: clients use the common
 
     def scores(self, log_probs: FloatArray, distances: FloatArray | float = 0.0) -> FloatArray:
-        """Return the log-likelihoods of the classes up to a number for each image, (n, C)."""
+        """Return the log-likelihoods of the classes up to a constant of each image, (n, C)."""
         scores: FloatArray = self.text_scale * log_probs + self.logit_bias - self.feature_scale / 2 * distances
         return scores
 
@@ -98,15 +98,15 @@ class PosteriorModel:
         return log_softmax(self.scores(log_probs, distances) + np.log(class_prior))
 
     def adjustment(self, distances: FloatArray | float, class_prior: FloatArray) -> LogitAdjustment:
-        """Return what this model adds to a trained model's logits, for images with these distances, (n, C)."""
+        """Return the logit adjustment of a trained model, for images with these distances, (n, C)."""
         offset = self.logit_bias + np.log(class_prior) - self.feature_scale / 2 * distances
         return LogitAdjustment(self.text_scale, np.atleast_2d(offset))
 
     def to_arrays(self) -> dict[str, FloatArray]:
-        """Return all of it as named arrays of finite numbers, to be stored."""
+        """Return the model as named arrays of finite numbers, for a file."""
         numbers = np.array([self.text_scale, self.feature_scale])
         arrays = {"class_prior": self.class_prior, "logit_bias": self.logit_bias, "numbers": numbers}
-        if math.isfinite(self.strength):  # files hold finite numbers only
+        if math.isfinite(self.strength):
             arrays["strength"] = np.array([self.strength])
         if self.prototypes is None:
             return arrays
@@ -115,7 +115,7 @@ class PosteriorModel:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, FloatArray]) -> "PosteriorModel":
-        """Read what `to_arrays` returned."""
+        """Build the model from the arrays of `to_arrays`."""
         text_scale, feature_scale = arrays["numbers"].tolist()
         strength = float(arrays["strength"][0]) if "strength" in arrays else math.inf
         prototypes = Prototypes(arrays["counts"], arrays["totals"], arrays["whiten"]) if "whiten" in arrays else None
@@ -125,16 +125,16 @@ class PosteriorModel:
         """Move the logit bias one step towards classes predicted in proportion to the class prior.
 
         Args:
-            predicted: How many images are assigned to each class under the class prior, (C,).
+            predicted: Sums of the posteriors of all images under the class prior, (C,).
         """
-        predicted = np.maximum(predicted, 0.0)  # noise may bring a sum below 0
+        predicted = np.maximum(predicted, 0.0)  # with noise a sum may be negative
         shares = np.maximum(predicted / max(predicted.sum(), TINY), TINY)
         bias = self.logit_bias - np.clip(np.log(shares / self.class_prior), -2, 2)
         return replace(self, logit_bias=bias - bias.mean())
 
 
 def no_priors(classes: int) -> PosteriorModel:
-    """Return the model that changes nothing: zero-shot CLIP with a uniform class prior."""
+    """Return the model that leaves zero-shot CLIP as it is: a uniform class prior and no bias."""
     return PosteriorModel(uniform(classes), np.zeros(classes))
 
 
@@ -146,10 +146,10 @@ def make_prototypes(
     Args:
         sums: (C, 1 + d): N_c and S_c.
         images: n, over all clients.
-        mean: (d,) of all features.
-        square: (d, d) sum of f f^T.
-        number: Of these class sums, which the prototypes remember.
-        text: (C, d) class embeddings, whose span separates the text view from the residual view; None: no views.
+        mean: Mean of all features, (d,).
+        square: Sum of f f^T, (d, d).
+        number: The number of these class sums.
+        text: Class embeddings, (C, d), whose span separates the text view from the residual view; None: no views.
     """
     counts, totals = np.maximum(sums[:, 0], 1e-9), sums[:, 1:]
     within = (square - (totals / counts[:, None]).T @ totals) / images

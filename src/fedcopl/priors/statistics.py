@@ -11,27 +11,27 @@ from ..algorithm import FloatArray
 from .label_shift import STRENGTHS, label_shift, shift_evidence
 from .posterior import PosteriorModel, Prototypes, log_softmax
 
-LOWEST = -100.0  # of a log-probability in sums of logits
+LOWEST = -100.0  # to which log-probabilities are raised in sums of logits
 
 Kind = Literal["moments", "logits", "predicted", "class_sums", "view_sums", "agreement", "evidence"]
 
 
 class Statistic(NamedTuple):
-    """One sum over images that the estimation requests; J is the number of models.
+    """A sum over images that the estimation requests, for J models.
 
     moments      n, sum p (C), sum f (d), the upper triangle of sum f f^T
     logits       (C,): log p minus its mean over classes, weighted by 1 - p of the class
-    predicted    (J, C): images assigned to each class under the common class prior
-    class_sums   (J, C, 1 + d): N_c and S_c of the posteriors under the client's class prior
-    view_sums    (J, 2, C): sums of the posteriors of the text view and of the residual view
-    agreement    (J,): evidence of the two views for each other
+    predicted    (J, C): posteriors under the common class prior
+    class_sums   (J, C, 1 + d): N_c and S_c, posteriors under the client's class prior and features weighted by them
+    view_sums    (J, 2, C): posteriors of the text view and of the residual view
+    agreement    (J,): log-likelihood ratio of the two views having the same class, against independence
     evidence     (J, len(STRENGTHS)): held-out evidence for the client's class prior
     """
 
     kind: Kind
     models: tuple[PosteriorModel, ...] = ()
     shares: FloatArray | None = None  # mean posteriors: (J, 2, C) for agreement, (J, C) for evidence
-    number: int = 0  # for class_sums: of the prototypes that are made from the first model's sums
+    number: int = 0  # for class_sums: number of the prototypes made from the first model's sums
 
     def shape(self, classes: int, width: int) -> tuple[int, ...]:
         """Return the shape of the sum."""
@@ -47,28 +47,46 @@ class Statistic(NamedTuple):
         }[self.kind]
 
 
+Step = tuple[Statistic, ...]
+
+
+def split_sums(step: Step, sums: FloatArray, classes: int, width: int) -> list[FloatArray]:
+    """Return the sum of each statistic in its shape, from all values of a step in one flat array."""
+    shapes = [statistic.shape(classes, width) for statistic in step]
+    parts = np.split(sums, np.cumsum([math.prod(shape) for shape in shapes])[:-1])
+    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def symmetric(triangle: FloatArray, width: int) -> FloatArray:
+    """Return the symmetric matrix, (d, d), with this upper triangle."""
+    upper = np.zeros((width, width))
+    upper[np.triu_indices(width)] = triangle
+    matrix: FloatArray = upper + np.triu(upper, 1).T
+    return matrix
+
+
 @dataclass(frozen=True)
 class ClientScores:
-    """Scores of a client's images, and their contributions to the prototypes so far.
+    """Log-probabilities of a client's images, and their distances to the prototypes.
 
-    Class means are leave-one-out: each image's own contribution is subtracted, so a client keeps the posteriors with
-    which its images were summed.
+    Distances are to leave-one-out class means: each image's contribution is subtracted. So a client keeps the
+    posteriors with which it added up its images.
     """
 
     log_probs: FloatArray  # (n, C) by CLIP's text
     contributions: dict[int, FloatArray] = field(default_factory=dict)  # number of the prototypes -> (n, C) posteriors
-    distances: dict[int, FloatArray] = field(default_factory=dict)  # number -> (2, n, C): text part, and all
+    distances: dict[int, FloatArray] = field(default_factory=dict)  # number -> (2, n, C): in the text axes, and all
 
     def compute(
         self, statistic: Statistic, features: Callable[[], FloatArray], min_images: int = 0, weight: float = 1.0
     ) -> tuple[FloatArray, "ClientScores"]:
-        """Return one sum, and the scores to keep for the next one.
+        """Return the sum of a statistic, and the scores for the next one.
 
         Args:
-            statistic: What to compute.
+            statistic: The statistic.
             features: Returns the image features, (n, d), of unit length.
             min_images: Class feature sums of fewer images are withheld.
-            weight: Of the client's sums in the totals.
+            weight: The weight of the client's sums in the totals.
         """
         match statistic.kind:
             case "moments":
@@ -85,7 +103,8 @@ class ClientScores:
                 return np.stack(sums), scores
             case "view_sums":
                 scores = self._with_distances(statistic.models, features)
-                return np.stack([[v.sum(axis=0) for v in scores._views(m)] for m in statistic.models]), scores
+                views = [scores._views(model) for model in statistic.models]
+                return np.stack([[text.sum(axis=0), residual.sum(axis=0)] for text, residual in views]), scores
         assert statistic.shares is not None
         scores = self._with_distances(statistic.models, features)
         pairs = zip(statistic.models, statistic.shares, strict=True)
@@ -96,7 +115,7 @@ class ClientScores:
         return np.stack(rows), scores
 
     def log_posteriors(self, model: PosteriorModel, class_prior: FloatArray | None = None) -> FloatArray:
-        """Return the log-posteriors of the client's own images, (n, C); None: under the common class prior."""
+        """Return the log-posteriors of the client's images, (n, C), under a class prior; None: the common one."""
         prior = model.class_prior if class_prior is None else class_prior
         return log_softmax(model.scores(self.log_probs, self.own_distances(model.prototypes)) + np.log(prior))
 
@@ -106,19 +125,19 @@ class ClientScores:
         return label_shift(ratios, model.class_prior, max(model.strength, self._min_strength(model)))
 
     def _min_strength(self, model: PosteriorModel) -> float:
-        """Return the least strength of the common class prior, in units of n: one image per class with text alone.
+        """Return the least strength of the common class prior, in units of n: with text alone, one image per class.
 
-        Text confuses classes, and with few images per class a client's own class prior follows the confusion.
+        Text confuses classes, and with few images per class an estimated class prior follows the confusion.
         """
         images, classes = self.log_probs.shape
         return 0.0 if model.feature_scale else classes / max(images, 1)
 
     def own_distances(self, prototypes: Prototypes | None) -> FloatArray | float:
-        """Return the distances of the client's own images to leave-one-out class means, (n, C)."""
+        """Return the distances of the client's images to leave-one-out class means, (n, C); 0 without prototypes."""
         return 0.0 if prototypes is None else self.distances[prototypes.number][1]
 
     def strength(self, model: PosteriorModel, threshold: float) -> float:
-        """Return the strength of the client's class prior by its own evidence; inf if that is below the threshold."""
+        """Return the strength with the most evidence at this client alone; inf below `threshold` nats per image."""
         posteriors = np.exp(self.log_posteriors(model))
         if len(posteriors) < 2:
             return math.inf
@@ -127,14 +146,12 @@ class ClientScores:
         return STRENGTHS[best] if evidence[best] >= threshold * len(posteriors) else math.inf
 
     def with_prototypes(self, prototypes: Prototypes | None, features: Callable[[], FloatArray]) -> "ClientScores":
-        """Return the scores with the distances to new prototypes."""
+        """Return the scores with the distances to these prototypes."""
         if prototypes is None or prototypes.number in self.distances:
             return self
-        posteriors, image_features = self.contributions.get(prototypes.number), features()
-        text_and_image = np.stack(
-            [prototypes.text_distances(image_features, posteriors), prototypes.distances(image_features, posteriors)]
-        )
-        return replace(self, distances={**self.distances, prototypes.number: text_and_image})
+        posteriors, f = self.contributions.get(prototypes.number), features()
+        distances = np.stack([prototypes.text_distances(f, posteriors), prototypes.distances(f, posteriors)])
+        return replace(self, distances={**self.distances, prototypes.number: distances})
 
     def _with_distances(self, models: tuple[PosteriorModel, ...], features: Callable[[], FloatArray]) -> "ClientScores":
         scores = self
@@ -159,12 +176,12 @@ class ClientScores:
         return np.stack(sums), replace(scores, contributions=contributions, distances={})
 
     def _views(self, model: PosteriorModel) -> tuple[FloatArray, FloatArray]:
-        """Return posteriors by text with the features in its span, and by the residual features, each (n, C)."""
+        """Return the posteriors from text and features in its span, and those from the other features, (n, C) each."""
         assert model.prototypes is not None
-        text, whole = self.distances[model.prototypes.number]
+        in_text_axes, distances = self.distances[model.prototypes.number]
         log_prior = np.log(model.class_prior)
-        by_text = log_softmax(model.scores(self.log_probs, text) + log_prior)
-        by_residual = log_softmax(-model.feature_scale / 2 * (whole - text) + log_prior)
+        by_text = log_softmax(model.scores(self.log_probs, in_text_axes) + log_prior)
+        by_residual = log_softmax(-model.feature_scale / 2 * (distances - in_text_axes) + log_prior)
         return np.exp(by_text), np.exp(by_residual)
 
     def _agreement(self, model: PosteriorModel, shares: FloatArray) -> float:
@@ -176,18 +193,15 @@ class ClientScores:
 def withhold_small(log_posteriors: FloatArray, min_images: int) -> FloatArray:
     """Return the posteriors, (n, C), with 0 for each class whose sum is below `min_images`.
 
-    A posterior is at most 1, so no image has more than 1 / min_images of the weight in a sum that is kept. The server
-    can compute the total of the withheld sums, as the sum over all images minus the kept sums. If that total is below
-    `min_images` too, the posteriors are normalised over the kept classes, so that the total is 0.
+    A posterior is at most 1, so no image has more than 1 / min_images of the weight in a sum that is sent. The server
+    can compute the total of the withheld sums, as the sum over all images minus the sent sums. If that total is below
+    `min_images` too, the posteriors are normalised over the other classes, so that the total is 0.
     """
     q: FloatArray = np.exp(log_posteriors)
     sums = q.sum(axis=0)
     kept = sums >= min_images
-    if kept.all():
-        return q
-    if kept.any() and sums[~kept].sum() < min_images:
+    if kept.any() and sums[~kept].sum() < min_images and not kept.all():
         q = np.zeros_like(q)
         q[:, kept] = np.exp(log_softmax(log_posteriors[:, kept]))
-        return q
-    withheld: FloatArray = q * kept
-    return withheld
+    q[:, ~kept] = 0.0
+    return q

@@ -1,33 +1,34 @@
-"""Which sums no images can have: replies of clients, and totals that a server announces."""
+"""Checks on the sums of the estimation, in clients' replies and in the totals of the server."""
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ..algorithm import FloatArray
-from .estimation import Step
-from .statistics import LOWEST, Statistic
+from .statistics import LOWEST, Statistic, Step, split_sums, symmetric
 
-SLACK = 1e-3  # relative difference that rounding explains
-MAX_LOG_RATIO = 700.0  # nats per image: no evidence of one image is larger
+SLACK = 1e-3  # relative tolerance for rounding errors
+MAX_LOG_RATIO = 700.0  # nats: the maximum evidence of one image
 
 
 def invalid_sums(
     step: Step, sums: FloatArray, classes: int, width: int, images: float | None, own: FloatArray | None = None
 ) -> str | None:
-    """Return why these sums over images are impossible, or None.
+    """Return the reason why no images can have these sums; None if some can.
 
     Args:
-        step: The statistics that the sums are of, flat and one after another.
-        sums: One client's, or the totals over all clients.
+        step: The statistics.
+        sums: Their sums for one client, or the totals over all clients, as one flat array.
         classes: C.
         width: d.
-        images: How many images they must be of; None: not known yet.
-        own: The reply of the client that checks: totals must contain it. None: no such check.
+        images: The number of images; None: not known yet.
+        own: The sums of the checking client, which the totals must contain; None: not checked.
     """
     if not np.isfinite(sums).all():
         return "not all sums are finite"
-    for statistic, part, own_part in _parts(step, sums, own, classes, width):
+    parts = split_sums(step, sums, classes, width)
+    own_parts = [None] * len(step) if own is None else split_sums(step, own, classes, width)
+    for statistic, part, own_part in zip(step, parts, own_parts, strict=True):
         if statistic.kind == "logits":  # in the first step, which has the number of images
             count = float(sums[0] if step[0].kind == "moments" else sums[:classes].sum())
             if np.abs(part).max(initial=0.0) > -LOWEST * count + 1:
@@ -38,29 +39,18 @@ def invalid_sums(
     return None
 
 
-def _parts(
-    step: Step, sums: FloatArray, own: FloatArray | None, classes: int, width: int
-) -> Iterator[tuple[Statistic, FloatArray, FloatArray | None]]:
-    start = 0
-    for statistic in step:
-        shape = statistic.shape(classes, width)
-        end = start + int(np.prod(shape))
-        yield statistic, sums[start:end].reshape(shape), None if own is None else own[start:end].reshape(shape)
-        start = end
-
-
 def _reasons(
     statistic: Statistic, sums: FloatArray, own: FloatArray | None, classes: int, width: int, images: float | None
 ) -> Iterator[str]:
     match statistic.kind:
         case "moments":
-            yield from _of_moments(sums, own, classes, width, images)
+            yield from _reasons_of_moments(sums, own, classes, width, images)
         case "predicted" | "view_sums":
             rows, own_rows = sums.reshape(-1, classes), None if own is None else own.reshape(-1, classes)
-            yield from _of_counts(rows, own_rows, images, exact=True)
+            yield from _reasons_of_counts(rows, own_rows, images, exact=True)
         case "class_sums":
             counts, totals = sums[:, :, 0], sums[:, :, 1:]
-            yield from _of_counts(counts, None if own is None else own[:, :, 0], images, exact=False)
+            yield from _reasons_of_counts(counts, None if own is None else own[:, :, 0], images, exact=False)
             if (np.linalg.norm(totals, axis=2) > counts + _slack(counts.sum())).any():
                 yield "the feature sum of a class has a norm above its number of images"
         case _:
@@ -68,21 +58,21 @@ def _reasons(
                 yield "the evidence is too large for the number of images"
 
 
-def _of_moments(
+def _reasons_of_moments(
     sums: FloatArray, own: FloatArray | None, classes: int, width: int, images: float | None
 ) -> Iterator[str]:
     count, total = float(sums[0]), sums[1 + classes : 1 + classes + width]
     if count < 0 or (images is not None and abs(count - images) > _slack(images)):
-        yield f"it is of {count:,.0f} images instead of {0 if images is None else images:,.0f}"
+        yield f"the sums are over {count:,.0f} images instead of {0 if images is None else images:,.0f}"
         return
     own_counts = None if own is None else own[None, 1 : 1 + classes]
-    yield from _of_counts(sums[None, 1 : 1 + classes], own_counts, count, exact=True)
+    yield from _reasons_of_counts(sums[None, 1 : 1 + classes], own_counts, count, exact=True)
     if np.linalg.norm(total) > count + _slack(count):
         yield "the feature sum has a norm above the number of images"
-    square = _square(sums[1 + classes + width :], width)
+    square = symmetric(sums[1 + classes + width :], width)
     if abs(np.trace(square) - count) > _slack(count):
         yield "the features do not have unit norm"
-    contained = square if own is None else square - _square(own[1 + classes + width :], width)
+    contained = square if own is None else square - symmetric(own[1 + classes + width :], width)
     if own is not None and count < own[0] - _slack(count):
         yield "the totals do not contain this client's own images"
     try:
@@ -91,23 +81,16 @@ def _of_moments(
         yield "no features have such second moments"
 
 
-def _of_counts(rows: FloatArray, own: FloatArray | None, images: float | None, *, exact: bool) -> Iterator[str]:
+def _reasons_of_counts(rows: FloatArray, own: FloatArray | None, images: float | None, *, exact: bool) -> Iterator[str]:
     slack = _slack(0.0 if images is None else images)
     if rows.min(initial=0.0) < -slack:
-        yield "a class has fewer than no images"
+        yield "a class has a negative number of images"
     if images is not None:
         difference = rows.sum(axis=1) - images
         if (np.abs(difference) if exact else difference).max(initial=0.0) > slack:
-            yield f"its classes are not of {images:,.0f} images in all"
+            yield f"the classes do not add up to {images:,.0f} images"
     if own is not None and (rows < own - slack).any():
         yield "the totals do not contain this client's own images"
-
-
-def _square(triangle: FloatArray, width: int) -> FloatArray:
-    square = np.zeros((width, width))
-    square[np.triu_indices(width)] = triangle
-    whole: FloatArray = square + np.triu(square, 1).T
-    return whole
 
 
 def _slack(images: float) -> float:
@@ -115,7 +98,7 @@ def _slack(images: float) -> float:
 
 
 def images_of(step: Step, sums: Sequence[float] | FloatArray, classes: int) -> int | None:
-    """Return the number of images in a first reply; None if the reply does not have it."""
+    """Return the number of images by the sums of a first step; None if they do not contain it."""
     match step[0].kind:
         case "moments":
             return round(float(sums[0]))
