@@ -34,7 +34,7 @@ def test_the_worked_example():
 def test_without_weight_it_is_promptfl():
     plain, ours = learner_of("promptfl"), learner_of("pfedprompt", "options.memory_weight=0")
     assert trained(plain)[0]["text"].tobytes() == trained(ours)[0]["text"].tobytes()
-    prompts = {**ours.initial(), **ours.remember(CHOSEN)}
+    prompts = {**ours.initial(), **ours.build_memory(CHOSEN)}
     assert (ours.log_probabilities(prompts) == plain.log_probabilities(plain.initial())).all()
 
 
@@ -56,7 +56,7 @@ def test_the_memory_holds_the_most_confident_images_of_each_class():
 
 
 def test_candidate_sets_share_their_weight():
-    kept = learner_of("pfedprompt").remember(SETS)
+    kept = learner_of("pfedprompt").build_memory(SETS)
     assert np.allclose(kept["memory values"].sum(1), 1)
     assert set(np.unique(kept["memory values"])) == {0.0, 0.5, 1.0}
 
@@ -78,7 +78,7 @@ def test_nothing_of_the_memory_is_shared():
 
 def test_a_memory_in_training_changes_what_is_learned():
     with_memory = learner_of("pfedprompt", "options.memory_in_training=true")
-    prompts = {**with_memory.initial(), **with_memory.remember(CHOSEN)}
+    prompts = {**with_memory.initial(), **with_memory.build_memory(CHOSEN)}
     after, _ = with_memory.train(prompts, CHOSEN, 0)
     assert (after["text"] != trained(learner_of("promptfl"))[0]["text"]).any()
 

@@ -85,7 +85,7 @@ def test_without_gaussians_and_neighbours_it_is_zero_shot_clip():
 
 def test_an_infinite_anchor_keeps_the_texts():
     """With alpha towards infinity the Gaussians stay the anchors, so more iterations change nothing."""
-    memory = learner_of("stata").remember(CHOSEN)
+    memory = learner_of("stata").build_memory(CHOSEN)
     pairs = ["options.anchor=1e12", "options.neighbours=0"]
     few, many = (
         learner_of("stata", *pairs, f"options.iterations={count}").log_probabilities(memory) for count in (1, 10)

@@ -34,7 +34,7 @@ def test_it_predicts_the_sites_images_jointly():
 
 
 def test_options_change_the_predictions():
-    memory = learner_of("transclip").remember(CHOSEN)
+    memory = learner_of("transclip").build_memory(CHOSEN)
     usual, lonely = (
         learner_of("transclip", *pairs).log_probabilities(memory) for pairs in ((), ("options.neighbours=0",))
     )

@@ -8,7 +8,7 @@ import pytest
 
 from fedcopl.priors.label_shift import STRENGTHS
 from fedcopl.priors.posterior import PosteriorModel, Prototypes, no_priors
-from fedcopl.priors.statistics import ClientScores, Statistic, withhold_small
+from fedcopl.priors.statistics import ClientScores, Statistic, _withhold_small
 
 PROBS = np.array([[0.8, 0.1, 0.1], [0.5, 0.3, 0.2]])
 EVEN = np.full(2, 0.5)
@@ -134,7 +134,7 @@ def test_a_single_withheld_class_cannot_be_recovered_by_subtraction():
     # Three images each of classes 0 and 1, and one of class 2: 0.02 + 0.02 + ... + 0.9 images of class 2.
     probs = np.array([[0.96, 0.02, 0.02]] * 3 + [[0.02, 0.96, 0.02]] * 3 + [[0.075, 0.025, 0.9]])
     features = np.eye(7)
-    q = withhold_small(np.log(probs), 2)
+    q = _withhold_small(np.log(probs), 2)
     assert (q[:, 2] == 0).all()
     # Normalised over two classes: 0.96 and 0.02 of 0.98, and 0.075 and 0.025 of 0.1.
     assert q[0, :2] == pytest.approx([0.96 / 0.98, 0.02 / 0.98])
@@ -145,21 +145,21 @@ def test_a_single_withheld_class_cannot_be_recovered_by_subtraction():
 def test_several_withheld_classes_are_together_of_enough_images():
     # 3, 1 and 1 images: the last two are withheld, and what remains is the sum of two images.
     probs = np.array([[1.0, 0, 0]] * 3 + [[0, 1.0, 0], [0, 0, 1.0]]) + 1e-12
-    q = withhold_small(np.log(probs), 2)
+    q = _withhold_small(np.log(probs), 2)
     assert q.sum(axis=0) == pytest.approx([3, 0, 0])
     assert (1 - q.sum(axis=1)).tolist() == pytest.approx([0, 0, 0, 1, 1], abs=1e-9)
 
 
 def test_without_small_classes_nothing_is_withheld():
-    assert (withhold_small(np.log(PROBS), 0) == np.exp(np.log(PROBS))).all()
-    assert withhold_small(np.log(PROBS), 3).sum() == 0  # all are small: together they are all images
+    assert (_withhold_small(np.log(PROBS), 0) == np.exp(np.log(PROBS))).all()
+    assert _withhold_small(np.log(PROBS), 3).sum() == 0  # all are small: together they are all images
 
 
 def test_no_image_has_more_than_its_part_in_a_class_sum():
     # One image with 0.9 and ten with 0.01 of class 1 are 1.0 images, of which one has 90 %: withheld from two on.
     probs = np.array([[0.1, 0.9]] + [[0.99, 0.01]] * 10)
     for min_images, has_class in ((1, True), (2, False)):
-        q = withhold_small(np.log(probs), min_images)
+        q = _withhold_small(np.log(probs), min_images)
         assert (q[:, 1] > 0).any() == has_class
         assert (q.max(axis=0) <= q.sum(axis=0) / min_images + 1e-12).all()
 

@@ -1,4 +1,4 @@
-"""Label-free calibration of a frozen CLIP, from sums over the images of all clients.
+"""Label-free calibration of a frozen CLIP from sums over clients.
 
     log posterior(c) = text_scale log p(c) + logit_bias(c) + log class_prior(c) - feature_scale / 2 distance^2(c)
 

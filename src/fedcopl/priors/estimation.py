@@ -24,8 +24,8 @@ CLEAR_GAIN = 0.085  # nats per image by which the agreement of the views must ri
 FEW_IMAGES = 16  # images per class below which features have a smaller scale, because class means are uncertain
 FEATURE_SCALES = (0.1, 0.2)  # below 1, because the dimensions of features are correlated
 SCALES = (1.0, 0.7, 0.5, 0.35, 0.25)  # of text and features together, relative to a client's class prior
-BALANCE_STEPS, EM_STEPS, SCALE_STEPS = 3, 4, 2
-MIN_CLASS = 0.01  # least share of a class in the common class prior, in units of 1 / C
+_BALANCE_STEPS, _EM_STEPS, _SCALE_STEPS = 3, 4, 2
+_MIN_CLASS = 0.01  # least share of a class in the common class prior, in units of 1 / C
 
 Steps = Generator[Step, list[FloatArray], PosteriorModel]
 
@@ -49,8 +49,8 @@ class PriorSettings:
             return 0
         if self.noisy_steps:
             return self.noisy_steps
-        em = 1 + 2 * EM_STEPS if self.prototypes else 0
-        return 2 + BALANCE_STEPS + 2 + em + SCALE_STEPS + 1
+        em = 1 + 2 * _EM_STEPS if self.prototypes else 0
+        return 2 + _BALANCE_STEPS + 2 + em + _SCALE_STEPS + 1
 
     def equals(self, other: "PriorSettings") -> bool:
         """Return whether two parties would run the same estimation."""
@@ -154,7 +154,7 @@ def _estimate(settings: PriorSettings, text: FloatArray | None) -> Steps:
     shrunk /= shrunk.sum()
     priors = [known] if known is not None else [uniform(classes), shrunk] if settings.prototypes else [shrunk]
     models = [PosteriorModel(prior, model.logit_bias - np.log(shares)) for prior in priors]
-    for _ in range(BALANCE_STEPS):
+    for _ in range(_BALANCE_STEPS):
         [sums] = yield (Statistic("predicted", tuple(models)),)
         models = [model.rebalanced(predicted) for model, predicted in zip(models, sums, strict=True)]
 
@@ -175,7 +175,7 @@ def _fit_prototypes(
 
     The prototypes of each step get a number from `number` on, by which clients refer to them.
     """
-    for step in range(EM_STEPS):
+    for step in range(_EM_STEPS):
         [sums] = yield (Statistic("class_sums", (model,), number=number + step),)
         if estimate_prior:
             model = replace(model, class_prior=_floored(sums[0][:, 0] / images))
@@ -242,9 +242,9 @@ def _choose_scale(model: PosteriorModel, images: float) -> Generator[Step, list[
         for scale in (SCALES if model.prototypes else SCALES[:1])  # text alone is not overconfident
     ]
     sums = np.zeros((len(scaled), len(model.class_prior)))
-    for step in range(SCALE_STEPS):
+    for step in range(_SCALE_STEPS):
         [sums] = yield (Statistic("predicted", tuple(scaled)),)
-        if step + 1 < SCALE_STEPS:
+        if step + 1 < _SCALE_STEPS:
             scaled = [candidate.rebalanced(predicted) for candidate, predicted in zip(scaled, sums, strict=True)]
     [evidence] = yield (Statistic("evidence", tuple(scaled), np.maximum(sums / images, TINY)),)
     best = evidence.max(axis=1) / images
@@ -265,6 +265,6 @@ def _spread(shares: FloatArray) -> float:
 
 
 def _floored(shares: FloatArray) -> FloatArray:
-    raised = np.maximum(shares, MIN_CLASS / len(shares))
+    raised = np.maximum(shares, _MIN_CLASS / len(shares))
     floored: FloatArray = raised / raised.sum()
     return floored

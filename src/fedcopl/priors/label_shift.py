@@ -10,7 +10,7 @@ from .posterior import TINY
 STRENGTHS = (math.inf, 1.0, 0.3, 0.1, 0.03, 0.0)  # grid for the common prior's strength, in units of n_k
 FOLDS = 5  # of a client's images, for held-out evidence
 STEPS, TOLERANCE = 100, 1e-4  # of EM
-MIN_SHARE = 1e-9  # least share of a class in a client's class prior
+_MIN_SHARE = 1e-9  # least share of a class in a client's class prior
 
 
 def label_shift(
@@ -40,7 +40,7 @@ def label_shift(
         converged, pi = bool(np.abs(new - pi).max() < TOLERANCE), new
         if converged:
             break
-    pi = np.maximum(pi, MIN_SHARE)
+    pi = np.maximum(pi, _MIN_SHARE)
     pi = pi / pi.sum(axis=1, keepdims=True)
     estimate: FloatArray = pi[0] if kept is None else pi
     return estimate

@@ -13,7 +13,7 @@ from .posterior import PosteriorModel, Prototypes, log_softmax
 
 LOWEST = -100.0  # to which log-probabilities are raised in sums of logits
 
-Kind = Literal["moments", "logits", "predicted", "class_sums", "view_sums", "agreement", "evidence"]
+_Kind = Literal["moments", "logits", "predicted", "class_sums", "view_sums", "agreement", "evidence"]
 
 
 class Statistic(NamedTuple):
@@ -28,7 +28,7 @@ class Statistic(NamedTuple):
     evidence     (J, len(STRENGTHS)): held-out evidence for the client's class prior
     """
 
-    kind: Kind
+    kind: _Kind
     models: tuple[PosteriorModel, ...] = ()
     shares: FloatArray | None = None  # mean posteriors: (J, 2, C) for agreement, (J, C) for evidence
     number: int = 0  # for class_sums: number of the prototypes made from the first model's sums
@@ -170,7 +170,7 @@ class ClientScores:
         scores, f = self._with_distances(statistic.models, features), features()
         contributions, sums = {}, []
         for number, model in enumerate(statistic.models, start=statistic.number):
-            q = withhold_small(scores.log_posteriors(model, scores.class_prior(model)), min_images)
+            q = _withhold_small(scores.log_posteriors(model, scores.class_prior(model)), min_images)
             contributions[number] = weight * q
             sums.append(np.concatenate([q.sum(axis=0)[:, None], q.T @ f], axis=1))
         return np.stack(sums), replace(scores, contributions=contributions, distances={})
@@ -190,7 +190,7 @@ class ClientScores:
         return float(np.log(np.maximum(ratio, 1e-300)).sum())
 
 
-def withhold_small(log_posteriors: FloatArray, min_images: int) -> FloatArray:
+def _withhold_small(log_posteriors: FloatArray, min_images: int) -> FloatArray:
     """Return the posteriors, (n, C), with 0 for each class whose sum is below `min_images`.
 
     A posterior is at most 1, so no image has more than 1 / min_images of the weight in a sum that is sent. The server

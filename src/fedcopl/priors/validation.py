@@ -8,7 +8,7 @@ from ..algorithm import FloatArray
 from .statistics import LOWEST, Statistic, Step, split_sums, symmetric
 
 SLACK = 1e-3  # relative tolerance for rounding errors
-MAX_LOG_RATIO = 700.0  # nats: the maximum evidence of one image
+_MAX_LOG_RATIO = 700.0  # nats: the maximum evidence of one image
 
 
 def invalid_sums(
@@ -54,7 +54,7 @@ def _reasons(
             if (np.linalg.norm(totals, axis=2) > counts + _slack(counts.sum())).any():
                 yield "the feature sum of a class has a norm above its number of images"
         case _:
-            if images is not None and np.abs(sums).max(initial=0.0) > MAX_LOG_RATIO * images + 1:
+            if images is not None and np.abs(sums).max(initial=0.0) > _MAX_LOG_RATIO * images + 1:
                 yield "the evidence is too large for the number of images"
 
 

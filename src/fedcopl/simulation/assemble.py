@@ -224,7 +224,7 @@ def _clients(
         if truth is not None
     }
     learners = [built.learner(train.subset(part), number) for number, part in enumerate(parts.train)]
-    if built.model.method.pools:
+    if built.model.method.centralised:
         return {config.method: _central(built, learners[0], _PooledTestSet(test_sets), dataset)}, test_sets, learners
     labels, clients = expert_labels(config.data.corrections, dataset), {}
     for name, learner, part in zip(names, learners, parts.train, strict=True):
