@@ -19,7 +19,7 @@ from fedcopl.methods import choose_method, prompted_model
 from fedcopl.methods.learner import ClipLearner, ClipTestSet, score_everywhere
 from fedcopl.methods.prompted_model import PromptedModel
 from fedcopl.methods.prompts import initial_prompts, visual_shape
-from fedcopl.methods.trainer import SGD, _learning_rate
+from fedcopl.methods.trainer import SGD, learning_rate
 
 CPU = torch.device("cpu")
 
@@ -75,15 +75,15 @@ CHOSEN = Selection(np.arange(40), np.arange(40) % 10)
 def test_learning_rate_of_the_paper():
     # lr (1 + cos(pi e / 50)) / 2 with E = 10, Q = 5: e = 0, 10, 25, 40, 49
     config = RunConfig()
-    rates = [_learning_rate(config, r, epoch, 0.1) for r, epoch in [(0, 0), (1, 0), (2, 5), (4, 0), (4, 9)]]
+    rates = [learning_rate(config, r, epoch, 0.1) for r, epoch in [(0, 0), (1, 0), (2, 5), (4, 0), (4, 9)]]
     assert rates == pytest.approx([0.1, 0.0904508, 0.05, 0.00954915, 0.0000986636], rel=1e-5)
-    assert _learning_rate(config, 5, 0, 0.1) == 0.1  # restarts with the labels
+    assert learning_rate(config, 5, 0, 0.1) == 0.1  # restarts with the labels
 
 
 def test_learning_rate_over_the_whole_run():
     config = config_of(epochs=10, schedule="run")
-    assert _learning_rate(config, 10, 0, 0.1) == pytest.approx(0.05)  # half of 20 rounds
-    assert _learning_rate(config, 5, 0, 0.1) == pytest.approx(0.1 * (1 + np.cos(np.pi / 4)) / 2)
+    assert learning_rate(config, 10, 0, 0.1) == pytest.approx(0.05)  # half of 20 rounds
+    assert learning_rate(config, 5, 0, 0.1) == pytest.approx(0.1 * (1 + np.cos(np.pi / 4)) / 2)
 
 
 def test_sizes_come_from_the_backbone(clip):

@@ -65,7 +65,7 @@ class Trainer:
         for epoch in range(self._config.train.epochs):
             for name in self._trained:
                 max_lr = self._model.method.max_lr(name) * self._job.lr_factor
-                self._optimizer.rates[name] = _learning_rate(self._config, self._job.round, epoch, max_lr)
+                self._optimizer.rates[name] = learning_rate(self._config, self._job.round, epoch, max_lr)
             total = 0.0
             order = self._job.shuffle.permutation(images)
             for start in range(0, images, self._config.train.batch):  # the last batch may be smaller
@@ -168,7 +168,7 @@ class SGD:
             self._momentum_buffers[name], value.grad = buffers[0], None
 
 
-def _learning_rate(config: RunConfig, round: int, epoch: int, max_lr: float) -> float:
+def learning_rate(config: RunConfig, round: int, epoch: int, max_lr: float) -> float:
     """Return eta (1 + cos(pi e / period)) / 2: a cosine over one refresh interval or over the whole run."""
     rounds = config.labels.refresh_every if config.train.schedule == "refresh" else config.rounds
     done = (round % rounds) * config.train.epochs + epoch
