@@ -74,7 +74,7 @@ def link():
 
 @pytest.fixture
 def connection(link):
-    return SiteConnection(link, site_connection.Node(node_id=7))
+    return SiteConnection(link, site_connection.node_pb2.Node(node_id=7))
 
 
 def test_a_request_and_its_reply_are_complete(link, connection):

@@ -16,20 +16,7 @@ import httpx
 from flwr.cli.build import build_fab_from_files
 from flwr.common.constant import SubStatus
 from flwr.common.serde import run_from_proto
-from flwr.proto.control_pb2 import (
-    ListNodesRequest,
-    ListRunsRequest,
-    RegisterNodeRequest,
-    StartRunRequest,
-    UnregisterNodeRequest,
-)
-from flwr.proto.node_pb2 import NodeInfo
-from flwr.proto.runtime_pb2 import (
-    AcquireTaskRequest,
-    PullTaskInputRequest,
-    PushTaskOutputRequest,
-    SendTaskHeartbeatRequest,
-)
+from flwr.proto import control_pb2, node_pb2, runtime_pb2
 from flwr.supercore.constant import NodeStatus, TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.heartbeat import HeartbeatSender
@@ -85,31 +72,31 @@ class Control:
         interceptors = (RuntimeVersionHttpInterceptor(component_name="flwr"), _OperatorKey(secret))
         self._client = ControlHttpClient.from_server_address(address, False, ca.read_bytes(), interceptors)
 
-    def sites(self) -> list[NodeInfo]:
+    def sites(self) -> list[node_pb2.NodeInfo]:
         """Return the registered sites."""
-        nodes = self._client.ListNodes(ListNodesRequest()).nodes_info
+        nodes = self._client.ListNodes(control_pb2.ListNodesRequest()).nodes_info
         return [node for node in nodes if node.status != NodeStatus.UNREGISTERED]
 
     def register(self, name: str, public: bytes) -> str:
         """Register a site; returns the reason if that fails, else an empty string."""
         try:
-            self._client.RegisterNode(RegisterNodeRequest(public_key=public, name=name))
+            self._client.RegisterNode(control_pb2.RegisterNodeRequest(public_key=public, name=name))
         except httpx.HTTPStatusError as error:
             return " ".join(error.response.text.split())[:200] or f"status {error.response.status_code}"
         return ""
 
-    def unregister(self, site: NodeInfo) -> None:
-        self._client.UnregisterNode(UnregisterNodeRequest(node_id=site.node_id))
+    def unregister(self, site: node_pb2.NodeInfo) -> None:
+        self._client.UnregisterNode(control_pb2.UnregisterNodeRequest(node_id=site.node_id))
 
     def start_run(self) -> int:
         """Start a run whose app bundle contains no code, and return its id."""
-        request = StartRunRequest()
+        request = control_pb2.StartRunRequest()
         request.fab.content = build_fab_from_files({"pyproject.toml": _APP.encode()})[0]
         return int(self._client.StartRun(request).run_id)
 
     def traffic(self, run_id: int) -> dict[str, int]:
         """Return the bytes sent to the sites and received from them, as the SuperLink counts them."""
-        run = self._client.ListRuns(ListRunsRequest(run_id=run_id)).run_dict[run_id]
+        run = self._client.ListRuns(control_pb2.ListRunsRequest(run_id=run_id)).run_dict[run_id]
         return {"sent": int(run.bytes_sent), "received": int(run.bytes_recv)}
 
     def close(self) -> None:
@@ -126,7 +113,7 @@ def server_task(address: str, ca: Path, secret: bytes, should_stop: Callable[[],
     heartbeats, status = HeartbeatSender(partial(_send_heartbeat, client)), SubStatus.FAILED
     heartbeats.start()
     try:
-        task = client.PullTaskInput(PullTaskInputRequest())
+        task = client.PullTaskInput(runtime_pb2.PullTaskInputRequest())
         act_for(task.task_id, task.run.run_id, task.context.node_id)
         grid.set_run(run_from_proto(task.run))
         yield grid
@@ -134,7 +121,7 @@ def server_task(address: str, ca: Path, secret: bytes, should_stop: Callable[[],
     finally:
         heartbeats.stop()
         try:
-            client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=""))
+            client.PushTaskOutput(runtime_pb2.PushTaskOutputRequest(sub_status=status, details=""))
         except httpx.HTTPError as error:
             if status == SubStatus.COMPLETED:  # after a failure, the first error is raised instead
                 _log.warning("cannot report the end of the run to the SuperLink: %s", error)
@@ -145,7 +132,7 @@ def server_task(address: str, ca: Path, secret: bytes, should_stop: Callable[[],
 def _acquire_task(address: str, certificate: bytes, secret: bytes, should_stop: Callable[[], bool]) -> str:
     """Return the token of the task; the SuperLink gives it only to a process that has its secret."""
     acquiring = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[_ACQUIRE])
-    request = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
+    request = runtime_pb2.AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
     end = time.monotonic() + _ACQUIRE_TIME
     with _runtime(address, certificate, "SuperExec", acquiring) as client:
         while time.monotonic() < end:
@@ -167,7 +154,7 @@ def _runtime(address: str, certificate: bytes, component: str, interceptor: Any)
 def _send_heartbeat(client: RuntimeHttpClient) -> bool:
     """Send a heartbeat of the task. Flower's own function would end the process on an error response."""
     try:
-        client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+        client.SendTaskHeartbeat(runtime_pb2.SendTaskHeartbeatRequest())
     except httpx.HTTPError:
         return False
     return True

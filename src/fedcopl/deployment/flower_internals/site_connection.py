@@ -17,10 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.app import Message
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ObjectTree
-from flwr.proto.node_pb2 import Node
+from flwr.proto import fleet_pb2, heartbeat_pb2, message_pb2, node_pb2
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
@@ -63,8 +60,10 @@ def site_connection(address: str, ca: Path, key: ec.EllipticCurvePrivateKey) -> 
     )
     with FleetHttpClient.from_server_address(address, False, ca.read_bytes(), interceptors) as client:
         public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        node = client.ActivateNode(ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT)).node_id
-        connection = SiteConnection(client, Node(node_id=node))
+        node = client.ActivateNode(
+            fleet_pb2.ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT)
+        ).node_id
+        connection = SiteConnection(client, node_pb2.Node(node_id=node))
         closed = threading.Event()
         heartbeats = threading.Thread(target=connection.send_heartbeats, args=(closed,), daemon=True)
         heartbeats.start()
@@ -74,20 +73,20 @@ def site_connection(address: str, ca: Path, key: ec.EllipticCurvePrivateKey) -> 
             closed.set()
             heartbeats.join()
             with suppress(httpx.HTTPError, RuntimeError):  # the server may be gone
-                client.DeactivateNode(DeactivateNodeRequest(node_id=node))
+                client.DeactivateNode(fleet_pb2.DeactivateNodeRequest(node_id=node))
 
 
 class SiteConnection:
     """Pulls requests one at a time, and sends replies."""
 
-    def __init__(self, client: FleetHttpClient, node: Node):
+    def __init__(self, client: FleetHttpClient, node: node_pb2.Node):
         self._client, self._node = client, node
         self.error: httpx.HTTPError | None = None  # of the last poll, None if it succeeded
         self._is_rejected = False
 
     def send_heartbeats(self, closed: threading.Event) -> None:
         """Send heartbeats until the connection is closed, or until the server no longer knows it."""
-        request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
+        request = heartbeat_pb2.SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
         while not self._is_rejected and not closed.wait(_HEARTBEAT_INTERVAL):
             try:
                 self._is_rejected = not self._client.SendNodeHeartbeat(request).success
@@ -101,7 +100,7 @@ class SiteConnection:
         if self._is_rejected:
             raise ConnectionLost("the server no longer knows this connection")
         try:
-            pulled = self._client.PullMessages(PullMessagesRequest(node=self._node))
+            pulled = self._client.PullMessages(fleet_pb2.PullMessagesRequest(node=self._node))
         except (httpx.HTTPStatusError, httpx.TransportError) as error:
             if isinstance(error, httpx.HTTPStatusError) and error.response.status_code not in _GATEWAY_ERRORS:
                 raise ConnectionLost(f"status {error.response.status_code}") from error
@@ -113,7 +112,7 @@ class SiteConnection:
         with _message_errors():
             return self._fetch(pulled.messages_list[0].metadata.run_id, pulled.message_object_trees[0])
 
-    def _fetch(self, run: int, tree: ObjectTree) -> Message:
+    def _fetch(self, run: int, tree: message_pb2.ObjectTree) -> Message:
         pull = make_pull_object_fn_protobuf(self._client.PullObject, self._node, run)
         contents: dict[str, bytes] = {}
         end = time.monotonic() + _PIECES_TIMEOUT
@@ -133,7 +132,7 @@ class SiteConnection:
         """Send all pieces of a reply."""
         reply.metadata.__dict__["_message_id"] = reply.object_id
         with _message_errors(), no_object_id_recompute():
-            request = PushMessagesRequest(
+            request = fleet_pb2.PushMessagesRequest(
                 node=self._node,
                 messages_list=[message_to_proto(remove_content_from_message(reply))],
                 message_object_trees=[get_object_tree(reply)],

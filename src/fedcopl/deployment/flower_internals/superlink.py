@@ -19,7 +19,7 @@ from collections.abc import Collection
 from hmac import compare_digest
 from pathlib import Path
 
-from flwr.proto.fleet_pb2 import PullMessagesResponse
+from flwr.proto import fleet_pb2
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 from flwr.superlink import extensions
 from flwr.superlink.cli import flower_superlink
@@ -99,7 +99,7 @@ class _UploadLimit:
 def _has_request(response: bytes) -> bool:
     """Return whether a response to a site contains a request of the server; our sites use protobuf, never JSON."""
     try:
-        return bool(PullMessagesResponse.FromString(response).messages_list)
+        return bool(fleet_pb2.PullMessagesResponse.FromString(response).messages_list)
     except Exception:  # protobuf's DecodeError, in a module without types
         return False
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 from flwr.app import Error, Message, RecordDict
+from flwr.serverapp import Grid
 
 from ...errors import FederationError, Interrupted, NoClientReplied
 from ...federation.transport import Reasons, too_few_message
@@ -50,16 +51,6 @@ _STOP_CHECK, _TIME_LIMIT = 0.5, 600.0  # seconds between two checks whether to s
 _SITE_ERROR = 0  # code of an error after which the request is not sent again
 
 
-class SiteGrid(Protocol):
-    """The methods of Flower's `Grid` that the server uses."""
-
-    def get_nodes(self) -> Iterable[Any]: ...
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]: ...
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
-
-
 class _Call(threading.Thread):
     """A call to the grid; a daemon thread, because Flower offers no way to cancel a call."""
 
@@ -80,14 +71,14 @@ class _Call(threading.Thread):
 
 
 class GridThreads:
-    """Implements `SiteGrid` over Flower's grid.
+    """Makes the calls to Flower's grid in threads.
 
     Args:
         grid: Flower's grid; its calls may block.
         should_stop: returns whether the server has to stop, or raises the error that ends it.
     """
 
-    def __init__(self, grid: SiteGrid, should_stop: Callable[[], bool]):
+    def __init__(self, grid: Grid, should_stop: Callable[[], bool]):
         self._grid, self._should_stop = grid, should_stop
         self._sent: dict[str, tuple[Message, float]] = {}  # id of a request -> the request, and when it was sent
         self._polls: dict[str, _Call] = {}  # id of a request -> the last poll for its reply
@@ -215,7 +206,7 @@ class _ConnectedSites:
     Of two nodes with the same name only the first one is a site.
     """
 
-    grid: SiteGrid
+    grid: Grid | GridThreads
     names: dict[int, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)  # site -> problem with its connection
 
@@ -272,7 +263,7 @@ class _Pending:
 class GridTransport:
     """Implements `federation.transport.Transport`. A site keeps the number that it gets when it first connects."""
 
-    grid: SiteGrid
+    grid: Grid | GridThreads
     terms: Terms
     known_sites: KnownSites
     timeouts: Timeouts = field(default_factory=Timeouts)

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from flwr.serverapp import Grid
+
 from ...algorithm import FloatArray
 from ...clip.frozen_clip import Clip
 from ...config import RunConfig
@@ -28,7 +30,7 @@ from ...run.progress_reporter import ProgressReporter
 from ...run.record import ClientRecord, Measured, Outcome, RefreshRecord, RoundRecord, measured
 from ..audit_log import AuditLog
 from ..terms import terms_of
-from .grid_transport import GridTransport, KnownSites, SiteGrid, Timeouts
+from .grid_transport import GridThreads, GridTransport, KnownSites, Timeouts
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class PreparedServer:
 
 
 def serve(
-    grid: SiteGrid,
+    grid: Grid | GridThreads,
     prepared: PreparedServer,
     progress: ProgressReporter,
     should_stop: Callable[[], bool] = lambda: False,
