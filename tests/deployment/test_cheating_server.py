@@ -14,10 +14,10 @@ from fedcopl.deployment.server.rounds import PreparedServer
 from fedcopl.deployment.site.policies import (
     Consent,
     Limits,
+    _approval_by_file,
+    _ApprovalAtTerminal,
     _describe_run,
-    _FileAgreement,
-    _InteractiveAgreement,
-    choose_agreement,
+    choose_approval,
 )
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteLedger, SiteState, release_of
@@ -245,7 +245,7 @@ def test_a_site_sends_nothing_before_approval(site, start):
         shown.append((run, words))
         return said.pop(0)
 
-    site.agreement = _InteractiveAgreement(site.home.folder, message, notes.append)
+    site.approval = _ApprovalAtTerminal(site.home.folder, message, notes.append)
     for words in ("has not approved this run yet", "has declined this run", "has declined this run"):
         with pytest.raises(Refused, match=words):
             site.handle(Estimate(0, start), terms(site))
@@ -253,7 +253,7 @@ def test_a_site_sends_nothing_before_approval(site, start):
     file = site.home.folder / "pending/run.toml"
     assert notes == [f"run run needs your approval: read {file}, then join with --accept {file}"]
     assert "3 rounds of FedCoPL, 1 epoch each" in shown[0][1]
-    site.agreement = _InteractiveAgreement(site.home.folder, message, notes.append)
+    site.approval = _ApprovalAtTerminal(site.home.folder, message, notes.append)
     for question in first_round(start):
         site.handle(question, terms(site))
     assert len(shown) == 3  # once for the run, not for each question
@@ -262,7 +262,7 @@ def test_a_site_sends_nothing_before_approval(site, start):
 def test_accepted_settings_accept_only_these_settings(site, start, tmp_path):
     file = tmp_path / "agreed.toml"
     file.write_text(CONFIG.to_toml())
-    site.agreement = _FileAgreement(file)
+    site.approval = _approval_by_file(file)
     other = changed(train={"epochs": 2}, privacy={"noise_multiplier": 1.0})
     with pytest.raises(Refused, match=r"has accepted other settings: privacy\.noise_multiplier, train\.epochs$"):
         site.handle(Estimate(0, start), terms(site, other))
@@ -273,10 +273,10 @@ def test_an_unknown_value_of_accept_is_refused(tmp_path):
     with pytest.raises(
         ConfigError, match="--accept maybe: there is no such file; use ask, always, or a file of accepted settings"
     ):
-        choose_agreement("maybe", tmp_path, lambda run, words: None, print)
+        choose_approval("maybe", tmp_path, lambda run, words: None, print)
     (tmp_path / "wrong.toml").write_text("rounds = 'many'")
     with pytest.raises(ConfigError, match=r"wrong\.toml: rounds"):
-        choose_agreement(str(tmp_path / "wrong.toml"), tmp_path, lambda run, words: None, print)
+        choose_approval(str(tmp_path / "wrong.toml"), tmp_path, lambda run, words: None, print)
 
 
 def test_the_approval_prompt_describes_what_leaves():

@@ -7,7 +7,7 @@ from fedcopl.config import RunConfig
 from fedcopl.deployment.server.grid_transport import Timeouts
 from fedcopl.deployment.server.rounds import PreparedServer, ServerPlan, serve
 from fedcopl.deployment.site.pipeline import reply_to
-from fedcopl.deployment.site.policies import Consent, _FileAgreement
+from fedcopl.deployment.site.policies import Consent, _approval_by_file
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.errors import ConfigError
 from fedcopl.run.progress_reporter import SilentReporter
@@ -96,6 +96,6 @@ def test_a_server_refuses_an_earlier_run_that_does_not_fit_before_any_site_joins
 
 def test_accepted_settings_include_runs_that_continue_another(tmp_path):
     (tmp_path / "agreed.toml").write_text("rounds = 3")
-    agreed, config = _FileAgreement(tmp_path / "agreed.toml"), RunConfig(rounds=3, previous_run="may 00")
-    assert agreed.objection("june", config) is None
-    assert "rounds" in (agreed.objection("june", RunConfig(rounds=4, previous_run="may 00")) or "")
+    agreed, config = _approval_by_file(tmp_path / "agreed.toml"), RunConfig(rounds=3, previous_run="may 00")
+    assert agreed("june", config) is None
+    assert "rounds" in (agreed("june", RunConfig(rounds=4, previous_run="may 00")) or "")

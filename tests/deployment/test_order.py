@@ -94,7 +94,7 @@ TOO_MUCH = {
         PLAIN,
         ROUND,
         Train(0, SHARED, ({},)),
-        "unexpected request: Train in round 1 again, with another content",
+        "unexpected request: Train in round 1 again, with other content",
     ),
     "another model": (
         PLAIN,

@@ -53,8 +53,8 @@ class PolicedClient:
         return vouched(request, state, reply), after
 
 
-def site_of(three, name, *, given=True, counts_sites=False):
-    peers = Peers(three.root / name, three.who[name], three.keys if given else None, counts_sites, three.notes.append)
+def site_of(three, name, *, given=True, requires_sites=False):
+    peers = Peers(three.root / name, three.who[name], three.keys if given else None, requires_sites, three.notes.append)
     return PolicedClient(Client(FakeLearner(len(name)), CONFIG), peers)
 
 
@@ -127,7 +127,7 @@ def test_without_peers_the_keys_of_the_first_aggregation_are_stored_and_shown(th
 
 
 def test_with_min_sites_no_site_is_added_later(three):
-    client = site_of(three, "north", given=False, counts_sites=True)
+    client = site_of(three, "north", given=False, requires_sites=True)
     others = {"south": three.who["south"], "west": three.who["west"]}
     message, state = rosters(three, others, client)
     client.handle(message, state)

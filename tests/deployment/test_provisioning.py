@@ -28,7 +28,7 @@ from fedcopl.deployment.provision import (
     _Register,
     prepare_study,
 )
-from fedcopl.deployment.site.policies import _FileAgreement
+from fedcopl.deployment.site.policies import _approval_by_file
 from fedcopl.doctor.checks import _check_expiry
 from fedcopl.errors import ConfigError, FederationError, RunFolderError
 
@@ -82,10 +82,10 @@ def test_a_site_gets_all_it_needs_and_no_more(made, folder):
 
 def test_a_site_can_agree_to_the_settings_of_its_package(made, written, folder, tmp_path):
     install(folder.package("hospital"), tmp_path / "home", "site")
-    agreed = _FileAgreement(tmp_path / "home" / "settings.toml")
-    assert agreed.objection("run", written.config) is None
+    agreed = _approval_by_file(tmp_path / "home" / "settings.toml")
+    assert agreed("run", written.config) is None
     other = written.config.model_copy(update={"rounds": 8})
-    assert "this site has accepted other settings: rounds" in agreed.objection("run", other)
+    assert "this site has accepted other settings: rounds" in agreed("run", other)
 
 
 def test_packages_are_for_their_owner_alone(made, folder):

@@ -118,7 +118,7 @@ def join(
     if foreign:
         raise ConfigError(f"{foreign[0]}: is set by the server; a site sets model.* and data.* for its own files")
     from ..deployment.keys import site_key
-    from ..deployment.site.policies import DEFAULT_SHARE, Consent, Limits, choose_agreement
+    from ..deployment.site.policies import DEFAULT_SHARE, Consent, Limits, choose_approval
     from ..deployment.site.running_site import RunningSite, SiteHome
     from ..deployment.site.site_process import ServerAddress, check_server
 
@@ -131,7 +131,7 @@ def join(
         check_server(address)  # before the images are read
     with watch_site() as watcher:
         site = RunningSite(
-            home, watcher, choose_agreement(accept, folder, _approval_at_terminal(folder), watcher.noticed)
+            home, watcher, choose_approval(accept, folder, _approval_at_terminal(folder), watcher.noticed)
         )
         site_key(folder, name)
         _print_site(site, server)

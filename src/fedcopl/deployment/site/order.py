@@ -11,24 +11,27 @@ In each round the server sends these requests, in this order, each at most once:
     train       Train
     evaluate    Evaluate                         in the rounds that are evaluated
 
-A site may have missed any of them. A request that goes back in this list, comes twice with another content, or is not
-in it, is refused. Two exceptions are for honest servers. A secure aggregation that could not be unmasked is repeated
-without the sites that caused it: so `Estimate` may come again for fewer sites, and `Adapt` before its first sum is
-unmasked (`PrivateReplies`). A server that was stopped repeats its round, in which sites may reply that were away
-before: everything but the prompts that the round began with may differ. Both could be used to obtain more than the
-protocol allows, so each is allowed a few times only.
+A site may have missed any of them. It refuses a request that is not in this list, that goes back in it, or that it has
+had with other content. Honest servers need two exceptions. A secure aggregation that could not be unmasked is repeated
+without the sites that caused it: `Estimate` may come again for fewer sites, and `Adapt` before its first sum is
+unmasked (`PrivateReplies`). A server that was stopped repeats its round, and other sites may reply than before: all
+contents may differ except the prompts at the start of the round. A server could use both to obtain more than the
+protocol allows, so their number is limited.
 """
 
 from collections.abc import Iterator
 from enum import IntEnum
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...config import RunConfig
 from ...federation.prior_estimation import prior_steps
 from ...federation.server import MAX_ESTIMATIONS, is_evaluated
 from ...labelers import choose_labeler
 from ...messages import Adapt, Estimate, Evaluate, Request, Select, SetupKeys, Train, digest
+
+if TYPE_CHECKING:
+    from .site_state import SiteStep
 
 _MAX_REPEATS = 2  # of one secure aggregation that could not be unmasked
 
@@ -47,24 +50,13 @@ class _RoundStage(IntEnum):
 
 
 class HandledRequest(NamedTuple):
-    """The part of a handled request that the order of requests depends on."""
+    """The properties of a handled request that the order of requests depends on."""
 
     kind: str
     stage: int
     step: int = 0  # of the priors
     peers: int = 0  # number of sites in the secure aggregation; 0: none
-    last: bool = False  # no other request follows at this stage
-
-
-class _RoundProgress(Protocol):
-    """The progress of a round at a site; `SiteStep` implements it."""
-
-    @property
-    def handled(self) -> tuple[HandledRequest, ...]: ...
-    @property
-    def computed(self) -> tuple[HandledRequest, ...]: ...
-    @property
-    def model(self) -> str: ...
+    last: bool = False  # no further request at this stage
 
 
 def order_entry(request: Request) -> HandledRequest:
@@ -89,15 +81,15 @@ def model_of(request: Request) -> str:
     return digest(Evaluate(0, request.shared)) if isinstance(request, Estimate | Train) else ""
 
 
-def out_of_order(request: Request, progress: _RoundProgress, config: RunConfig, restarts: int) -> str | None:
-    """Return why a new request is not allowed at this point of the run; None: it is."""
-    checks = (_not_in_round(request, config), _too_late(request, progress), _another_model(request, progress))
-    reason = next(chain(*checks), None) or _too_often(request, progress, config, restarts)
+def out_of_order(request: Request, step: "SiteStep", config: RunConfig, restarts: int) -> str | None:
+    """Return why a new request is not allowed at this point of the run; None: it is allowed."""
+    checks = (_not_in_round(request, config), _too_late(request, step), _another_model(request, step))
+    reason = next(chain(*checks), None) or _too_often(request, step, config, restarts)
     return f"unexpected request: {reason}" if reason else None
 
 
 def _not_in_round(request: Request, config: RunConfig) -> Iterator[str]:
-    """Yield why no such round has this request."""
+    """Yield the reasons why the protocol has no such request in its round."""
     words = f"{type(request).__name__} in round {request.round + 1}"
     if not 0 <= request.round < config.rounds:
         yield f"{words}, but the run has {config.rounds}"
@@ -119,9 +111,9 @@ def _not_in_round(request: Request, config: RunConfig) -> Iterator[str]:
             yield f"{words}, which is not evaluated"
 
 
-def _too_late(request: Request, progress: _RoundProgress) -> Iterator[str]:
-    """Yield why this request comes too late or a second time."""
-    entry, before = order_entry(request), [one for one in progress.handled if one.stage != _RoundStage.keys]
+def _too_late(request: Request, step: "SiteStep") -> Iterator[str]:
+    """Yield the reason if this request comes too late or a second time."""
+    entry, before = order_entry(request), [handled for handled in step.handled if handled.stage != _RoundStage.keys]
     if entry.stage == _RoundStage.keys or not before:
         return
     last, words = before[-1], f"{entry.kind} in round {request.round + 1}"
@@ -132,30 +124,30 @@ def _too_late(request: Request, progress: _RoundProgress) -> Iterator[str]:
         is_next = entry.step > last.step or starts_again
         is_repeat = entry.step == last.step and 0 < entry.peers < last.peers
         if last.last or not (is_next or is_repeat):
-            yield f"{words} again, with another content"
+            yield f"{words} again, with other content"
 
 
-def _another_model(request: Request, progress: _RoundProgress) -> Iterator[str]:
+def _another_model(request: Request, step: "SiteStep") -> Iterator[str]:
     model = model_of(request)
-    if model and progress.model and model != progress.model:
+    if model and step.model and model != step.model:
         kind = type(request).__name__
         yield f"{kind} in round {request.round + 1} with other prompts than the round began with"
 
 
-def _too_often(request: Request, progress: _RoundProgress, config: RunConfig, restarts: int) -> str | None:
+def _too_often(request: Request, step: "SiteStep", config: RunConfig, restarts: int) -> str | None:
     """Return why an honest server that was stopped `restarts` times does not send this request again."""
     entry = order_entry(request)
     if entry.stage == _RoundStage.keys and not isinstance(request, SetupKeys):
         return None  # one of each per `SetupKeys`: the secure aggregation itself checks that
-    like = sum((one.kind, one.stage, one.step) == (entry.kind, entry.stage, entry.step) for one in progress.computed)
+    earlier = sum(computed[:3] == entry[:3] for computed in step.computed)  # of this kind, stage and step
     once = _max_aggregations(config, request.round) if isinstance(request, SetupKeys) else 1
     repeats = _MAX_REPEATS if isinstance(request, SetupKeys) or entry.peers else 0
     limit = (once + repeats) * (1 + restarts)
     if isinstance(request, Adapt) and not entry.peers:
-        limit = max(MAX_ESTIMATIONS, 1 + restarts)  # in all: totals may differ, which those among peers may not
-    if like < limit:
+        limit = max(MAX_ESTIMATIONS, 1 + restarts)  # over all totals, which may differ without secure aggregation
+    if earlier < limit:
         return None
-    return f"{entry.kind} in round {request.round + 1} for the {like + 1}th time, each time with another content"
+    return f"{entry.kind} in round {request.round + 1} for the {earlier + 1}th time, each time with other content"
 
 
 def _max_aggregations(config: RunConfig, round: int) -> int:

@@ -1,11 +1,11 @@
 """Authentication of peers: a site takes part in secure aggregation only with sites whose keys it knows.
 
-The keys of each aggregation are new. Each site signs its own with the key that it joins with, `site.key`, and the
-server forwards the signature, the voucher. A site verifies all vouchers before it shares anything. The operator gives
-the known keys in a folder of `site.pub` files (`--peers`); otherwise those of the first aggregation are stored and
-printed (trust on first use). A server that simulates the other sites itself has no such keys. A name keeps its key.
+Each aggregation has new keys. A site signs its own with `site.key`, the key that it joins with, and the server forwards
+this signature, the voucher. A site verifies all vouchers before it shares anything. The operator gives the trusted keys
+in a folder of `site.pub` files (`--peers`); otherwise those of the first aggregation are stored and printed (trust on
+first use). A server that simulates sites itself has no trusted keys. A name keeps its key.
 
-Class feature sums of all runs are over the same sites: the difference of two sums would be one site's.
+Class feature sums of all runs are over the same sites: the difference of two sums could be that of one site.
 """
 
 import json
@@ -32,8 +32,8 @@ from ..keys import private_key, read_site_keys
 from ..message_format import one_line
 
 _PINNED_PEERS = "peers.json"
-_MEMBERS = "members.json"  # of the first class feature sums that this site has sent
-_LENGTH = 2  # bytes of the length of a public key
+_MEMBERS = "members.json"  # sites of the first class feature sums that this site has sent
+_LENGTH = 2  # bytes that hold the length of a public key
 _SIGNED = b"fedcopl secure aggregation "
 
 
@@ -58,7 +58,7 @@ class Identity:
 
 
 def _vouched_by(voucher: bytes, session: bytes, keys: bytes) -> bytes | None:
-    """Return the public key whose signature of these keys is valid; None if there is none."""
+    """Return the public key of a voucher if its signature of these keys is valid, else None."""
     end = _LENGTH + int.from_bytes(voucher[:_LENGTH])
     public, signature = voucher[_LENGTH:end], voucher[end:]
     try:
@@ -73,16 +73,16 @@ def _vouched_by(voucher: bytes, session: bytes, keys: bytes) -> bytes | None:
 
 @dataclass(frozen=True)
 class Peers:
-    """The public keys of other sites that a site knows."""
+    """The public keys that a site trusts in secure aggregation."""
 
     folder: Path  # of the site
     own: Identity
-    given: Path | None = None  # the operator's folder of public keys
-    counts_sites: bool = False  # the site requires a number of sites: then no site is added after the first aggregation
+    given: Path | None = None  # folder of public keys of `--peers`
+    requires_sites: bool = False  # `--min-sites` is set: no site is added after the first aggregation
     notify: Callable[[str], None] = lambda line: None
 
     def objection(self, request: ShareKeys) -> str | None:
-        """Return why the site takes no part in an aggregation with these keys; None: all are known."""
+        """Return why the site takes no part in an aggregation with these keys; None: all are trusted."""
         signers = {
             name: _vouched_by(request.vouchers.get(name, b""), request.session, keys)
             for name, keys in sorted(request.keys.items())
@@ -96,7 +96,7 @@ class Peers:
         return (self._not_given(others) if self.given else None) or self._not_pinned(others)
 
     def other_members(self, members: Collection[str]) -> str | None:
-        """Return why the site sends no class feature sums among these sites; None: they are those of earlier runs."""
+        """Return why the site sends no class feature sums with these members; None: they are those of earlier runs."""
         before = self._read(_MEMBERS)
         if not before or set(before) == set(members):
             return None
@@ -106,35 +106,31 @@ class Peers:
         )
 
     def pin_members(self, members: Collection[str]) -> None:
-        """Keep the members of class feature sums."""
+        """Store the members of the first class feature sums."""
         if not (self.folder / _MEMBERS).exists():
             write_private(self.folder / _MEMBERS, json.dumps(dict.fromkeys(sorted(members), ""), indent=1).encode())
 
     def _not_given(self, others: Mapping[str, bytes]) -> str | None:
         assert self.given is not None
         keys = (load_pem_public_key(key.public) for key in read_site_keys(self.given).values())
-        known = {key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for key in keys}
-        unknown = [name for name, key in others.items() if key not in known]
+        trusted = {key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for key in keys}
+        unknown = [name for name, key in others.items() if key not in trusted]
         return f"{one_line(unknown[0])} has no key in the folder of --peers" if unknown else None
 
     def _not_pinned(self, others: Mapping[str, bytes]) -> str | None:
-        known = self.pinned()
+        pinned = self._read(_PINNED_PEERS)  # name -> public key
         for name, key in others.items():
-            if known.get(name, key.hex()) != key.hex():
+            if pinned.get(name, key.hex()) != key.hex():
                 return f"{one_line(name)} has another key than in the first secure aggregation"
-        new = {name: key.hex() for name, key in others.items() if name not in known}
-        if known and new and self.counts_sites and not self.given:
+        new = {name: key.hex() for name, key in others.items() if name not in pinned}
+        if pinned and new and self.requires_sites and not self.given:
             return f"{one_line(min(new))} was not in the first secure aggregation; name all sites with --peers"
         if new:
-            write_private(self.folder / _PINNED_PEERS, json.dumps({**known, **new}, indent=1).encode())
-            for name, key_text in ({} if self.given else new).items():
-                digest = sha256(bytes.fromhex(key_text)).hexdigest()[:16]
+            write_private(self.folder / _PINNED_PEERS, json.dumps({**pinned, **new}, indent=1).encode())
+            for name in () if self.given else new:
+                digest = sha256(others[name]).hexdigest()[:16]
                 self.notify(f"trusting {one_line(name)} in secure aggregation from now on, key {digest}")
         return None
-
-    def pinned(self) -> dict[str, str]:
-        """Return name -> public key of the sites in earlier aggregations."""
-        return self._read(_PINNED_PEERS)
 
     def _read(self, name: str) -> dict[str, str]:
         file = self.folder / name

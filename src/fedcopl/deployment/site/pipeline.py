@@ -1,13 +1,13 @@
 """One request at a site, from the server's message to the reply: the policies that check it, and their order.
 
 From top to bottom: `reply_to` writes the message to the audit log, reads it, and sets the time limit of a reply; the
-site passes it to `respond`, which applies the policies, listed at the end of this file. A policy returns why the site
-does not reply; the first one that has a reason ends the request. A reply is written to disk before it is sent. The
-same request again gets the reply on disk, after the policies for every request and without the others. Last, `reply_to`
-writes the reply, or the refusal, to the audit log.
+site passes it to `respond`, which applies the policies listed at the end of this file. A policy returns the reason for
+a refusal; the first reason ends the request. A reply is written to disk before it is sent. A repeated request gets the
+reply on disk; only the policies for every request apply to it. Last, `reply_to` writes the reply, or the refusal, to
+the audit log.
 
 `fedcopl join` calls `reply_to` in its own process. `make_client_app` is for plain Flower, which starts a new process
-for every message and loses `context.state` when a SuperNode restarts: so nothing is kept there.
+for every message and loses `context.state` when a SuperNode restarts: all state is on disk.
 """
 
 import logging
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 _GIGABYTE = 10**9
 _MAX_REQUEST = 10**8  # bytes: the prompts and prototypes of large models are a few million
-_HARMLESS = (Refused, Unreadable, CannotReply)  # errors whose text is about requests, never about images
-_ERROR_KINDS: dict[type[Exception], str] = {  # all that the server gets to know of other errors
+_PUBLIC_ERRORS = (Refused, Unreadable, CannotReply)  # their texts describe requests, never images
+_ERROR_KINDS: dict[type[Exception], str] = {  # the texts that the server gets for other errors
     RunFolderError: "its folder is full, in use or damaged",
     DataError: "its images cannot be read",
     ModelError: "its model cannot be used",
@@ -68,7 +68,7 @@ class RequestHandler(Protocol):
 
     @property
     def folder_name(self) -> str:
-        """Random id of the site's folder, different for each folder."""
+        """Random id of the site's folder."""
         ...
 
     def handle(self, request: Request, terms: Terms) -> Reply: ...
@@ -97,7 +97,7 @@ def reply_to(
 ) -> Message:
     """Return the reply to any message: a reply, a name, or a refusal. The details of an error stay at the site.
 
-    A message is in the audit log before it is read, and a reply before it is sent: what cannot be logged is refused.
+    A message is in the audit log before it is read, and a reply before it is sent; without the log, there is a refusal.
     """
     try:
         if audit:
@@ -126,13 +126,13 @@ def _reply_records(
     except Exception as error:
         reason = "; ".join([str(error), *getattr(error, "__notes__", ())])
         kind = message.metadata.message_type.removeprefix("query.")
-        _log.error("%s: %s", kind, reason, exc_info=not isinstance(error, (FedCoPLError, *_HARMLESS)))
+        _log.error("%s: %s", kind, reason, exc_info=not isinstance(error, (FedCoPLError, *_PUBLIC_ERRORS)))
         return refusal_records(_public_reason(error))
 
 
 def _public_reason(error: Exception) -> str:
-    """Return what the server may know of an error: its text could contain a file name or a number of an image."""
-    if isinstance(error, _HARMLESS):
+    """Return the text of an error for the server: the full text could name a file, or count images."""
+    if isinstance(error, _PUBLIC_ERRORS):
         return str(error)
     kind = _ERROR_KINDS.get(type(error), f"it failed with {type(error).__name__}")
     return f"{kind}; see the site's own log"
@@ -140,7 +140,7 @@ def _public_reason(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class SiteRequest:
-    """One request of the server, and the site that is to reply."""
+    """A request of the server, and the site that has to reply."""
 
     site: "RunningSite"
     request: Request
@@ -160,7 +160,7 @@ class SiteRequest:
     def peers(self) -> Peers:
         home = self.site.home
         own = Identity(site_key(home.folder, home.name)[0])
-        return Peers(home.folder, own, home.peers, counts_sites=home.consent.min_sites > 0, notify=self.site.notify)
+        return Peers(home.folder, own, home.peers, requires_sites=home.consent.min_sites > 0, notify=self.site.notify)
 
 
 def respond(request: SiteRequest) -> Reply:
@@ -205,7 +205,7 @@ def conditions(request: SiteRequest) -> str | None:
     return "; ".join([*home.consent.objections(request.request, config), *home.limits.objections(config)])
 
 
-def agreement(request: SiteRequest) -> str | None:
+def approved(request: SiteRequest) -> str | None:
     """A new run fits into the limits of disk space and runs per day, and is approved."""
     site, run = request.site, request.terms.run
     if (request.folder / PINNED).exists():
@@ -214,7 +214,7 @@ def agreement(request: SiteRequest) -> str | None:
     if sum(file.stat().st_size for file in runs.rglob("*") if file.is_file()) / _GIGABYTE > limit:
         return f"no disk space for another run: this site's limit is {limit:g} GB"
     site.ledger.refuse_more(run, site.home.limits.runs)
-    reason = site.agreement.objection(run, request.terms.config())
+    reason = site.approval(run, request.terms.config())
     if not reason:
         site.ledger.begin(run)
     return reason
@@ -230,7 +230,7 @@ def valid(request: SiteRequest) -> str | None:
 
 
 def pinned(request: SiteRequest) -> str | None:
-    """Settings, classes and images are those that the run began with."""
+    """Settings, classes and images have not changed since the first request of the run."""
     check_pinned(request.folder / PINNED, request.terms, request.site.images)
     return None
 
@@ -241,7 +241,7 @@ def in_order(request: SiteRequest, step: SiteStep) -> str | None:
 
 
 def known_peers(request: SiteRequest, step: SiteStep) -> str | None:
-    """Secure aggregation is among sites whose keys this site knows; that of features among the same in all runs."""
+    """Secure aggregation is with sites whose keys are trusted; class feature sums have the same members in all runs."""
     message, config = request.request, request.client.config
     if isinstance(message, ShareKeys) and config.privacy.secure_aggregation:
         return request.peers.objection(message)
@@ -253,8 +253,8 @@ def known_peers(request: SiteRequest, step: SiteStep) -> str | None:
 def charged(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
     """Enter a reply with noise into the ledger; `Refused` beyond the budget of all runs."""
     session = before.secrets.session
-    name = session.name.hex() if session else ""
-    release = release_of(request.terms.run, request.request, request.client.config, name)
+    session_name = session.name.hex() if session else ""
+    release = release_of(request.terms.run, request.request, request.client.config, session_name)
     if release is not None:
         request.site.ledger.charge(*release, request.site.home.limits.epsilon)
     return reply
@@ -268,18 +268,13 @@ def vouched(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
 
 
 def members_pinned(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
-    """Pin the members of the first class feature sums, before their masks are removed."""
-    session = before.secrets.session
-    if (
-        isinstance(request.request, Unmask)
-        and session
-        and session.kind == Adapt.__name__
-        and sends_features(request.client.config)
-    ):
+    """Store the members of the first class feature sums, before their masks are removed."""
+    session = before.secrets.session if isinstance(request.request, Unmask) else None
+    if session and session.kind == Adapt.__name__ and sends_features(request.client.config):
         request.peers.pin_members(session.peers)
     return reply
 
 
-_EVERY_REQUEST: tuple[Callable[[SiteRequest], str | None], ...] = (compatible, conditions, agreement, valid, pinned)
+_EVERY_REQUEST: tuple[Callable[[SiteRequest], str | None], ...] = (compatible, conditions, approved, valid, pinned)
 _NEW_REQUEST: tuple[Callable[[SiteRequest, SiteStep], str | None], ...] = (in_order, known_peers)
 _NEW_REPLY: tuple[Callable[[SiteRequest, ClientState, Reply], Reply], ...] = (charged, vouched, members_pinned)

@@ -1,10 +1,9 @@
 """A site's own conditions for a run: limits on its cost, consent to what leaves the site, and approval by its people.
 
-The settings of a run are the server's; these are the site's. `pipeline` applies them. The list of what leaves a site is
-generated from the messages themselves, so that it is complete.
+The server sets the settings of a run; each site sets these conditions, and `pipeline` applies them. The list of what
+leaves a site is generated from the fields of the messages, so it is complete.
 """
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from ...config import RunConfig, read_settings
 from ...data.dataset import TEMPLATE
-from ...errors import ConfigError
+from ...errors import ConfigError, did_you_mean
 from ...files import make_private_folder, write_private
 from ...labelers import choose_labeler
 from ...messages import REPLY_TO, Estimate, KeyRequest, Request, Train
@@ -24,18 +23,18 @@ from ...run.folder import file_name
 from ..message_format import one_line
 from ..terms import flat_settings
 
-_FEATURES = "features"  # value of `share` besides prompts: sums of image features, in total and by class
-DEFAULT_SHARE = ("visual",)  # what FedCoPL averages; class feature sums are opt-in
-_FEATURE_SITES = 3  # in each secure aggregation of class feature sums, where `--min-sites` names no number
+_FEATURES = "features"  # value of `share` for sums of image features, in total and by class
+DEFAULT_SHARE = ("visual",)  # the prompt that FedCoPL averages; class feature sums are opt-in
+_FEATURE_SITES = 3  # minimum of a secure aggregation of class feature sums, without `--min-sites`
 MIN_IMAGES = 5  # sums over fewer images may identify a person
 NEVER_SENT = "images, file names, labels, predictions, personal prompts, the private key, site.secret"
 _FIELD_TEXTS = {  # (reply, field) -> its content
     ("Adapted", "sums"): "sums of posteriors, logits and evidence over its images, for the priors",
-    ("Adapted", "masked"): "such sums under masks, instead, if the run has secure aggregation; with `--share features` "
-    "also sums of image features, in total and by class, and of products of two features",
+    ("Adapted", "masked"): "the same sums under masks instead, if the run has secure aggregation; with "
+    "`--share features` also sums of image features, in total and by class, and of products of two features",
     ("Adapted", "refused"): "whether the priors contradict its most confident images; omitted if the run is private",
     ("Estimated", "counts"): "number of confident images of each class, at each refresh",
-    ("Estimated", "masked"): "its class counts under masks, instead, if the run has secure aggregation",
+    ("Estimated", "masked"): "its class counts under masks instead, if the run has secure aggregation",
     ("Selected", "examples"): "number of images selected for training; omitted if the run is private",
     ("Selected", "images"): "number of its images; omitted if the run is private",
     ("Selected", "unchanged"): "number of images labelled as at its last refresh; omitted if the run is private",
@@ -43,11 +42,12 @@ _FIELD_TEXTS = {  # (reply, field) -> its content
     ("Trained", "examples"): "number of images it trained on",
     ("Trained", "loss"): "the training loss",
     ("Trained", "checks"): "whether training helps, on its hold-out images; omitted with noise",
-    ("Trained", "masked"): "its prompts, images and loss under masks, instead, if the run has secure aggregation",
+    ("Trained", "masked"): "its prompts, number of images and loss under masks instead, if the run has secure "
+    "aggregation",
     (
         "Evaluated",
         "correct",
-    ): "number of correct labelled test images; 0 of 0 if it has none, or requires masks or noise",
+    ): "correctly classified test images; 0 if it has none with labels, or requires masks or noise",
     ("Evaluated", "examples"): "number of labelled test images; 0 likewise",
     ("PublicKeys", "keys"): "public keys made for one secure aggregation",
     ("PublicKeys", "voucher"): "its public key, and its signature of these keys, for the other sites",
@@ -55,13 +55,13 @@ _FIELD_TEXTS = {  # (reply, field) -> its content
     ("Unmasked", "shares"): "shares that remove the masks of a sum, never those of one site's numbers",
 }
 _ALSO_SENT = (
-    "with each reply a random id of its folder, so that no other process can reply in its name",
+    "with each reply a random id of its folder, by which the server detects another process with the same key",
     "its name and its public key",
-    "with a refusal its reason: the site's conditions, its version, the digests of its classes and of its model, or "
-    "only the kind of error",
+    "with a refusal its reason: a condition, the site's version, the digests of its classes and of its model, or only "
+    "the kind of error",
     "the time that each reply takes, which hints at the number of its images, also in secure aggregation",
 )
-_PLAIN_FIELDS = {  # sent only by sites that also reply without masks
+_PLAIN_FIELDS = {  # not sent by a site that requires secure aggregation
     *(("Selected", name) for name in ("examples", "images", "unchanged")),
     *(("Trained", name) for name in ("shared", "examples", "loss", "checks")),
     *(("Evaluated", name) for name in ("correct", "examples")),
@@ -73,6 +73,8 @@ _PENDING = "pending"  # folder with the settings of runs that wait for approval
 _NOT_COMPARED = ("name", "previous_run")  # name of a run, and the run whose prompts a site starts from
 ApprovalPrompt = Callable[[str, list[str]], bool | None]
 """Shows the name of a run and its description, and asks for approval; None: no terminal."""
+Approval = Callable[[str, RunConfig], str | None]
+"""Returns the reason why the site does not take part in a run of this name and settings; None: it takes part."""
 
 
 @dataclass(frozen=True)
@@ -91,23 +93,23 @@ class Limits:
     epsilon: float = math.inf  # privacy budget over all runs; if finite, every reply needs noise
 
     def __post_init__(self) -> None:
-        wrong = [part.name for part in fields(self) if not getattr(self, part.name) >= 0]  # also nan
-        if wrong:
-            raise ConfigError(f"--limit {wrong[0]}: must be a number >= 0")
+        for limit in fields(self):
+            if not getattr(self, limit.name) >= 0:  # also nan
+                raise ConfigError(f"--limit {limit.name}: must be a number >= 0")
 
     @classmethod
     def from_pairs(cls, pairs: Iterable[str]) -> "Limits":
         """Parse `name=number`, as in `--limit epochs=200`."""
-        known, given = [part.name for part in fields(cls)], {}
+        names, limits = [limit.name for limit in fields(cls)], {}
         for pair in pairs:
-            name, _, number = pair.partition("=")
-            if name.strip() not in known:
-                raise ConfigError(f"--limit {pair}: there is no such limit (choose from: {', '.join(known)})")
+            name, number = (part.strip() for part in pair.partition("=")[::2])
+            if name not in names:
+                raise ConfigError(f"--limit {pair}: there is no such limit (choose from: {', '.join(names)})")
             try:
-                given[name.strip()] = float(number)
+                limits[name] = float(number)
             except ValueError as error:
-                raise ConfigError(f"--limit {pair}: write it as {name.strip()}=NUMBER") from error
-        return cls(**given)
+                raise ConfigError(f"--limit {pair}: write it as {name}=NUMBER") from error
+        return cls(**limits)
 
     def objections(self, config: RunConfig) -> Iterator[str]:
         """Yield the limits that a run with these settings exceeds."""
@@ -129,11 +131,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Consent:
-    """The data that may leave a site, and the privacy that it requires of a run."""
+    """The data that may leave a site, and the privacy that a run must have."""
 
     share: tuple[str, ...] = DEFAULT_SHARE  # prompts that may leave, and `features`
     min_sites: int = 0  # above 0: secure aggregation over at least this many sites is required
-    min_noise: float = 0.0  # least `privacy.noise_multiplier`
+    min_noise: float = 0.0  # minimum of `privacy.noise_multiplier`
     min_images: int = MIN_IMAGES  # behind an update, a sum for the priors or a class feature sum
     secure_aggregation: bool = True  # False: the site takes part in none
 
@@ -142,8 +144,7 @@ class Consent:
             raise ConfigError("share: name at least one kind of prompts; without one a site cannot take part")
         for name in self.share:
             if name not in _shareable():
-                close_matches = difflib.get_close_matches(name, _shareable(), n=1)
-                hint = f"; did you mean {close_matches[0]}?" if close_matches else ""
+                hint = did_you_mean(name, _shareable())
                 raise ConfigError(f"share: {name!r} is unknown (choose from: {', '.join(_shareable())}){hint}")
         if min(self.min_sites, self.min_images) < 0 or not 0 <= self.min_noise < math.inf:  # also nan
             raise ConfigError("min-sites, min-noise, min-images: must be numbers >= 0")
@@ -174,15 +175,15 @@ class Consent:
 
     @property
     def reports_accuracy(self) -> bool:
-        """Test accuracy has neither masks nor noise: a site that requires either does not report it."""
+        """Whether the site reports its test accuracy, which has neither masks nor noise."""
         return not self.min_sites and not self.min_noise
 
     def objections(self, request: Request, config: RunConfig) -> Iterator[str]:
         """Yield the conditions that a request in a run with these settings does not meet."""
-        sent = request.shared if isinstance(request, Estimate | Train) else ()
-        missing = sorted({*sent, *choose_method(config).shared()} - set(self.share))
-        if missing:
-            yield f"the run averages the prompt {missing[0]!r:.60}, and this site shares only {', '.join(self.share)}"
+        prompts = request.shared if isinstance(request, Estimate | Train) else ()
+        refused = sorted({*prompts, *choose_method(config).shared()} - set(self.share))
+        if refused:
+            yield f"the run averages the prompt {refused[0]!r:.60}, and this site shares only {', '.join(self.share)}"
         privacy = config.privacy
         sites = self.min_sites or _FEATURE_SITES
         if _FEATURES not in self.share and sends_features(config):
@@ -214,13 +215,12 @@ def sends_features(config: RunConfig) -> bool:
 def _shareable() -> tuple[str, ...]:
     """Values of `--share`: the prompts that any method averages, and `features`."""
     methods = (choose_method(RunConfig.from_mapping({"method": name}, "methods")) for name in METHODS)
-    return tuple(
-        dict.fromkeys(["visual", "text", *(name for method in methods for name in method.shared()), _FEATURES])
-    )
+    prompts = (name for method in methods for name in method.shared())
+    return tuple(dict.fromkeys(["visual", "text", *prompts, _FEATURES]))
 
 
 def sent_summary(consent: Consent) -> tuple[str, ...]:
-    """Return five lines: what leaves a site by default, and what more with class feature sums."""
+    """Return five lines on what leaves a site: by default, with class feature sums, and in private runs."""
     least, sites = counted(consent.min_images, "image"), counted(consent.min_sites or _FEATURE_SITES, "site")
     does = "does" if _FEATURES in consent.share else "does not"
     return (
@@ -243,7 +243,7 @@ def sent_fields(consent: Consent | None = None) -> Iterator[str]:
         for field in fields(kind):
             key = (kind.__name__, field.name)
             is_masked = field.name == "masked" or kind.__name__ in ("PublicKeys", "KeyShares", "Unmasked")
-            if consent and consent.min_sites and key in _PLAIN_FIELDS:  # `--min-sites` requires masked replies
+            if consent and consent.min_sites and key in _PLAIN_FIELDS:
                 continue
             if consent and is_masked and not consent.secure_aggregation:
                 continue
@@ -251,32 +251,36 @@ def sent_fields(consent: Consent | None = None) -> Iterator[str]:
     yield from _ALSO_SENT
 
 
-class Agreement:
-    """Decides whether the site takes part in a run; this one accepts every run within its consent and limits."""
+def choose_approval(accept: str, folder: Path, prompt: ApprovalPrompt, notify: Callable[[str], None]) -> Approval:
+    """Return the approval for a value of `--accept`: `ask`, `always`, or a file of settings."""
+    if accept == "ask":
+        return _ApprovalAtTerminal(folder, prompt, notify)
+    if accept == "always":
+        return approve_all
+    if not Path(accept).is_file():
+        raise ConfigError(f"--accept {accept}: there is no such file; use ask, always, or a file of accepted settings")
+    return _approval_by_file(Path(accept))
 
-    def objection(self, run: str, config: RunConfig) -> str | None:
-        """Return why the site does not take part, as text for the server; None: it does."""
-        return None
+
+def approve_all(run: str, config: RunConfig) -> None:
+    """Take part in every run that meets the consent and the limits."""
 
 
-@dataclass(frozen=True)
-class _FileAgreement(Agreement):
-    """Accepts runs with the settings of a file; their names, and the runs they continue, may differ."""
+def _approval_by_file(file: Path) -> Approval:
+    """Take part in runs with the settings of a file; the names of the run and of its previous run may differ."""
 
-    file: Path
+    def read_accepted() -> dict[str, object]:
+        return _compared(RunConfig.from_mapping(read_settings(file), str(file)))
 
-    def __post_init__(self) -> None:
-        self._settings()  # errors are found when the site starts
-
-    def objection(self, run: str, config: RunConfig) -> str | None:
-        accepted, settings = self._settings(), _compared(config)
+    def objection(run: str, config: RunConfig) -> str | None:
+        accepted, settings = read_accepted(), _compared(config)
         names = sorted(name for name in {*accepted, *settings} if accepted.get(name) != settings.get(name))
         if not names:
             return None
         return f"this site has accepted other settings: {', '.join(names[:5])}{' and more' * (len(names) > 5)}"
 
-    def _settings(self) -> dict[str, object]:
-        return _compared(RunConfig.from_mapping(read_settings(self.file), str(self.file)))
+    read_accepted()  # errors in the file are raised when the site starts
+    return objection
 
 
 def _compared(config: RunConfig) -> dict[str, object]:
@@ -285,44 +289,33 @@ def _compared(config: RunConfig) -> dict[str, object]:
 
 
 @dataclass
-class _InteractiveAgreement(Agreement):
-    """Accepts runs that are approved at the terminal; without a terminal, prints how to approve them."""
+class _ApprovalAtTerminal:
+    """Take part in runs that are approved at the terminal; without a terminal, print how to approve them."""
 
     folder: Path  # of the site
     prompt: ApprovalPrompt
     notify: Callable[[str], None]  # prints a line at the site
     _declined: str = ""
 
-    def objection(self, run: str, config: RunConfig) -> str | None:
+    def __call__(self, run: str, config: RunConfig) -> str | None:
         if self._declined == run:
             return "this site has declined this run"
         make_private_folder(self.folder / _PENDING)
         file = self.folder / _PENDING / f"{file_name(run)}.toml"
         write_private(file, config.to_toml().encode())
-        approved = self.prompt(one_line(run), list(_describe_run(config)))
-        if approved is None:
+        is_approved = self.prompt(one_line(run), list(_describe_run(config)))
+        if is_approved is None:
             self.notify(f"run {one_line(run)} needs your approval: read {file}, then join with --accept {file}")
             return "this site has not approved this run yet; after its approval, continue with --resume"
         file.unlink(missing_ok=True)
-        if not approved:
+        if not is_approved:
             self._declined = run
             return "this site has declined this run"
         return None
 
 
-def choose_agreement(accept: str, folder: Path, prompt: ApprovalPrompt, notify: Callable[[str], None]) -> Agreement:
-    """Return the agreement for a value of `--accept`: `ask`, `always`, or a file of settings."""
-    if accept == "ask":
-        return _InteractiveAgreement(folder, prompt, notify)
-    if accept == "always":
-        return Agreement()
-    if not Path(accept).is_file():
-        raise ConfigError(f"--accept {accept}: there is no such file; use ask, always, or a file of accepted settings")
-    return _FileAgreement(Path(accept))
-
-
 def _describe_run(config: RunConfig) -> Iterator[str]:
-    """Yield lines that describe a run with these settings and what leaves a site in it."""
+    """Yield lines that describe a run with these settings, and what leaves a site."""
     method, privacy = choose_method(config), config.privacy
     aggregation = "without secure aggregation"
     if privacy.secure_aggregation:

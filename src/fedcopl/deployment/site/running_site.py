@@ -33,7 +33,7 @@ from ..message_format import one_line
 from ..terms import LOCAL, Terms, classes_digest, config_from, images_digest
 from .peers import check_peers
 from .pipeline import SiteRequest, respond
-from .policies import Agreement, Consent, Limits
+from .policies import Approval, Consent, Limits, approve_all
 from .site_state import SiteLedger
 
 _DECODE_SETTINGS = ("window", "bands", "pages")  # of LOCAL["data"]: how image files are decoded
@@ -48,8 +48,8 @@ class SiteHome:
     classes_file: str = ""
     folder: Path = Path("site")  # of its keys and states
     model: Mapping[str, Any] = field(default_factory=dict)  # `model` settings of the site
-    corrections: str = ""  # labels of its expert from `fedcopl review`, to train on
-    consent: Consent = field(default_factory=Consent)  # what may leave the site
+    corrections: str = ""  # file of an expert's labels from `fedcopl review`, to train on
+    consent: Consent = field(default_factory=Consent)
     data: Mapping[str, Any] = field(default_factory=dict)  # `data` settings of the site: how image files are decoded
     limits: Limits = field(default_factory=Limits)  # on the cost of a run
     peers: Path | None = None  # folder of public keys of its peers in secure aggregation
@@ -68,11 +68,11 @@ class SiteHome:
 
 
 class RunningSite:
-    """A site with images and model loaded and checked. Its state between two requests is on disk."""
+    """A site whose images and model are loaded and checked. Its state between two requests is on disk."""
 
-    def __init__(self, home: SiteHome, progress: ProgressReporter | None = None, agreement: Agreement | None = None):
+    def __init__(self, home: SiteHome, progress: ProgressReporter | None = None, approval: Approval = approve_all):
         self.home, self._settings = home, home.settings()
-        self.agreement, self.ledger = agreement or Agreement(), SiteLedger(home.folder)
+        self.approval, self.ledger = approval, SiteLedger(home.folder)
         progress = progress or SilentReporter()
         self.notify = progress.noticed
         check_peers(home.peers)
@@ -104,29 +104,25 @@ class RunningSite:
         return respond(SiteRequest(self, request, terms))
 
     def state_from_earlier(self, client: Client) -> ClientState:
-        """Return the state from the run that this one continues; a new state if the site was not in that run."""
-        folder = self.home.folder / "runs" / file_name(previous_run_name(client.config))
+        """Return the state from the previous run of this run; a new state if the site was not in the previous run."""
+        name, start = previous_run_name(client.config), client.learner.initial()
+        folder, classes = self.home.folder / "runs" / file_name(name), self.prepared.dataset.classes
         if not (folder / RESULTS).exists():
-            self.notify(
-                f"this site was not in the run {one_line(previous_run_name(client.config))} and starts with new prompts"
-            )
+            self.notify(f"this site was not in the run {one_line(name)} and starts with new prompts")
             return ClientState()
-        start = client.learner.initial()
-        left = adapt_previous_run(
-            read_previous_run(folder), client.config, self.clip, self.prepared.dataset.classes, start
-        )
-        return next(iter(initial_states(left, start).values()), ClientState())
+        adapted = adapt_previous_run(read_previous_run(folder), client.config, self.clip, classes, start)
+        return next(iter(initial_states(adapted, start).values()), ClientState())
 
     def write_results(
         self, folder: Path, config: RunConfig, request: Request, reply: Reply, state: ClientState
     ) -> None:
-        """Write the site's own labels and model, in the format of every run's folder."""
+        """Write the site's pseudo labels, prompts and accuracy in the format of a run folder."""
         if isinstance(request, Estimate) and state.log_probs is not None:
             agreement = state.prior.view_agreement(state.log_probs)
             write_labels(folder, request.round, {self.name: state.log_probs}, {self.name: agreement})
         if isinstance(request, Evaluate) and isinstance(reply, Evaluated) and request.shared is not None:
-            classes, model = len(self.prepared.dataset.classes), state.prior.model
-            server = ServerState(request.round, request.shared, classes, prior_model=model)
+            classes = len(self.prepared.dataset.classes)
+            server = ServerState(request.round, request.shared, classes, prior_model=state.prior.model)
             RunFolder(folder).write_prompts(server, {self.name: state})
             RunFolder(folder).write_json(RESULTS, to_plain(self._outcome(config, request.round, reply)))
             self.finished = folder if request.round + 1 == config.rounds else None
@@ -136,17 +132,14 @@ class RunningSite:
             RunFolder(folder).begin(config)
 
     def _outcome(self, config: RunConfig, round: int, score: Evaluated) -> Outcome:
-        """Return this site's own part of the results."""
+        """Return the results of the run at this site."""
         dataset = self.prepared.dataset
         final = score.correct / score.examples if score.examples else None
-        own = ClientRecord(name=self.name, train=len(dataset.train), test=score.examples, final=final)
+        outcome = Outcome(rounds=(RoundRecord(round=round, macro=final, clients=(final,)),))
+        clients = (ClientRecord(name=self.name, train=len(dataset.train), test=score.examples, final=final),)
+        template, classes = config.model.template or dataset.template, dataset.classes
         return complete_outcome(
-            Outcome(rounds=(RoundRecord(round=round, macro=final, clients=(final,)),)),
-            config,
-            backbone=self.model,
-            classes=dataset.classes,
-            template=config.model.template or dataset.template,
-            clients=(own,),
+            outcome, config, backbone=self.model, classes=classes, template=template, clients=clients
         )
 
     def client(self, terms: Terms) -> Client:
@@ -163,7 +156,7 @@ class RunningSite:
         test_set: TestSet = NO_TEST_SET
         if labels is not None and self.has_test_set and self.home.consent.reports_accuracy:
             test_set = built.test_set(built.images(self.prepared.test), labels)
-        # Bound to the run: another run with the same requests must not get the same noise.
+        # The seed of the noise depends on the run: another run with the same requests must not get the same noise.
         secret = sha256(self._secret + run.encode()).digest()
         learner = built.learner(built.images(self.prepared.train), number)
         min_images = self.home.consent.min_images
@@ -181,7 +174,7 @@ def _load(settings: RunConfig, progress: ProgressReporter) -> tuple[Prepared, Cl
     built = build_model(bare, clip, dataset.classes, dataset.template)
     try:
         built.model.encoder.refuse_long_names(Model().text_prompts)
-    except ConfigError as error:  # the server sets the length of prompts
+    except ConfigError as error:  # not raised: the server sets the length of prompts
         progress.noticed(f"{error}. A run with the default of this setting will be refused")
     prepared = build_images(dataset, clip.preprocess, progress)
     # A cache hit: `build_images` has just preprocessed these images.

@@ -30,9 +30,9 @@ from .pipeline import reply_to
 from .running_site import RunningSite
 
 _MIN_POLL, _MAX_POLL = 0.1, 5.0  # seconds between two polls for a request
-_POLL_SHARE = 0.1  # of the time since the last request, or of the time that request was waited for: then the next poll
-_MAX_GAP_SHARE = 2.0  # seconds, of the latter
-_POLL_BREAK = 10.0  # times what the last poll took: a busy server responds slowly
+_POLL_SHARE = 0.1  # interval of polls as a share of the time since the last request, and of `gap`
+_MAX_GAP_SHARE = 2.0  # seconds, the largest interval because of `gap`
+_POLL_BREAK = 10.0  # interval of polls in durations of the last poll: a busy server responds slowly
 _STOP_CHECK = 0.5  # seconds between two checks whether to stop
 _REPEATED = "adapt"  # kind of request that comes dozens of times in a row: one line is logged for all
 _RECONNECT = 2.0  # seconds between two attempts to join
@@ -44,7 +44,7 @@ _log = logging.getLogger("fedcopl.site")
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """The address of a server, and the certificate authority that it must be certified by."""
+    """The address of a server, and the certificate of its authority."""
 
     address: str
     ca: Path
@@ -83,7 +83,7 @@ def _untrusted(server: ServerAddress, reason: str) -> str:
 
 
 def _join_error(server: ServerAddress, public: Path, error: httpx.HTTPError, finished: str = "") -> str:
-    """Return why the site with this key cannot join now; `finished` as for `_connection_error`."""
+    """Return why the site with this key cannot join now; for `finished` see `_connection_error`."""
     if not isinstance(error, httpx.HTTPStatusError):
         return _connection_error(server, error, finished)
     if error.response.status_code == httpx.codes.UNAUTHORIZED:
@@ -95,10 +95,7 @@ def _join_error(server: ServerAddress, public: Path, error: httpx.HTTPError, fin
 
 
 def _connection_error(server: ServerAddress, error: httpx.HTTPError, finished: str = "") -> str:
-    """Return why the server cannot be reached now.
-
-    After a run the server ends, which is not an error: then the text is `finished`, if given.
-    """
+    """Return why the server cannot be reached now, or `finished` after a run, when a server ends without an error."""
     if _UNTRUSTED in str(error):
         return f"{_untrusted(server, str(error).rpartition(': ')[2].partition(' (_ssl')[0])}; trying again"
     if finished:
@@ -111,10 +108,10 @@ def _connection_error(server: ServerAddress, error: httpx.HTTPError, finished: s
 def run_site(site: RunningSite, server: ServerAddress, progress: ProgressReporter, port: int = 0) -> None:
     """Reply to requests until stopped; with a port, serve metrics there."""
     folder, reporter = site.home.folder, SiteReporter(progress, server)
-    about = {"name": site.name, "server": server.address, "conditions": str(site.home.consent)}
+    status = {"name": site.name, "server": server.address, "conditions": str(site.home.consent)}
     private, public = site_key(folder, site.name)
     with (
-        holding(folder, "site", about),
+        holding(folder, "site", status),
         metrics_port(port, lambda: site_metrics(folder, reporter.counts), lambda: health(folder)),
     ):
         while not should_stop(folder):
@@ -141,12 +138,12 @@ class SiteReporter:
     progress: ProgressReporter
     server: ServerAddress
     counts: ReplyCounts = field(default_factory=ReplyCounts)
-    finished: str = ""  # the last line after a finished run; repeated when the server ends
+    finished: str = ""  # the line that was printed after a finished run; repeated when the server ends
     _announced: str = ""
     _last: tuple[str, str, bool] = ("", "", False)  # round and kind of the last request, and whether it was refused
 
     def check(self, connection: SiteConnection) -> None:
-        """Report a connection that was lost or made."""
+        """Report that the connection was lost or established."""
         was_connected, error = self.counts.connected, connection.error
         self.counts.connected = error is None
         if error is not None:
@@ -205,11 +202,11 @@ def _handle_requests(site: RunningSite, connection: SiteConnection, reporter: Si
 
 @contextmanager
 def _time_limit(seconds: float, should_stop: Callable[[], bool]) -> Iterator[None]:
-    """End the work of this block in the main thread after `seconds`, or as soon as the site is to stop.
+    """Interrupt this block, in the main thread, after `seconds` or as soon as the site has to stop.
 
     Raises:
-        Refused: it takes too long.
-        KeyboardInterrupt: the site is to stop.
+        Refused: the time is over.
+        KeyboardInterrupt: the site has to stop.
     """
     end = time.monotonic() + seconds
     try:
@@ -223,9 +220,9 @@ def _time_limit(seconds: float, should_stop: Callable[[], bool]) -> Iterator[Non
 
 @contextmanager
 def _interrupted_when(is_over: Callable[[], bool]) -> Iterator[None]:
-    """KeyboardInterrupt in the main thread as soon as this is true, and never after this block.
+    """Raise KeyboardInterrupt in the main thread as soon as `is_over` returns true, and never after this block.
 
-    Where it is swallowed, as in the finaliser of an object, another one follows.
+    If Python ignores the exception, as in the finaliser of an object, it is raised again.
     """
     lock, done = threading.Lock(), threading.Event()
 
@@ -249,11 +246,16 @@ def _interrupted_when(is_over: Callable[[], bool]) -> Iterator[None]:
 
 
 def _poll_interval(waited: float, took: float, gap: float) -> float:
-    """Return the seconds until the next poll, given those since the last request and those the last poll took.
+    """Return the seconds until the next poll.
 
-    A request waits at most for a tenth of the time since the last one, and an idle site costs next to nothing. Where
-    the last poll was slow, many sites poll at once, and must not keep the server from its work. Where the last request
-    was long in coming (`gap`), the server has many sites, and the next request will not come at once.
+    A request waits at most for a tenth of the time since the last one, and an idle site rarely polls. After a slow poll
+    the interval is longer, because many sites poll a busy server. After a long wait for the last request it is longer,
+    because the server has many sites and the next request will not come at once.
+
+    Args:
+        waited: seconds since the last request.
+        took: duration of the last poll in seconds.
+        gap: seconds between the last two requests.
 
     >>> [_poll_interval(waited, 0.005, 0.5) for waited in (0.0, 20.0, 3600.0)], _poll_interval(0.0, 0.08, 0.5)
     ([0.1, 2.0, 5.0], 0.8)

@@ -1,22 +1,22 @@
-"""What a site keeps on its own disk: its state in each run, and a ledger over all runs.
+"""The files of a site: its state in each run, and a ledger over all runs.
 
-With the state, neither a stop nor a repeated request changes the outcome of a run:
+With the state, neither a stop nor a repeated request changes the result of a run:
 
     now.json                    the round, and the requests that were handled, in their order
-    <steps>.safetensors         the state after those steps, and the last reply
-    <steps>.secrets             keys of secure aggregation, and noisy replies sent; of the latest step only
+    <step>.safetensors          the state after that step, and the reply
+    <step>.secrets              keys of secure aggregation, and noisy replies sent; of the latest step only
 
-A step is written before its reply is sent, under a name derived from all requests of the round so far. A repeated
-request gets the reply on disk. A restarted server repeats its round and finds the same steps, or, where other sites
-replied differently, leaves the old path at the first request that differs. A stop between two writes leaves a step that
-is not referenced: it is computed again, bit-identically.
+A step is written before its reply is sent; its name is a digest of all requests of the round so far. A repeated request
+gets the reply on disk. A restarted server repeats its round and finds the same steps, or, where other sites replied
+differently, leaves the old path at the first request that differs. A stop between two writes leaves a step without a
+reference: it is computed again, bit-identically.
 
-A server could use this to set a site back on purpose. Training may be set back; the use of keys of a secure aggregation
-and the noise that was drawn may not, and continue from the latest step. So no other step needs keys, and those of a
+A server could use this to reset a site on purpose. Training may be reset; the used keys of a secure aggregation and the
+noise that was drawn may not: they always continue from the latest step. So no other step needs keys, and the keys of a
 finished aggregation are deleted. Only the owner can read the folder.
 
-A server names its runs. The ledger, `ledger.json`, counts them whatever their names, and whether or not their folders
-still exist: when each began, and the privacy budget that it spent.
+A server chooses the names of its runs. The ledger, `ledger.json`, counts runs whatever their names, and whether or not
+their folders still exist: when each began, and the privacy budget that it spent.
 """
 
 import json
@@ -27,8 +27,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
@@ -58,18 +59,19 @@ NOW = "now.json"
 _SEED = "seed"
 _STEP, _SECRETS = ".safetensors", ".secrets"
 _LEDGER = "ledger.json"
+_LEDGERS = TypeAdapter(dict[Literal["runs", "releases"], dict[str, float]])
 _DAY = 24 * 3600.0
 _DELTA = 1e-5  # set by the site: with one set by the server any epsilon could look small
 
 
 @dataclass(frozen=True)
 class SiteStep:
-    """The position of a site in a run. Steps are named by the digest of the round's requests up to them."""
+    """The position of a site in a run. The name of a step is a digest of the round's requests up to it."""
 
-    attempt: int = 0  # of the server
+    attempt: int = 0  # start of the server
     round: int = -1
-    base: str = ""  # last step of an earlier round, with which this round began; empty: a new state
-    path: tuple[str, ...] = ()  # this round's requests in this attempt, by digest
+    base: str = ""  # last step of the earlier round from which this round began; empty: a new state
+    path: tuple[str, ...] = ()  # digests of this round's requests in this attempt
     steps: tuple[str, ...] = ()  # all steps of this round on disk, of every attempt
     latest: str = ""  # the step that was computed last, in any attempt
     handled: tuple[HandledRequest, ...] = ()  # the requests of `path`
@@ -81,7 +83,7 @@ class SiteStep:
         return _step_name(self.path) if self.path else self.base
 
     def at(self, attempt: int, round: int) -> "SiteStep":
-        """Return the position for a request of this attempt and round; an older request is refused."""
+        """Return the position for a request of this attempt and round; `Refused` if either is an earlier one."""
         if round < self.round or attempt < self.attempt:
             raise Refused(
                 f"an old request, of round {round + 1} and start {attempt} of the server: "
@@ -102,7 +104,7 @@ class SiteStep:
 
 
 Compute = Callable[[SiteStep, ClientState], tuple[Reply, ClientState]]
-"""Computes the reply to a new request at this step from the state before it; returns the state after it too."""
+"""Computes the reply to a new request at this step, and the next state, from the current state."""
 
 
 def _step_name(path: tuple[str, ...]) -> str:
@@ -120,7 +122,7 @@ class SiteState:
         return (self.folder / NOW).exists()
 
     def seed(self, state: ClientState) -> None:
-        """Begin with the state of an earlier run."""
+        """Begin the run with the state at the end of an earlier run."""
         self._write(_SEED, state, Evaluated(0, 0))
         self._move_to(SiteStep(base=_SEED, latest=_SEED))
 
@@ -144,9 +146,9 @@ class SiteState:
         if not self.has_begun:
             return SiteStep()
         with reading(self.folder / NOW):
-            kept = json.loads((self.folder / NOW).read_text(encoding="utf-8"))
-            entries = {name: tuple(HandledRequest(*entry) for entry in kept[name]) for name in ("handled", "computed")}
-            return SiteStep(**kept | {name: tuple(kept[name]) for name in ("path", "steps")} | entries)
+            plain = json.loads((self.folder / NOW).read_text(encoding="utf-8"))
+            entries = {name: tuple(HandledRequest(*entry) for entry in plain[name]) for name in ("handled", "computed")}
+            return SiteStep(**plain | {name: tuple(plain[name]) for name in ("path", "steps")} | entries)
 
     def state(self, at: SiteStep | None = None) -> ClientState:
         """Read the state of the client after its last reply."""
@@ -169,8 +171,8 @@ class SiteState:
 
     def _write(self, step: str, state: ClientState, reply: Reply) -> None:
         packed = pack(reply)
-        without = replace(state, secrets=Secrets(history=state.secrets.history))
-        tensors: Tensors = {f"state/{name}": value for name, value in state_tensors(without).items()}
+        without_keys = replace(state, secrets=Secrets(history=state.secrets.history))
+        tensors: Tensors = {f"state/{name}": value for name, value in state_tensors(without_keys).items()}
         tensors |= {f"reply/{number}": array for number, array in enumerate(packed.arrays)}
         make_private_folder(self.folder)
         write_private(self.folder / f"{step}{_SECRETS}", save(secret_tensors(state.secrets)))
@@ -180,14 +182,14 @@ class SiteState:
         file = self.folder / f"{step}{_STEP}"
         with reading(file, SafetensorError), safe_open(file, framework="numpy") as opened:
             tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118, not a dict
-            about, arrays = opened.metadata(), select_prefix(tensors, "reply/")
-            packed = Packed(about["kind"], about["tree"], tuple(arrays[str(i)] for i in range(len(arrays))))
+            metadata, arrays = opened.metadata(), select_prefix(tensors, "reply/")
+            packed = Packed(metadata["kind"], metadata["tree"], tuple(arrays[str(i)] for i in range(len(arrays))))
             return state_from(select_prefix(tensors, "state/")), cast(Reply, unpack(packed))
 
 
 @dataclass(frozen=True)
 class SiteLedger:
-    """The ledger of a site's folder."""
+    """The runs of a site, and its replies with noise."""
 
     folder: Path
     now: Callable[[], float] = time.time
@@ -206,10 +208,10 @@ class SiteLedger:
         self._write({run: self.now(), **runs}, releases)
 
     def charge(self, release: str, noise: float, budget: float) -> None:
-        """Enter a reply before it is sent; `Refused` if it exceeds the budget of all runs."""
+        """Enter a reply with this noise multiplier before it is sent; `Refused` beyond the budget of all runs."""
         runs, releases = self._read()
         if release in releases:
-            return  # the same reply again costs nothing
+            return  # sending the same reply again costs nothing
         releases[release] = noise
         if math.isfinite(budget) and epsilon_of(releases.values(), _DELTA) > budget:
             raise Refused(f"one more reply would exceed this site's budget of epsilon {budget:g} over all runs")
@@ -222,14 +224,13 @@ class SiteLedger:
         return epsilon_of(noises, _DELTA) if noises else 0.0
 
     def _read(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Return run -> when it began here, and reply -> its noise multiplier."""
+        """Return run -> time of its begin at this site, and reply -> its noise multiplier."""
         file = self.folder / _LEDGER
         if not file.exists():
             return {}, {}
         with reading(file):
-            kept = json.loads(file.read_text(encoding="utf-8"))
-            runs, releases = ({str(k): float(v) for k, v in kept[part].items()} for part in ("runs", "releases"))
-            return runs, releases
+            ledger = _LEDGERS.validate_json(file.read_bytes())
+            return ledger["runs"], ledger["releases"]
 
     def _write(self, runs: dict[str, float], releases: dict[str, float]) -> None:
         make_private_folder(self.folder)
@@ -237,10 +238,10 @@ class SiteLedger:
 
 
 def release_of(run: str, request: Request, config: RunConfig, session: str) -> tuple[str, float] | None:
-    """Return the ledger entry of a reply with noise, its identifier and noise multiplier; None if it has no noise.
+    """Return the identifier and the noise multiplier of a reply for the ledger; None if the reply has no noise.
 
-    The noise multiplier is that of the whole sum, also in a secure aggregation (`session`), where each site adds only
-    a part of the noise: a sum that lacks a site cannot be unmasked.
+    The noise multiplier is that of the sum over all sites, also in a secure aggregation (`session`), where each site
+    adds only a part of the noise: a sum that lacks a site cannot be unmasked.
     """
     privacy = config.privacy
     if not privacy.noise_multiplier or not isinstance(request, Adapt | Estimate | Train):
