@@ -87,7 +87,7 @@ class LivePage:
 def _runs_folder(folder: Path) -> Path:
     """Return the folder itself, or that of the runs if a server or a site works in it."""
     with suppress(FederationError):
-        about = process_of(folder).about
+        about = process_of(folder).details
         return Path(about["out"]).parent if "out" in about else folder / "runs"
     return folder
 

@@ -11,14 +11,14 @@ from cryptography import x509
 
 from fedcopl.deployment.keys import read_site_key, read_site_keys, site_key
 from fedcopl.deployment.packages import (
-    _NOTES,
+    _METADATA,
     Package,
     _Expiry,
-    _key_ends,
+    _key_expiries,
     admitted_keys,
     expiries,
-    folder_notes,
     install,
+    installed_metadata,
     read_package,
 )
 from fedcopl.deployment.provision import (
@@ -61,7 +61,7 @@ def folder(tmp_path, written):
 
 @pytest.fixture
 def made(folder):
-    return {one.name: one for one in folder.provision()}
+    return {package.metadata.name: package for package in folder.provision()}
 
 
 def site_package(folder, name="hospital"):
@@ -71,13 +71,13 @@ def site_package(folder, name="hospital"):
 def test_a_site_gets_all_it_needs_and_no_more(made, folder):
     package = site_package(folder)
     assert set(package.files) == {"package.json", "ca.pem", "classes.txt", "settings.toml", "site.key"}
-    notes = package.notes
-    assert (notes.study, notes.name, notes.address) == ("digits", "hospital", "server.example:1234")
-    assert notes.settings == {"rounds": 7, "train.epochs": 2}  # threads are each site's own business
-    assert notes.key_ends == date(2027, 4, 11)  # 31 - 1 + 28 + 31 days to 31 March are 89 of 100; 11 more
-    assert notes.classes.startswith("2 classes, ") and notes.model.startswith("glyph-clip ")
+    metadata = package.metadata
+    assert (metadata.study, metadata.name, metadata.address) == ("digits", "hospital", "server.example:1234")
+    assert metadata.settings == {"rounds": 7, "train.epochs": 2}  # threads are each site's own business
+    assert metadata.key_expires == date(2027, 4, 11)  # 31 - 1 + 28 + 31 days to 31 March are 89 of 100; 11 more
+    assert metadata.classes.startswith("2 classes, ") and metadata.model.startswith("glyph-clip ")
     assert "site.key" not in site_package(folder, "clinic").files  # makes its own
-    assert {name: one.has_key for name, one in made.items()} == {"hospital": True, "clinic": False, "server": False}
+    assert {name: made[name].is_secret for name in made} == {"hospital": True, "clinic": False, "server": True}
 
 
 def test_a_site_can_agree_to_the_settings_of_its_package(made, written, folder, tmp_path):
@@ -89,8 +89,8 @@ def test_a_site_can_agree_to_the_settings_of_its_package(made, written, folder, 
 
 
 def test_packages_are_for_their_owner_alone(made, folder):
-    for one in made.values():
-        assert stat.S_IMODE(one.path.stat().st_mode) == 0o600
+    for name in made:
+        assert stat.S_IMODE(folder.package(name).stat().st_mode) == 0o600
     assert b"".join(read_package(folder.package("server"), "server").files.values()).count(b"OPENSSH PRIVATE") == 0
     assert "ca.key" not in read_package(folder.package("server"), "server").files  # it stays with the operator
 
@@ -105,7 +105,7 @@ def test_the_servers_certificate_is_for_the_addresses_of_the_study(made, folder)
 
 
 def test_provisioning_again_gives_the_same_packages(made, folder):
-    again = {one.name: one for one in replace(folder, today=DAY + timedelta(days=9)).provision()}
+    again = {package.metadata.name: package for package in replace(folder, today=DAY + timedelta(days=9)).provision()}
     assert again == made
 
 
@@ -159,7 +159,7 @@ def test_a_revoked_site_is_locked_out_until_it_is_renewed(made, folder, tmp_path
     folder.renew("hospital")
     install(folder.package("server"), server, "server")
     assert read_site_keys(server / "sites")["hospital"].digest != old
-    with pytest.raises(FederationError, match="nobody: has no key to revoke; sites with one: clinic, hospital"):
+    with pytest.raises(FederationError, match="nobody: has no key to revoke; sites with a key: clinic, hospital"):
         folder.revoke("nobody")
 
 
@@ -180,7 +180,7 @@ def test_a_renewed_key_replaces_the_old_one_at_the_site(made, folder, tmp_path):
     install(folder.package("hospital"), home, "site")
     assert (home / "site.key").read_bytes() != old
     assert (home / "site.secret").read_bytes() == b"stays"
-    assert folder_notes(home).key_ends == date(2027, 5, 31)  # 50 days later than 11 April
+    assert installed_metadata(home).key_expires == date(2027, 5, 31)  # 50 days later than 11 April
 
 
 def test_a_site_with_a_key_of_its_own_makes_another_when_it_is_renewed(made, folder, tmp_path):
@@ -209,10 +209,10 @@ def test_certificates_are_renewed_and_old_sites_still_trust_the_server(made, fol
 def test_a_key_is_valid_until_its_last_day(made, folder, tmp_path):
     sites = tmp_path / "federation" / "sites"
     install(folder.package("server"), sites.parent, "server")
-    assert _key_ends(sites) == {"hospital": date(2027, 4, 11)}
+    assert _key_expiries(sites) == {"hospital": date(2027, 4, 11)}
     assert set(admitted_keys(sites, date(2027, 4, 11))) == {"hospital"}
     assert admitted_keys(sites, date(2027, 4, 12)) == {}
-    (sites / "ends.json").unlink()  # a folder without a study: keys have no end
+    (sites / "expiry.json").unlink()  # a folder without a study: keys have no end
     assert set(admitted_keys(sites, date(2099, 1, 1))) == {"hospital"}
 
 
@@ -239,7 +239,7 @@ def test_the_text_of_an_expiry(monkeypatch):
 
 def test_status_shows_when_keys_expire(made, folder, tmp_path):
     install(folder.package("server"), tmp_path / "federation", "server")
-    assert [one.what for one in expiries(tmp_path / "federation")] == [
+    assert [one.subject for one in expiries(tmp_path / "federation")] == [
         "authority",
         "server's certificate",
         "key of hospital",
@@ -271,7 +271,7 @@ BAD = {
     "a way out among keys": archive(**{"sites__.._x.pub": "x"}),
     "a huge file": archive(zipfile.ZIP_DEFLATED, **{"classes.txt": "x" * 5_000_000}),
     "packed in another way": archive(zipfile.ZIP_BZIP2, **{"classes.txt": "x" * 3_000_000}),
-    "notes that are none": archive(**{_NOTES: "{}"}),
+    "invalid metadata": archive(**{_METADATA: "{}"}),
 }
 
 
@@ -307,7 +307,7 @@ def test_a_small_package_that_unpacks_to_much_is_refused_before_it_is_unpacked(t
 
 def test_an_incomplete_package_is_named(made, folder, tmp_path):
     package = site_package(folder)
-    incomplete = Package(package.notes, {_NOTES: package.files[_NOTES]})
+    incomplete = Package(package.metadata, {_METADATA: package.files[_METADATA]})
     (tmp_path / "x.fedcopl").write_bytes(incomplete.to_bytes())
     with pytest.raises(FederationError, match=r"is incomplete: ca\.pem is missing"):
         install(tmp_path / "x.fedcopl", tmp_path / "home", "site")

@@ -72,7 +72,7 @@ def test_sigterm_interrupts_like_ctrl_c():
 
 def test_a_log_is_rotated(tmp_path):
     lines = b"".join(b"line %d\n" % number for number in range(7))  # 7 bytes each: one per file
-    write_log(io.BytesIO(lines), tmp_path / "log", max_bytes=10, kept=2).join()
+    write_log(io.BytesIO(lines), tmp_path / "log", max_bytes=10, backups=2).join()
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {
         "log": b"line 6\n",
         "log.1": b"line 5\n",

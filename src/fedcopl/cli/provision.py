@@ -12,7 +12,7 @@ from ..files import check_output_folder
 from .show import print_next
 
 if TYPE_CHECKING:
-    from ..deployment.packages import PackageNotes
+    from ..deployment.packages import PackageMetadata
 
 SERVER_FOLDER = Path("federation")
 MetricsPort = Annotated[
@@ -62,9 +62,10 @@ def provision(
         packages = folder.admit(admit)
     else:
         packages = folder.provision()
-    for one in packages:
-        secret = ", contains a key: keep it secret" if one.has_key or one.name == "server" else ""
-        typer.echo(f"{one.name:<16}{one.path}   {one.digest}{secret}")
+    for package in packages:
+        secret = ", contains a key: keep it secret" if package.is_secret else ""
+        name = package.metadata.name
+        typer.echo(f"{name:<16}{folder.package(name)}   {package.digest}{secret}")
     typer.echo("\nSend each file to its owner only, and compare the digests over another channel.")
     print_next(
         "on the server: fedcopl server server.fedcopl  # fedcopl admit server.fedcopl if it is running",
@@ -83,14 +84,14 @@ def admit(
     before = set(read_site_keys(folder / "sites"))
     installed = install(package, folder, "server")
     now = set(read_site_keys(folder / "sites"))
-    typer.echo(f"{installed.notes.study}: sites that may join: {', '.join(sorted(now)) or 'none'}")
+    typer.echo(f"{installed.metadata.study}: sites that may join: {', '.join(sorted(now)) or 'none'}")
     if before - now:
         typer.echo(f"revoked: {', '.join(sorted(before - now))}")
     typer.echo("New settings and a new certificate are used from the next start of the server.")
     print_next(("fedcopl", "server", "--folder", folder), ("fedcopl", "status", "--folder", folder))
 
 
-def install_package(given: list[str], folder: Path, kind: Literal["site", "server"]) -> "PackageNotes | None":
+def install_package(given: list[str], folder: Path, kind: Literal["site", "server"]) -> "PackageMetadata | None":
     """Install the package that is named first, if any, and warn of keys and certificates that expire soon.
 
     Args:
@@ -98,22 +99,22 @@ def install_package(given: list[str], folder: Path, kind: Literal["site", "serve
         folder: folder of the site or server.
 
     Returns:
-        The notes of the package that is installed in the folder; None if there is none.
+        The metadata of the package that is installed in the folder; None if there is none.
     """
     from ..deployment import packages
 
     # The first argument of a server may also be a settings file.
     if given and "=" not in given[0] and (kind == "site" or given[0].endswith(packages.SUFFIX)):
         package = packages.install(Path(given.pop(0)), folder, kind)
-        about = f"{package.notes.study}: {package.notes.name}, {package.notes.address}; digest {package.digest}"
-        typer.echo(f"{'package':<23}{about}", err=True)
-    for one in packages.expiries(folder) if folder.is_dir() else ():
-        if one.is_near:
-            typer.echo(f"note: {one.what}: {one}; {one.renewal}", err=True)
-    notes = packages.folder_notes(folder)
-    if notes is not None and notes.kind != kind:
-        raise FederationError(f"{folder}: is the folder of a {notes.kind}, not of a {kind}; name another with --folder")
-    return notes
+        new = package.metadata
+        typer.echo(f"{'package':<23}{new.study}: {new.name}, {new.address}; digest {package.digest}", err=True)
+    for expiry in packages.expiries(folder) if folder.is_dir() else ():
+        if expiry.is_near:
+            typer.echo(f"note: {expiry.subject}: {expiry}; {expiry.renewal}", err=True)
+    metadata = packages.installed_metadata(folder)
+    if metadata is not None and metadata.kind != kind:
+        raise FederationError(f"{folder}: is that of a {metadata.kind}, not of a {kind}; name another with --folder")
+    return metadata
 
 
 def service(

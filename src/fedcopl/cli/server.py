@@ -24,7 +24,7 @@ from .show import print_next, print_outcome, print_status
 
 if TYPE_CHECKING:
     from ..deployment.keys import Certificates
-    from ..deployment.packages import PackageNotes
+    from ..deployment.packages import PackageMetadata
     from ..deployment.server.rounds import PreparedServer
     from ..deployment.server.server_process import ServerHome
 
@@ -147,7 +147,11 @@ def _without_prototypes(config: RunConfig) -> RunConfig:
 
 
 def _certificates(
-    folder: Path, addresses: list[str], given: tuple[Path, Path, Path] | None, host: str, package: "PackageNotes | None"
+    folder: Path,
+    addresses: list[str],
+    given: tuple[Path, Path, Path] | None,
+    host: str,
+    package: "PackageMetadata | None",
 ) -> "Certificates":
     """Return the operator's certificate files if given, else those of the package, else generated ones."""
     from ..deployment.addresses import own_address

@@ -1,14 +1,14 @@
 """Monitoring of a server or a site: `fedcopl status`, and `/metrics` for Prometheus and `/health` on a local port.
 
-The numbers are read from the folder at each request, except for the counters of a running site. They contain nothing
-about an image or a label.
+The numbers are read from the folder at each request, except for the counters of a running site. They contain no
+information on images or labels.
 """
 
 import json
 import ssl
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,8 +41,8 @@ class Status:
     running: bool
     facts: Mapping[str, str]
     privacy: PrivacyStatement | None = None
-    sites: list[list[str]] = field(default_factory=list)  # name, now, since, last trained, its key
-    rounds: list[list[str]] = field(default_factory=list)  # round, sites, images, loss, sites left out
+    sites: list[list[str]] = field(default_factory=list)  # rows: name, connection, since, last trained, expiry of key
+    rounds: list[list[str]] = field(default_factory=list)  # rows: round, sites, images, loss, sites left out
 
 
 def status_of(folder: Path) -> Status:
@@ -55,7 +55,7 @@ def _server(process: FolderProcess) -> Status:
     out = process.results
     rounds = read_rounds(out)
     facts = {
-        "server": f"running on {process.about['address']}" if process.running else "not running",
+        "server": f"running on {process.details['address']}" if process.running else "not running",
         "results": str(out),
         "finished rounds": str(len(rounds)),
     }
@@ -71,7 +71,7 @@ def _server(process: FolderProcess) -> Status:
     if counts and counts.compared:
         same = 100 * counts.unchanged / counts.compared
         facts["labels unchanged"] = f"{counts.unchanged:,} of {counts.compared:,} ({same:.0f} %)"
-    facts |= _ends(process.folder)
+    facts |= _expiry_facts(process.folder)
     trained = {site: record.number for record in rounds for site in record.sites or ()}
     privacy, sites = _privacy_so_far(out, rounds), _sites(process, trained)
     return Status(process.running, facts, privacy, sites, [_row(record) for record in rounds[-_SHOWN:]])
@@ -94,27 +94,27 @@ def _row(record: RoundRecord) -> list[str]:
 
 def _sites(process: FolderProcess, trained: Mapping[str, int]) -> list[list[str]]:
     """Return a row for each site that may join: its connection, and the last round it trained in."""
-    now, folder = _connected_sites(process) if process.running else {}, process.folder / "sites"
-    ends = {end.site: str(end) for end in expiries(process.folder)}
+    connected, folder = _connected_sites(process) if process.running else {}, process.folder / "sites"
+    key_expiry = {expiry.site: str(expiry) for expiry in expiries(process.folder)}
 
     def row(name: str) -> list[str]:
         last = f"round {trained[name]}" if name in trained else "never"
-        return [name, *now.get(name, ("not connected", "")), last, ends.get(name, "does not expire")]
+        return [name, *connected.get(name, ("not connected", "")), last, key_expiry.get(name, "does not expire")]
 
     return [row(name) for name in sorted(read_site_keys(folder))]
 
 
-def _ends(folder: Path) -> dict[str, str]:
-    """Return the expiry of certificates and a site's own key; those of a server's sites are in their rows."""
-    return {end.what: str(end) for end in expiries(folder) if not end.site}
+def _expiry_facts(folder: Path) -> dict[str, str]:
+    """Return the expiry of certificates, and of the key in a site's folder."""
+    return {expiry.subject: str(expiry) for expiry in expiries(folder) if not expiry.site}
 
 
 def _connected_sites(process: FolderProcess) -> dict[str, tuple[str, str]]:
     """Return name -> ("connected", since) of the sites connected to a running server."""
-    # Imported here: a site imports this module too, and the client of a SuperLink would cost it 40 MB.
+    # Imported here: a site imports this module too, and would need 40 MB more for the client of a SuperLink.
     from .flower_internals.connections import Control
 
-    address, ca = process.about["local"], process.about["ca"]
+    address, ca = process.details["local"], process.details["ca"]
     try:
         secret = (process.folder / "flower" / SECRET).read_bytes()
         with closing(Control(address, Path(ca), secret)) as control:
@@ -125,12 +125,12 @@ def _connected_sites(process: FolderProcess) -> dict[str, tuple[str, str]]:
 
 
 def _site(process: FolderProcess) -> Status:
-    about = process.about
+    details = process.details
     facts = {
-        "site": f"{about['name']}, {'running' if process.running else 'not running'}",
-        "server": about["server"],
-        "conditions": about["conditions"],
-        **_ends(process.folder),
+        "site": f"{details['name']}, {'running' if process.running else 'not running'}",
+        "server": details["server"],
+        "conditions": details["conditions"],
+        **_expiry_facts(process.folder),
     }
     steps = sorted((process.folder / "runs").glob(f"*/state/{NOW}"), key=lambda file: file.stat().st_mtime)
     if steps:
@@ -149,7 +149,7 @@ class _Metric(NamedTuple):
     kind: str = "gauge"
 
 
-_Metrics = Callable[[], Sequence[_Metric]]
+_Metrics = Callable[[], Iterable[_Metric]]
 _Health = Callable[[], dict[str, object]]
 
 
@@ -162,8 +162,8 @@ def _prometheus_text(metrics: Iterable[_Metric]) -> str:
     fedcopl_up{site="north"} 1
     """
     lines, escapes = [], str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
-    for name, about, values, label, kind in metrics:
-        lines += [f"# HELP fedcopl_{name} {about}", f"# TYPE fedcopl_{name} {kind}"]
+    for name, help_text, values, label, kind in metrics:
+        lines += [f"# HELP fedcopl_{name} {help_text}", f"# TYPE fedcopl_{name} {kind}"]
         if not isinstance(values, Mapping):
             lines.append(f"fedcopl_{name} {values:.10g}")
             continue
@@ -195,14 +195,14 @@ def server_metrics(folder: Path) -> list[_Metric]:
         connected = _connected_sites(process) if process.running else ()
     is_connected = {name: float(name in connected) for name in sorted(read_site_keys(folder / "sites"))}
     last = rounds[-1] if rounds else RoundRecord(round=-1)
-    size = {"up": sum(one.bytes_up for one in rounds), "down": sum(one.bytes_down for one in rounds)}
+    size = {"up": sum(record.bytes_up for record in rounds), "down": sum(record.bytes_down for record in rounds)}
     drops = Counter(site for record in rounds for site in record.dropped)
     refusals = Counter(site for record in rounds for site, reason in record.dropped.items() if _REFUSED in reason)
     checks = [record.holdout for record in rounds if record.holdout]
     rollbacks = {
-        "training": sum(int(one.trainings_rolled_back) for one in checks),
-        "uncertain": sum(int(one.low_confidence) for one in checks),
-        "average": sum(bool(one.server_rolled_back) for one in checks),
+        "training": sum(int(check.trainings_rolled_back) for check in checks),
+        "uncertain": sum(int(check.low_confidence) for check in checks),
+        "average": sum(bool(check.server_rolled_back) for check in checks),
     }
     metrics = [
         _Metric("rounds", "Finished rounds of this run.", last.number, kind="counter"),
@@ -232,24 +232,24 @@ def site_metrics(folder: Path, counts: ReplyCounts) -> list[_Metric]:
 
 
 def _days_left(folder: Path) -> _Metric:
-    days = {ending.what: float(ending.days_left) for ending in expiries(folder)}
-    return _Metric("days_left", "Days until a key or certificate expires.", days, "what")
+    days = {expiry.subject: float(expiry.days_left) for expiry in expiries(folder)}
+    return _Metric("days_left", "Days until a key or certificate expires.", days, "subject")
 
 
 def health(folder: Path, errors: Iterable[str] = ()) -> dict[str, object]:
     """Return the health of a process: its errors, and expired keys and certificates."""
-    wrong = list(errors)
+    problems = list(errors)
     try:
-        wrong += [f"{one.what}: {one}" for one in expiries(folder) if one.days_left < 0]
+        problems += [f"{expiry.subject}: {expiry}" for expiry in expiries(folder) if expiry.days_left < 0]
         role = process_of(folder).role
     except FedCoPLError as error:
-        role, wrong = "unknown", [*wrong, str(error)]
-    return {"status": "error" if wrong else "ok", "role": role, "errors": wrong}
+        role, problems = "unknown", [*problems, str(error)]
+    return {"status": "error" if problems else "ok", "role": role, "errors": problems}
 
 
 @contextmanager
 def metrics_port(port: int, metrics: _Metrics, health: _Health) -> Iterator[int]:
-    """Serve both paths inside the block, on the port that is given; with port 0, nothing."""
+    """Serve `/metrics` and `/health` on a local port within the block; with port 0, serve nothing."""
     if not port:
         yield 0
         return
@@ -281,7 +281,7 @@ def _respond(metrics: _Metrics, health: _Health, path: str) -> tuple[int, str, s
 
 
 class _LocalHandler(BaseHTTPRequestHandler):
-    """Serves requests with a local Host header only: web pages of other origins have another one."""
+    """Serves only requests with a local Host header, which a web page of another origin cannot send."""
 
     timeout = 10
     server_version, sys_version = "fedcopl", ""

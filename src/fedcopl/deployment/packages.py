@@ -1,11 +1,11 @@
 """Packages: one file with everything that a site, or the server, needs to take part in a study.
 
-A package is a ZIP archive of a closed list of small files. It is read as untrusted: no other names, no large files. A
-package that contains a key is as secret as the key. It is installed into the folder of a site or a server, for the
-first time or as an update; the states, the secret and the runs in that folder are kept.
+A package is a ZIP archive of a closed list of small files. It is read as untrusted: other names and large files are
+refused. A package that contains a key is as secret as the key. It is installed into the folder of a site or a server,
+for the first time or as an update; the states, the secret and the runs in that folder are kept.
 
-Keys and certificates expire. A certificate contains its last day. A site's key has one only if it was provisioned for a
-study: in `ends.json` in the folder of public keys, for the server, and in the site's own `package.json`.
+Keys and certificates expire. A certificate contains its last day. The key of a site expires only if it was provisioned
+for a study: its last day is in `expiry.json` in the server's folder of public keys, and in the site's `package.json`.
 """
 
 import io
@@ -28,32 +28,32 @@ from ..plurals import counted
 from .keys import SiteKey, certificate_end, read_site_keys
 
 SUFFIX = ".fedcopl"
-_NOTES = "package.json"
-_COMMON = {_NOTES, "ca.pem", "classes.txt", "settings.toml"}
-_NEEDED = {"site": _COMMON, "server": _COMMON | {"server.pem", "server.key", "sites/ends.json"}}
+_METADATA = "package.json"
+_COMMON = {_METADATA, "ca.pem", "classes.txt", "settings.toml"}
+_NEEDED = {"site": _COMMON, "server": _COMMON | {"server.pem", "server.key", "sites/expiry.json"}}
 _PRIVATE = {"site.key", "server.key"}
-_COMMANDS = {"site": "fedcopl join", "server": "fedcopl server"}  # that install them
+_COMMANDS = {"site": "fedcopl join", "server": "fedcopl server"}  # that install a package
 _MAX_FILE, _MAX_KEY = 4_000_000, 10_000  # bytes of a file, and of one site's public key
 _MAX_FILES, _MAX_BYTES = 10_000, 20_000_000  # of a package, compressed or not
-_ZIP_TIME = (1980, 1, 1, 0, 0, 0)  # constant: the same content gives the same file
-_SOON = 30  # days before the end of a key or certificate, from which on it is reported
+_ZIP_TIME = (1980, 1, 1, 0, 0, 0)  # constant: equal contents give equal files
+_SOON = 30  # days before the expiry of a key or certificate, from which on it is reported
 
 
-class PackageNotes(Section):
+class PackageMetadata(Section):
     """The content of `package.json`."""
 
     format: Literal[1] = 1
     kind: Literal["site", "server"]
     study: str
-    name: str  # of the site; of the server: server
+    name: str  # of the site, or "server"
     address: Annotated[str, Field(pattern=r"^.+:\d{1,5}$")]  # where sites reach the server, with its port
     version: str  # of the fedcopl that made it
     model: str  # name and digest
-    classes: str  # how many, and their digest
-    settings: dict[str, str | int | float | bool]  # of the runs, as far as they differ from the defaults
+    classes: str  # number and digest
+    settings: dict[str, str | int | float | bool]  # of the runs, those that differ from the defaults
     key: Literal["packed", "own"] = "packed"  # made by the operator, or by the site
     key_number: int = 1  # increases with each renewal
-    key_ends: date | None = None  # the last day of the site's key
+    key_expires: date | None = None  # last day of the site's key
 
     @property
     def port(self) -> int:
@@ -62,14 +62,14 @@ class PackageNotes(Section):
 
 @dataclass(frozen=True)
 class Package:
-    """The files of a package by name, and its notes."""
+    """The files of a package by name, and its metadata."""
 
-    notes: PackageNotes
+    metadata: PackageMetadata
     files: Mapping[str, bytes]
 
     @classmethod
-    def of(cls, notes: PackageNotes, files: Mapping[str, bytes]) -> "Package":
-        return cls(notes, {_NOTES: (notes.model_dump_json(indent=1) + "\n").encode(), **files})
+    def of(cls, metadata: PackageMetadata, files: Mapping[str, bytes]) -> "Package":
+        return cls(metadata, {_METADATA: (metadata.model_dump_json(indent=1) + "\n").encode(), **files})
 
     def to_bytes(self) -> bytes:
         buffer = io.BytesIO()
@@ -81,8 +81,13 @@ class Package:
     @property
     def digest(self) -> str:
         """Digest to compare over a second channel."""
-        whole = sha256(self.to_bytes()).hexdigest()[:24]
-        return " ".join(whole[start : start + 4] for start in range(0, 24, 4))
+        text = sha256(self.to_bytes()).hexdigest()[:24]
+        return " ".join(text[start : start + 4] for start in range(0, 24, 4))
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether the package contains a private key."""
+        return not _PRIVATE.isdisjoint(self.files)
 
 
 def read_package(path: Path, kind: Literal["site", "server"]) -> Package:
@@ -92,7 +97,7 @@ def read_package(path: Path, kind: Literal["site", "server"]) -> Package:
             raise ValueError(f"it is larger than {_MAX_BYTES:,} bytes")
         with zipfile.ZipFile(path) as archive:
             files = _files(archive.infolist(), archive)
-        notes = PackageNotes.model_validate_json(files[_NOTES])
+        metadata = PackageMetadata.model_validate_json(files[_METADATA])
     except FileNotFoundError as error:
         raise FederationError(f"{path}: there is no such package") from error
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
@@ -102,14 +107,14 @@ def read_package(path: Path, kind: Literal["site", "server"]) -> Package:
     except (OSError, KeyError, ValueError, NotImplementedError, RuntimeError) as error:
         reason = "its package.json is invalid" if isinstance(error, ValidationError) else error
         raise FederationError(f"{path}: is not a package of `fedcopl provision`: {reason}") from error
-    if notes.kind != kind:
+    if metadata.kind != kind:
         raise FederationError(
-            f"{path}: is the package of a {notes.kind}, not of a {kind}; install it with {_COMMANDS[notes.kind]}"
+            f"{path}: is the package of a {metadata.kind}, not of a {kind}; install it with {_COMMANDS[metadata.kind]}"
         )
     missing = _NEEDED[kind] - files.keys()
     if missing:
         raise FederationError(f"{path}: is incomplete: {sorted(missing)[0]} is missing")
-    return Package(notes, files)
+    return Package(metadata, files)
 
 
 def _files(infos: Sequence[zipfile.ZipInfo], archive: zipfile.ZipFile) -> dict[str, bytes]:
@@ -141,27 +146,27 @@ def install(file: Path, folder: Path, kind: Literal["site", "server"]) -> Packag
 
     At a site with a new key number, the old key is deleted. At a server, exactly the sites in the package may join.
     """
-    package, before = read_package(file, kind), folder_notes(folder)
-    notes, key, sites = package.notes, folder / "site.key", folder / "sites"
-    if before and (before.kind, before.study, before.name) != (notes.kind, notes.study, notes.name):
+    package, before = read_package(file, kind), installed_metadata(folder)
+    metadata, key, sites = package.metadata, folder / "site.key", folder / "sites"
+    if before and (before.kind, before.study, before.name) != (metadata.kind, metadata.study, metadata.name):
         raise FederationError(
             f"{folder}: is the folder of {before.name} in the study {before.study}, and the package is for "
-            f"{notes.name} in {notes.study}; name another with --folder"
+            f"{metadata.name} in {metadata.study}; name another with --folder"
         )
-    if kind == "site" and notes.key == "packed" and "site.key" not in package.files and not key.exists():
+    if kind == "site" and metadata.key == "packed" and "site.key" not in package.files and not key.exists():
         raise FederationError(
-            f"{file}: has no key of {notes.name}, and neither has {folder}: ask the operator to renew it "
-            f"(fedcopl provision STUDY --renew {notes.name})"
+            f"{file}: has no key of {metadata.name}, and neither has {folder}: ask the operator to renew it "
+            f"(fedcopl provision STUDY --renew {metadata.name})"
         )
     if kind == "server" and (folder / "ca.key").exists():
         raise FederationError(f"{folder}: has a certificate authority of its own; name another with --folder")
     make_private_folder(folder)
     if kind == "server":
         sites.mkdir(exist_ok=True)
-    elif before and before.key_number != notes.key_number:
+    elif before and before.key_number != metadata.key_number:
         key.unlink(missing_ok=True)
-    # Keys first and the notes last, so that a folder with notes is complete.
-    for name in sorted(package.files, key=lambda name: (name == _NOTES, name not in _PRIVATE, name)):
+    # Keys first and the metadata last, so that a folder with metadata is complete.
+    for name in sorted(package.files, key=lambda name: (name == _METADATA, name not in _PRIVATE, name)):
         write = write_private if name in _PRIVATE else publish_bytes
         write(folder / name, package.files[name])
     for old in sites.glob("*.pub") if kind == "server" else ():
@@ -170,13 +175,13 @@ def install(file: Path, folder: Path, kind: Literal["site", "server"]) -> Packag
     return package
 
 
-def folder_notes(folder: Path) -> PackageNotes | None:
-    """Return the notes of the package installed in this folder; None if there is none."""
-    file = folder / _NOTES
+def installed_metadata(folder: Path) -> PackageMetadata | None:
+    """Return the metadata of the package that is installed in this folder; None if there is none."""
+    file = folder / _METADATA
     if not file.exists():
         return None
     try:
-        return PackageNotes.model_validate_json(file.read_bytes())
+        return PackageMetadata.model_validate_json(file.read_bytes())
     except (OSError, ValueError) as error:
         raise FederationError(f"{file}: is damaged; install the package again: fedcopl join PACKAGE ...") from error
 
@@ -185,10 +190,10 @@ def folder_notes(folder: Path) -> PackageNotes | None:
 class _Expiry:
     """The last day of a key or certificate, and how to renew it."""
 
-    what: str
+    subject: str
     day: date
     renewal: str
-    site: str = ""  # at a server: whose key
+    site: str = ""  # at a server: the site of the key
 
     @property
     def days_left(self) -> int:
@@ -210,35 +215,35 @@ def today_utc() -> date:
 
 def expiries(folder: Path) -> Iterator[_Expiry]:
     """Yield the expiry of every key and certificate in the folder of a server or a site."""
-    notes = folder_notes(folder)
-    is_site = notes.kind == "site" if notes else not (folder / "server.pem").exists()
+    metadata = installed_metadata(folder)
+    is_site = metadata.kind == "site" if metadata else not (folder / "server.pem").exists()
     ask = "ask the operator for a new package"
     renewal = ask if is_site else "fedcopl provision STUDY --renew authority, and new packages to all sites"
     if (folder / "ca.pem").exists():
         yield _Expiry("authority", certificate_end(folder / "ca.pem").date(), renewal)
     if (folder / "server.pem").exists():
-        renewed = "fedcopl provision STUDY --renew server" if notes else "restart the server: that renews it"
+        renewed = "fedcopl provision STUDY --renew server" if metadata else "restart the server: that renews it"
         yield _Expiry("server's certificate", certificate_end(folder / "server.pem").date(), renewed)
-    if notes and notes.key_ends:
-        yield _Expiry("key of this site", notes.key_ends, ask)
-    for name, day in _key_ends(folder / "sites").items():
+    if metadata and metadata.key_expires:
+        yield _Expiry("key of this site", metadata.key_expires, ask)
+    for name, day in _key_expiries(folder / "sites").items():
         yield _Expiry(f"key of {name}", day, f"fedcopl provision STUDY --renew {name}", name)
 
 
-def _key_ends(sites: Path) -> dict[str, date]:
-    """Return name -> last day of every site's key that has one."""
-    file = sites / "ends.json"
+def _key_expiries(sites: Path) -> dict[str, date]:
+    """Return name -> last day of the keys that expire."""
+    file = sites / "expiry.json"
     if not file.exists():
         return {}
     try:
-        kept = json.loads(file.read_text(encoding="utf-8"))
-        ends = {str(key): date.fromisoformat(day) for key, day in kept.items()}
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        days = {str(digest): date.fromisoformat(day) for digest, day in stored.items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise FederationError(f"{file}: cannot be read: {error}") from error
-    return {key.name: ends[key.digest] for key in read_site_keys(sites).values() if key.digest in ends}
+    return {key.name: days[key.digest] for key in read_site_keys(sites).values() if key.digest in days}
 
 
 def admitted_keys(sites: Path, today: date) -> dict[str, SiteKey]:
-    """Return the sites that may join on this day: every key of the folder that has not expired."""
-    ends = _key_ends(sites)
-    return {name: key for name, key in read_site_keys(sites).items() if ends.get(name, today) >= today}
+    """Return name -> key of the sites that may join on this day: the keys in the folder that have not expired."""
+    last_day = _key_expiries(sites)
+    return {name: key for name, key in read_site_keys(sites).items() if last_day.get(name, today) >= today}

@@ -1,7 +1,7 @@
-"""The processes of a deployment: how they hold a folder, are stopped, log their child, and run as a service.
+"""The processes of a deployment: the lock of their folder, stopping them, the log of a child process, and services.
 
-A server and a site each hold their own folder. A child process never outlives its parent, however that ends. The
-systemd unit and the container of `fedcopl service` give the program one writable folder, its home, and nothing else of
+A server and a site each hold their own folder. A child process never outlives its parent, however that ends. In the
+systemd unit and the container of `fedcopl service` the program has one writable folder, its home, and nothing else of
 the machine; it stops on SIGTERM within seconds, keeps its state, and continues at the next start.
 """
 
@@ -28,13 +28,11 @@ from ..run.folder import RunFolder
 _LOG_BYTES, _OLD_LOGS = 5_000_000, 3  # size of a log file, and number of older ones kept
 WORKING = "working.json"
 _STOP = "stop"  # a file of this name stops the process of this folder
-_FOR_OWNER = 0o077
 SECRET = "exec.secret"  # shared by a server and its SuperLink
 _PARENT_CHECK = 0.2  # seconds between two checks that the parent is alive
 GRACE = 5.0  # seconds for a child to end after SIGTERM
-_INTERRUPTED = 130  # exit status of both when stopped: see errors.py
-_STOP_SECONDS = 90  # for a reply in progress
 
+# 90 s to stop are for a reply in progress; 130 is the exit status of a stopped process (errors.py).
 _UNIT = """\
 [Unit]
 Description=fedcopl {role}
@@ -49,11 +47,11 @@ Environment=FEDCOPL_CACHE={home}/cache HOME={home} PYTHONUNBUFFERED=1
 Restart=on-failure
 RestartSec=30
 KillMode=mixed
-TimeoutStopSec={stop}
-SuccessExitStatus={interrupted}
+TimeoutStopSec=90
+SuccessExitStatus=130
 RestartPreventExitStatus=2 3 4
 
-# One writable folder, and nothing else of this machine.
+# One writable folder.
 UMask=0077
 NoNewPrivileges=yes
 ProtectSystem=strict
@@ -110,43 +108,43 @@ class FolderProcess:
     folder: Path
     role: str  # server or site
     running: bool
-    about: Mapping[str, str]  # its address, its name and so on
+    details: Mapping[str, str]  # of a server: address, local, out, ca; of a site: name, server, conditions
 
     @property
     def results(self) -> Path:
         """Folder of a server's run."""
-        if "out" not in self.about:
+        if "out" not in self.details:
             raise FederationError(f"{self.folder}: is the folder of a {self.role}; name that of a server with --folder")
-        return Path(self.about["out"])
+        return Path(self.details["out"])
 
 
 @contextmanager
-def holding(folder: Path, role: str, about: Mapping[str, str]) -> Iterator[None]:
-    """Hold the folder: one process at a time; `about` is for `fedcopl status`."""
-    os.umask(_FOR_OWNER)  # also for Flower's processes and their files
+def holding(folder: Path, role: str, details: Mapping[str, str]) -> Iterator[None]:
+    """Lock the folder for this process, and write `details` for `fedcopl status`."""
+    os.umask(0o077)  # also for Flower's processes and their files
     make_private_folder(folder)
     with RunFolder(folder):
         (folder / _STOP).unlink(missing_ok=True)
-        _write(folder, role, about, running=True)
+        _write(folder, role, details, running=True)
         try:
             yield
         finally:
-            _write(folder, role, about, running=False)
+            _write(folder, role, details, running=False)
             (folder / _STOP).unlink(missing_ok=True)
 
 
-def _write(folder: Path, role: str, about: Mapping[str, str], *, running: bool) -> None:
-    now = {"role": role, **about, "pid": os.getpid(), "running": running, "since": time.time()}
+def _write(folder: Path, role: str, details: Mapping[str, str], *, running: bool) -> None:
+    now = {"role": role, **details, "pid": os.getpid(), "running": running, "since": time.time()}
     write_text(folder / WORKING, json.dumps(now, indent=1) + "\n")
 
 
 def process_of(folder: Path) -> FolderProcess:
-    """Read which process holds this folder, or did; `running` only if it still exists."""
+    """Read which process holds this folder, or held it last; it is running only if it still exists."""
     try:
-        kept = json.loads((folder / WORKING).read_text(encoding="utf-8"))
-        about = {key: value for key, value in kept.items() if isinstance(value, str) and key != "role"}
-        running = bool(kept["running"]) and _is_there(int(kept["pid"]))
-        return FolderProcess(folder, str(kept["role"]), running, about)
+        stored = json.loads((folder / WORKING).read_text(encoding="utf-8"))
+        details = {key: value for key, value in stored.items() if isinstance(value, str) and key != "role"}
+        running = bool(stored["running"]) and _exists(int(stored["pid"]))
+        return FolderProcess(folder, str(stored["role"]), running, details)
     except FileNotFoundError as error:
         is_prepared = any((folder / name).exists() for name in ("site.key", "server.key", "package.json"))
         reason = "has not run yet" if is_prepared else "is not the folder of a server or a site; name one with --folder"
@@ -155,23 +153,21 @@ def process_of(folder: Path) -> FolderProcess:
         raise FederationError(f"{folder / WORKING}: cannot be read: {error}") from error
 
 
-def _is_there(pid: int) -> bool:
+def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
+    except OSError as error:  # without permission, the process exists
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
 def should_stop(folder: Path) -> bool:
-    """Return whether the process of this folder is to stop."""
+    """Return whether the process of this folder has been requested to stop."""
     return (folder / _STOP).exists()
 
 
 def request_stop(folder: Path, timeout: float) -> bool:
-    """Stop the process of this folder; returns whether it stopped within `timeout` seconds."""
+    """Stop the process of this folder; return whether it stopped within `timeout` seconds."""
     write_text(folder / _STOP, "")
     end = time.monotonic() + timeout
     while process_of(folder).running:
@@ -184,7 +180,7 @@ def request_stop(folder: Path, timeout: float) -> bool:
 
 @contextmanager
 def stopping_on_sigterm() -> Iterator[None]:
-    """Handle SIGTERM like Ctrl-C within the block: children end first, and files are complete."""
+    """Handle SIGTERM like Ctrl-C within the block: child processes end first, and files are complete."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -197,7 +193,7 @@ def stopping_on_sigterm() -> Iterator[None]:
 
 
 def end_with_parent(parent: int) -> None:
-    """End this process when its parent has ended, also if that was killed."""
+    """End this process as soon as its parent process has ended, even if that was killed."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -216,9 +212,9 @@ class _QuietHandler(RotatingFileHandler):
         pass
 
 
-def write_log(source: IO[bytes], file: Path, max_bytes: int = _LOG_BYTES, kept: int = _OLD_LOGS) -> threading.Thread:
-    """Write the lines of a source to a file, in a thread; a full file becomes `name.1`, and the oldest is deleted."""
-    handler = _QuietHandler(file, maxBytes=max_bytes, backupCount=kept, encoding="utf-8", delay=True)
+def write_log(source: IO[bytes], file: Path, max_bytes: int = _LOG_BYTES, backups: int = _OLD_LOGS) -> threading.Thread:
+    """Write the lines of a source to a rotating log file, in a thread."""
+    handler = _QuietHandler(file, maxBytes=max_bytes, backupCount=backups, encoding="utf-8", delay=True)
 
     def follow() -> None:
         with source, closing(handler):
@@ -235,7 +231,7 @@ class Service:
     """A site or a server that runs as a service."""
 
     role: Literal["site", "server"]
-    home: Path  # the writable folder: keys, runs, cache
+    home: Path  # writable folder of keys, runs and cache
     images: Path | None = None  # of a site
     user: str = "fedcopl"
     arguments: Sequence[str] = ()  # additional settings and options
@@ -248,7 +244,7 @@ class Service:
                 raise ConfigError(f"{path}: a service needs a path without spaces, quotes and percent signs")
 
     def command(self, program: Sequence[str], home: Path, images: Path | None) -> list[str]:
-        """Return the command of the service; the same at every start."""
+        """Return the command line of the service."""
         if self.role == "server":
             return [*program, "server", "--folder", str(home / "federation"), "--auto-resume", *self.arguments]
         accepted = ["--accept", str(home / "site" / "settings.toml")]  # without a terminal
@@ -262,8 +258,6 @@ class Service:
             command=shlex.join(word.replace("%", "%%") for word in command),
             home=self.home,
             user=self.user,
-            stop=_STOP_SECONDS,
-            interrupted=_INTERRUPTED,
             read_only=f"ReadOnlyPaths={self.images}\n" if self.images else "",
             private_devices="yes" if self.role == "server" else "no",  # a site may have a GPU
         )

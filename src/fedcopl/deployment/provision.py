@@ -3,12 +3,11 @@
 | in the folder | |
 |---|---|
 | authority/ | the study's certificate authority and the server's certificate; `ca.key` stays here |
-| register.json | the keys that were issued, their last days, and the revoked keys |
+| register.json | the issued keys with their last days, and the revoked keys |
 | sites/ | the public keys of the sites that may join |
-| packages/ | one file for each site and one for the server, to be sent to them |
+| packages/ | one file to send to each site, and one for the server |
 """
 
-import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from pydantic import Field, ValidationError
 from ..config import RunConfig, Section, load, read_settings
 from ..config_errors import explained
 from ..data.dataset import read_classes
-from ..errors import ConfigError, FederationError
+from ..errors import ConfigError, FederationError, did_you_mean
 from ..files import make_private_folder, publish_bytes, write_private
 from ..methods import with_effective_rounds
 from ..run.build import backbone_name, build_clip
@@ -37,7 +36,7 @@ from .keys import (
     read_site_key,
     renew_authority,
 )
-from .packages import SUFFIX, Package, PackageNotes, read_package
+from .packages import SUFFIX, Package, PackageMetadata, read_package
 from .terms import classes_digest, config_from, flat_settings
 
 _REGISTER = "register.json"
@@ -73,7 +72,7 @@ class _StudyPlan(Section):
 
 @dataclass(frozen=True)
 class _PreparedStudy:
-    """A plan with its files read: the common content of all packages of the study."""
+    """The content that all packages of a study have in common."""
 
     plan: _StudyPlan
     config: RunConfig
@@ -82,14 +81,14 @@ class _PreparedStudy:
 
 
 def _read_plan(file: Path) -> _StudyPlan:
-    """Read a plan; all its errors are in one line."""
+    """Read a plan; `ConfigError` names all errors in one line."""
     if not file.exists():
         raise ConfigError(f"{file}: there is no such study plan; fedcopl provision {file} --example writes one")
     try:
         plan = _StudyPlan.model_validate(read_settings(file))
     except ValidationError as error:
-        wrong = explained((dict(one) for one in error.errors()), _unknown)
-        raise ConfigError(f"{file}: {'; '.join(f'{name}: {reason}' for name, reason in wrong.items())}") from error
+        reasons = explained((dict(one) for one in error.errors()), _unknown)
+        raise ConfigError(f"{file}: {'; '.join(f'{name}: {reason}' for name, reason in reasons.items())}") from error
     check_addresses(plan.address, f"{file}: address")
     for name in plan.sites:
         check_site_name(name, f"{file}: sites")
@@ -99,8 +98,7 @@ def _read_plan(file: Path) -> _StudyPlan:
 
 
 def _unknown(name: str) -> str:
-    close_matches = difflib.get_close_matches(name, _StudyPlan.model_fields, n=1)
-    return "a study has no such setting" + (f"; did you mean {close_matches[0]}?" if close_matches else "")
+    return f"a study has no such setting{did_you_mean(name, _StudyPlan.model_fields)}"
 
 
 def prepare_study(file: Path) -> _PreparedStudy:
@@ -112,11 +110,11 @@ def prepare_study(file: Path) -> _PreparedStudy:
 
 
 class _IssuedKey(Section):
-    """The key of a site that may join; without a digest the site has not sent its own key yet."""
+    """The key of a site that may join."""
 
-    number: int = 1  # 1, and one more with each renewal
-    digest: str = ""
-    ends: date
+    number: int = 1  # increases with each renewal
+    digest: str = ""  # empty until the site sends its own key
+    expires: date  # last day
 
 
 class _RevokedKey(Section):
@@ -125,11 +123,11 @@ class _RevokedKey(Section):
     site: str
     digest: str
     day: date
-    why: Literal["revoked", "renewed"]
+    reason: Literal["revoked", "renewed"]
 
 
 class _Register(Section):
-    """All keys of a study; immutable."""
+    """All keys of a study."""
 
     keys: dict[str, _IssuedKey] = Field(default={}, validate_default=False)
     revoked: tuple[_RevokedKey, ...] = ()
@@ -150,31 +148,21 @@ class _Register(Section):
     def issue(self, site: str, digest: str, today: date, days: int) -> "_Register":
         """Issue a key for a site: its first, or the next after a revoked one."""
         number = 1 + sum(old.site == site for old in self.revoked)
-        issued = _IssuedKey(number=number, digest=digest, ends=today + timedelta(days=days))
+        issued = _IssuedKey(number=number, digest=digest, expires=today + timedelta(days=days))
         return self.model_copy(update={"keys": {**self.keys, site: issued}})
 
-    def revoke(self, site: str, today: date, why: Literal["revoked", "renewed"]) -> "_Register":
+    def revoke(self, site: str, today: date, reason: Literal["revoked", "renewed"]) -> "_Register":
         """Revoke the site's key; the site has none until the next is issued."""
         if site not in self.keys:
-            known = ", ".join(sorted(self.keys)) or "none yet"
-            raise FederationError(f"{site}: has no key to revoke; sites with one: {known}")
-        gone, left = self.keys[site], {name: key for name, key in self.keys.items() if name != site}
-        revoked = _RevokedKey(site=site, digest=gone.digest, day=today, why=why)
-        return _Register(keys=left, revoked=(*self.revoked, revoked))
+            sites = ", ".join(sorted(self.keys)) or "none yet"
+            raise FederationError(f"{site}: has no key to revoke; sites with a key: {sites}")
+        keys = {name: key for name, key in self.keys.items() if name != site}
+        revoked = _RevokedKey(site=site, digest=self.keys[site].digest, day=today, reason=reason)
+        return _Register(keys=keys, revoked=(*self.revoked, revoked))
 
     def is_locked_out(self, site: str) -> bool:
-        """Return whether the site's key was revoked and no other issued."""
+        """Return whether the site's key was revoked and no new key issued."""
         return site not in self.keys and any(old.site == site for old in self.revoked)
-
-
-@dataclass(frozen=True)
-class _PackageFile:
-    """A package file, for one site or the server."""
-
-    path: Path
-    name: str
-    digest: str
-    has_key: bool
 
 
 @dataclass(frozen=True)
@@ -193,20 +181,20 @@ class StudyFolder:
         return self.path / "sites" / f"{file_name(site)}.pub"
 
     def package(self, name: str) -> Path:
-        """Return the package file of a site or of the server."""
+        """Return the path of the package of a site or of the server."""
         return self.path / "packages" / f"{file_name(name)}{SUFFIX}"
 
-    def provision(self) -> list[_PackageFile]:
-        """Make all packages. Issued keys stay valid; new sites get a key, revoked sites do not."""
+    def provision(self) -> list[Package]:
+        """Make all packages. Issued keys stay valid; new sites get a key, revoked sites get none."""
         make_private_folder(self.path)
         issue_certificates(self._authority, set(self.study.plan.address))
         register, fresh = _Register.read(self.path), {}
         for site in self.study.plan.sites:
             if site not in register.keys and not register.is_locked_out(site):
                 register, fresh[site] = self._issue(register, site)
-        good = {issued.digest for issued in register.keys.values()}
+        issued_digests = {issued.digest for issued in register.keys.values()}
         for file in (self.path / "sites").glob("*.pub"):
-            if read_site_key(file).digest not in good:
+            if read_site_key(file).digest not in issued_digests:
                 file.unlink()
         register.write(self.path)  # before the packages: a key that is not in it is not accepted
         packages = [
@@ -216,13 +204,13 @@ class StudyFolder:
         ]
         return [*packages, self._server_package(register)]
 
-    def revoke(self, site: str) -> list[_PackageFile]:
+    def revoke(self, site: str) -> list[Package]:
         """Revoke a site's key. It takes effect when the server installs its new package."""
         _Register.read(self.path).revoke(site, self.today, "revoked").write(self.path)
         self.package(site).unlink(missing_ok=True)
         return self.provision()
 
-    def renew(self, name: str) -> list[_PackageFile]:
+    def renew(self, name: str) -> list[Package]:
         """Renew the key of a site, also of a revoked one, or the certificate of the server or of the authority."""
         if name == _AUTHORITY:
             renew_authority(self._authority)
@@ -239,7 +227,7 @@ class StudyFolder:
             raise ConfigError(f"--renew: {name!r} is neither a site of the study nor '{_SERVER}' or '{_AUTHORITY}'")
         return self.provision()
 
-    def admit(self, file: Path) -> list[_PackageFile]:
+    def admit(self, file: Path) -> list[Package]:
         """Admit the public key that a site made itself."""
         key, register = read_site_key(file), _Register.read(self.path)
         name, digest = key.name, key.digest
@@ -247,7 +235,7 @@ class StudyFolder:
             raise FederationError(f"{file}: is the key of {name!r}, which is not a site of this study with its own key")
         for old in register.revoked:
             if old.digest == digest:
-                raise FederationError(f"{name}: this key was {old.why} on {old.day}; the site has to make a new key")
+                raise FederationError(f"{name}: this key was {old.reason} on {old.day}; the site has to make a new key")
         issued = register.keys.get(name)
         if issued is not None and issued.digest not in ("", digest):
             raise FederationError(f"{name}: already has another key; first: --renew {name}, or --revoke {name}")
@@ -267,37 +255,37 @@ class StudyFolder:
         return register.issue(site, digest, self.today, self.study.plan.key_days), key
 
     def _packed_before(self, site: str, issued: _IssuedKey) -> bytes:
-        """Return the key in the site's last package, if that still exists; it may be deleted once it was sent."""
+        """Return the key in the last package of a site, if that file still exists."""
         if not self.package(site).exists():
             return b""
-        before = read_package(self.package(site), "site")
-        return before.files.get("site.key", b"") if before.notes.key_number == issued.number else b""
+        package = read_package(self.package(site), "site")
+        return package.files.get("site.key", b"") if package.metadata.key_number == issued.number else b""
 
-    def _site_package(self, site: str, issued: _IssuedKey, key: bytes) -> _PackageFile:
+    def _site_package(self, site: str, issued: _IssuedKey, key: bytes) -> Package:
         plan, config = self.study.plan, self.study.config
         settings = config_from(flat_settings(config), plan.name).to_toml()  # to approve: without the operator's paths
         files = {"settings.toml": settings.encode(), **({"site.key": key} if key else {})}
-        about = {"key": plan.sites[site], "key_number": issued.number, "key_ends": issued.ends}
-        return self._write({"kind": "site", "name": site, **about}, files)
+        key_facts = {"key": plan.sites[site], "key_number": issued.number, "key_expires": issued.expires}
+        return self._write({"kind": "site", "name": site, **key_facts}, files)
 
-    def _server_package(self, register: _Register) -> _PackageFile:
+    def _server_package(self, register: _Register) -> Package:
         certificates = folder_certificates(self._authority)
         issued_keys = {
             site: issued for site, issued in register.keys.items() if issued.digest and site in self.study.plan.sites
         }
-        ends = {issued.digest: issued.ends.isoformat() for issued in issued_keys.values()}
+        last_days = {issued.digest: issued.expires.isoformat() for issued in issued_keys.values()}
         files = {
             "settings.toml": self.study.config.to_toml().encode(),
             "server.pem": certificates.certificate.read_bytes(),
             "server.key": certificates.key.read_bytes(),
-            "sites/ends.json": (json.dumps(ends, indent=1, sort_keys=True) + "\n").encode(),
+            "sites/expiry.json": (json.dumps(last_days, indent=1, sort_keys=True) + "\n").encode(),
             **{f"sites/{file_name(site)}.pub": self._public(site).read_bytes() for site in issued_keys},
         }
         return self._write({"kind": "server", "name": _SERVER}, files)
 
-    def _write(self, about: Mapping[str, object], files: Mapping[str, bytes]) -> _PackageFile:
-        """Write a package with these files and those that all packages of the study have."""
-        study = self.study
+    def _write(self, own: Mapping[str, object], files: Mapping[str, bytes]) -> Package:
+        """Write a package with its own metadata and files, and those that all packages of the study have."""
+        study, ca = self.study, folder_certificates(self._authority).ca.read_bytes()
         common = {
             "study": study.plan.name,
             "address": with_port(study.plan.address[0], study.plan.port),
@@ -306,8 +294,8 @@ class StudyFolder:
             "classes": classes_digest(study.classes),
             "settings": flat_settings(study.config),
         }
-        notes = PackageNotes.model_validate({**common, **about})
-        ca, classes = folder_certificates(self._authority).ca.read_bytes(), "\n".join(study.classes) + "\n"
-        package = Package.of(notes, {"ca.pem": ca, "classes.txt": classes.encode(), **files})
-        write_private(self.package(notes.name), package.to_bytes())
-        return _PackageFile(self.package(notes.name), notes.name, package.digest, "site.key" in files)
+        metadata = PackageMetadata.model_validate({**common, **own})
+        class_list = "\n".join(study.classes) + "\n"
+        package = Package.of(metadata, {"ca.pem": ca, "classes.txt": class_list.encode(), **files})
+        write_private(self.package(metadata.name), package.to_bytes())
+        return package

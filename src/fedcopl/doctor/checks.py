@@ -391,11 +391,11 @@ def _check_expiry(folder: Path) -> Iterator[_Finding]:
         return
     for ending in endings:
         if ending.days_left < 0:
-            yield _Finding("problem", ending.what, str(ending), ending.renewal)
+            yield _Finding("problem", ending.subject, str(ending), ending.renewal)
         elif ending.is_near:
-            yield _Finding("note", ending.what, str(ending), ending.renewal)
+            yield _Finding("note", ending.subject, str(ending), ending.renewal)
         else:
-            yield _Finding("ok", ending.what, str(ending))
+            yield _Finding("ok", ending.subject, str(ending))
 
 
 def _check_server(address: str, certificate: Path | None) -> Iterator[_Finding]:
