@@ -9,7 +9,7 @@ from rich.progress import Progress
 
 from fedcopl import RunConfig, progress
 from fedcopl.messages import Train
-from fedcopl.progress import _BarReporter, _LineReporter, watch, watch_site
+from fedcopl.progress import _BarReporter, _LineReporter, reporting, site_reporting
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.run.record import RoundRecord
 
@@ -46,7 +46,7 @@ def test_stderr_is_a_terminal_again_once_the_images_are_prepared(monkeypatch):
     # While rich shows a bar, sys.stderr is not a terminal, and the site would not prompt for consent to a run.
     before, console = sys.stderr, Console(stderr=True, force_terminal=True)
     monkeypatch.setattr(progress, "Console", lambda stderr: console)
-    with watch_site() as watcher:
+    with site_reporting() as watcher:
         watcher.prepared(1, 2)
         assert sys.stderr is not before
         watcher.prepared(2, 2)
@@ -82,12 +82,12 @@ def test_the_reporter_depends_on_terminal_and_notebook(monkeypatch, terminal, no
     monkeypatch.setattr(progress, "Console", lambda stderr: FakeConsole(terminal, notebook))
     monkeypatch.setattr(progress, "find_spec", lambda name: widgets or None)
     monkeypatch.setattr(progress, "Progress", lambda *_, **__: Progress(console=Console(file=io.StringIO())))
-    with watch(2) as watcher:
+    with reporting(2) as watcher:
         assert isinstance(watcher, kind)
 
 
 @pytest.mark.parametrize("given", [False, SilentReporter()])
 def test_no_progress_or_given_reporter(given):
-    with watch(2, given) as watcher:
+    with reporting(2, given) as watcher:
         assert isinstance(watcher, SilentReporter)
         assert given is False or watcher is given

@@ -16,7 +16,7 @@ from fedcopl.config import Data, RunConfig, override
 from fedcopl.data.catalog import download_dataset, load_dataset
 from fedcopl.data.dataset import Dataset
 from fedcopl.errors import FedCoPLError
-from fedcopl.progress import watch
+from fedcopl.progress import reporting
 from fedcopl.report.run_page import REPORT, write_report
 from fedcopl.run.record import Outcome
 from fedcopl.simulation.simulate import simulate
@@ -77,7 +77,7 @@ def finished_run(method: str, backbone: str, dataset: Dataset, folder: Path) -> 
     """Run a method with its report; a finished run in the folder is read instead."""
     pairs = [*SETTINGS, f"model.backbone={backbone}", f"method={method}"]
     config = RunConfig.from_mapping(override({}, pairs), "demo-photos")
-    with watch(config.rounds) as watcher:
+    with reporting(config.rounds) as watcher:
         outcome = simulate(config, folder, resume=folder.exists(), progress=watcher, dataset=dataset)
     write_report(folder)
     return outcome

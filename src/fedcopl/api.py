@@ -30,7 +30,7 @@ from .data.in_memory import (
 )
 from .errors import ConfigError, DataError, FedCoPLError, naming_arguments
 from .plurals import counted
-from .progress import watch
+from .progress import reporting
 from .report.run_page import write_report
 from .run.progress_reporter import ProgressReporter
 from .run.record import ClientRecord, Outcome, round_to_plain
@@ -367,7 +367,7 @@ def _run(
     dataset = None if given is None else with_decode_options(given, config.data)
     previous = None if previous_run is None else Path(previous_run)
     options: dict[str, Any] = {"resume": resume, "dataset": dataset, "previous_run": previous, "workers": workers}
-    with watch(config.rounds, progress) as reporter:
+    with reporting(config.rounds, progress) as reporter:
         run_simulation(config, path, progress=reporter, **options)
     write_report(path)
     return Result(directory, dataset)

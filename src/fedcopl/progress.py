@@ -1,4 +1,4 @@
-"""Progress reporting on a terminal, in a notebook or in a log file."""
+"""Progress reports on a terminal, in a notebook or in a log file."""
 
 import time
 from collections.abc import Iterator
@@ -31,11 +31,11 @@ _COLUMNS = (
 
 
 @contextmanager
-def watch(rounds: int, progress: bool | ProgressReporter = True) -> Iterator[ProgressReporter]:
-    """Report progress: a bar on a terminal and in a notebook with widgets, plain lines anywhere else.
+def reporting(rounds: int, progress: bool | ProgressReporter = True) -> Iterator[ProgressReporter]:
+    """Yield a reporter: bars on a terminal and in a notebook with widgets, lines of text anywhere else.
 
     Args:
-        progress: False: report nothing; a reporter: use that one instead.
+        progress: False: no reports; a reporter: that reporter.
     """
     console = Console(stderr=True)
     if not isinstance(progress, bool):
@@ -50,8 +50,11 @@ def watch(rounds: int, progress: bool | ProgressReporter = True) -> Iterator[Pro
 
 
 @contextmanager
-def watch_site() -> Iterator[ProgressReporter]:
-    """Print lines, with a bar on a terminal only while images are prepared: consent may be requested there later."""
+def site_reporting() -> Iterator[ProgressReporter]:
+    """Yield a reporter of a site: lines of text, and on a terminal a bar until all images are prepared.
+
+    Later the terminal is free, because the site may ask for consent there.
+    """
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _LineReporter(console, 0)
@@ -64,17 +67,17 @@ def watch_site() -> Iterator[ProgressReporter]:
 
 
 class _LineReporter(SilentReporter):
-    """Prints one line per step and round."""
+    """Prints a line per step and round."""
 
     def __init__(self, console: Console, rounds: int):
         self._console, self._rounds, self._began = console, rounds, time.monotonic()
         self._done_before = 0
 
-    def preparing(self, what: str) -> None:
-        self._line(what)
+    def preparing(self, step: str) -> None:
+        self._line(step)
 
-    def noticed(self, what: str) -> None:
-        self._line(f"note: {what}")
+    def noticed(self, note: str) -> None:
+        self._line(f"note: {note}")
 
     def started(self, config: RunConfig, clients: int, done: int) -> None:
         self._rounds, self._done_before = _training_rounds(config), done
@@ -83,18 +86,18 @@ class _LineReporter(SilentReporter):
         self._line(f"continuing after round {done}" if done else f"{counted(clients, 'client')}, {rounds}")
 
     def round_done(self, record: RoundRecord) -> None:
-        done = record.number
-        each = (time.monotonic() - self._began) / (done - self._done_before)
-        more = done < self._rounds and not record.converged
-        left = f", about {in_time(each * (self._rounds - done))} left" if more else ""
-        self._line(_round_line(record, self._rounds) + left)
+        line, done = _round_line(record, self._rounds), record.number
+        if done < self._rounds and not record.converged:
+            seconds_per_round = (time.monotonic() - self._began) / (done - self._done_before)
+            line += f", about {format_duration(seconds_per_round * (self._rounds - done))} left"
+        self._line(line)
 
     def _line(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class _PreparingReporter(_LineReporter):
-    """Prints lines, and a bar until the last image is prepared."""
+    """Prints lines, and shows a bar until all images are prepared."""
 
     def __init__(self, console: Console, bar: Progress):
         super().__init__(console, 0)
@@ -118,14 +121,14 @@ class _BarReporter:
         self._step = progress.add_task("", total=None, visible=False)
         self._name = ""
 
-    def preparing(self, what: str) -> None:
-        self._progress.update(self._all, description=what, total=None)
+    def preparing(self, step: str) -> None:
+        self._progress.update(self._all, description=step, total=None)
 
     def prepared(self, done: int, total: int) -> None:
         self._progress.update(self._all, completed=done, total=total)
 
-    def noticed(self, what: str) -> None:
-        self._progress.console.print(f"note: {what}", highlight=False, markup=False)
+    def noticed(self, note: str) -> None:
+        self._progress.console.print(f"note: {note}", highlight=False, markup=False)
 
     def started(self, config: RunConfig, clients: int, done: int) -> None:
         self._clients, self._rounds = clients, _training_rounds(config)
@@ -145,10 +148,10 @@ class _BarReporter:
         self._progress.console.print(_round_line(record, self._rounds), highlight=False, markup=False)
 
 
-def in_time(seconds: float) -> str:
-    """Return a duration in words.
+def format_duration(seconds: float) -> str:
+    """Return a duration in one unit of time.
 
-    >>> in_time(0.2), in_time(59), in_time(200), in_time(8000)
+    >>> format_duration(0.2), format_duration(59), format_duration(200), format_duration(8000)
     ('1 second', '59 seconds', '3 minutes', '2 hours')
     """
     for length, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
@@ -158,7 +161,7 @@ def in_time(seconds: float) -> str:
 
 
 def _training_rounds(config: RunConfig) -> int:
-    """Return the number of rounds; 0 if nothing is trained and the images are labelled once."""
+    """Return the number of rounds; 0 if the method trains nothing."""
     from .methods import choose_method  # imports torch, which only a run needs
 
     return config.rounds if choose_method(config).trains else 0
@@ -171,9 +174,9 @@ def _round_line(record: RoundRecord, rounds: int) -> str:
     if record.loss is not None:
         parts.append(f"loss {record.loss:.3f}")
     if record.refreshed:
-        parts.append(", ".join(["new labels", *_about_labels(record)]))
+        parts.append(", ".join(["new labels", *_label_notes(record)]))
     if rounds and record.kept_old_prompt:
-        parts.append("nothing to average: the prompts stay as they were")
+        parts.append("no update to average: the prompts did not change")
     if rounds:
         parts += record.rollbacks()
     if record.converged:
@@ -183,8 +186,8 @@ def _round_line(record: RoundRecord, rounds: int) -> str:
     return ", ".join(parts)
 
 
-def _about_labels(record: RoundRecord) -> Iterator[str]:
-    """Yield the accuracy of the pseudo labels if labels exist, else the shares selected and unchanged."""
+def _label_notes(record: RoundRecord) -> Iterator[str]:
+    """Yield the accuracy of the pseudo labels if it is known, otherwise the shares of selected and unchanged ones."""
     labelling = record.labelling
     if record.pseudo_label_accuracy is not None:
         yield f"{percent(record.pseudo_label_accuracy)} right"

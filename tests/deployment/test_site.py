@@ -434,6 +434,8 @@ def test_a_class_name_too_long_for_any_prompt_is_refused(data, tmp_path):
     (tmp_path / "images").mkdir()
     shutil.copy(next((data / "clients/site-a").rglob("*.png")), tmp_path / "images/0.png")
     home = SiteHome("a", tmp_path / "images", str(tmp_path / "classes.txt"), tmp_path / "home", {"threads": 1})
-    with pytest.raises(ModelError, match=r"glyph-clip reads at most 40 tokens; this sentence has \d+: 'a photo of a dog") as error:
+    with pytest.raises(
+        ModelError, match=r"glyph-clip reads at most 40 tokens; this sentence has \d+: 'a photo of a dog"
+    ) as error:
         RunningSite(home)
     assert len(str(error.value)) < 200

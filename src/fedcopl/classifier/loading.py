@@ -21,7 +21,7 @@ from ..files import no_folder
 from ..methods import run_title
 from ..methods.prompted_model import PromptedModel
 from ..run.build import BuiltModel, build_clip, build_model, images_of_clients
-from ..run.folder import PRIORS, SHARED_PROMPTS, class_prior_path, own_prompts_file, read_finished
+from ..run.folder import PRIORS, SHARED_PROMPTS, class_prior_file, own_prompts_file, read_finished
 from ..run.progress_reporter import SilentReporter
 from .predict import Classifier, Predictor
 from .prior import PRIOR, Prior
@@ -194,7 +194,7 @@ class FinishedRun:
 
     def _prior(self, client: str) -> Prior | None:
         """Return the priors of a client; None for a run without priors."""
-        file, common = class_prior_path(self.folder, client), self.folder / PRIORS
+        file, common = class_prior_file(self.folder, client), self.folder / PRIORS
         if not file.exists():
             return None
         own, shared = _read_arrays(file, np.float64), _read_arrays(common, np.float64) if common.exists() else {}

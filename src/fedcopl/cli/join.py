@@ -13,7 +13,7 @@ from ..config import override
 from ..deployment.addresses import check_site_name
 from ..errors import ConfigError, Interrupted
 from ..plurals import counted
-from ..progress import watch_site
+from ..progress import site_reporting
 from ..run.progress_reporter import ProgressReporter
 from .command import PluginFiles
 from .provision import MetricsPort, install_package
@@ -129,7 +129,7 @@ def join(
     address = ServerAddress(server, ca)
     if not check:
         check_server(address)  # before the images are read
-    with watch_site() as watcher:
+    with site_reporting() as watcher:
         site = RunningSite(
             home, watcher, choose_approval(accept, folder, _approval_at_terminal(folder), watcher.noticed)
         )

@@ -14,7 +14,7 @@ import typer
 
 from ..config import AS_PUBLISHED, RunConfig, load, read_settings, with_typed
 from ..errors import ConfigError, Interrupted, RunFolderError
-from ..progress import watch
+from ..progress import reporting
 from ..report.run_page import write_report
 from ..run.record import Outcome, to_plain
 from .command import PluginFiles
@@ -77,7 +77,7 @@ def run(
     folder = folder or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     simulate = _simulation(engine, workers)
     try:
-        with watch(config.rounds) as watcher:
+        with reporting(config.rounds) as watcher:
             outcome = simulate(config, folder, resume=resume, progress=watcher, previous_run=earlier)
     except KeyboardInterrupt as error:
         raise Interrupted(

@@ -13,7 +13,7 @@ from ..config import RunConfig, load, read_settings, with_typed
 from ..errors import ConfigError, FedCoPLError, FederationError, Interrupted, NoClientReplied, RunFolderError
 from ..files import check_output_file, no_folder, write_text
 from ..plurals import counted
-from ..progress import watch
+from ..progress import reporting
 from ..report.run_page import write_report
 from ..run.folder import file_name
 from ..run.record import Outcome, to_plain
@@ -185,7 +185,7 @@ def _run(home: "ServerHome", prepared: "PreparedServer") -> Outcome:
     for title, value in facts.items():
         typer.echo(f"{title:<23}{value}", err=True)
     try:
-        with stopping_on_sigterm(), watch(prepared.config.rounds) as watcher:
+        with stopping_on_sigterm(), reporting(prepared.config.rounds) as watcher:
             return run_server(home, prepared, watcher)
     except KeyboardInterrupt as error:
         raise Interrupted("stopped; continue with the same command and --resume") from error

@@ -33,7 +33,7 @@ from ..deployment.addresses import connect, proxy_to, strip_credentials
 from ..errors import ConfigError, FedCoPLError, printable
 from ..methods import with_effective_rounds
 from ..plurals import counted
-from ..progress import in_time
+from ..progress import format_duration
 from ..simulation.time_estimate import estimate_time
 
 _GIGABYTE = 10**9
@@ -309,7 +309,7 @@ def _check_time(config: RunConfig, clip: Clip, dataset: Dataset) -> Iterator[_Fi
         )
         once = config.model_copy(update={"rounds": 2, "train": config.train.model_copy(update={"epochs": 1})})
         offers = [
-            f"{typed} (about {in_time(estimate_time(shorter, clip, dataset).seconds)})"
+            f"{typed} (about {format_duration(estimate_time(shorter, clip, dataset).seconds)})"
             for typed, shorter in (("method=priors", untrained), ("rounds=2 epochs=1", once))
         ]
         yield _Finding("note", "cost", str(run), f"for a first try add {' or '.join(offers)}: priors need no training")

@@ -26,7 +26,7 @@ from ..plurals import counted
 from ..report.gallery import on_white
 from ..run.checkpoint import load_checkpoint
 from ..run.folder import RESULTS
-from ..run.pseudo_labels import HeldImages, PseudoLabels, read_final, read_images, read_labels, write_final
+from ..run.pseudo_labels import ImageSources, PseudoLabels, read_final, read_images, read_labels, write_final
 
 NOT_TRAINED = -1
 
@@ -150,7 +150,7 @@ def _trained_as(folder: Path, client: str, images: int) -> NDArray[np.int64] | N
     return trained
 
 
-def _images(folder: Path, held: HeldImages) -> StoredImages:
+def _images(folder: Path, held: ImageSources) -> StoredImages:
     if held.files is not None:
         reading = DecodeOptions.of(RunConfig.from_mapping({"data": held.reading}, str(folder)).data)
         pages = held.pages or [None] * len(held.files)

@@ -1,6 +1,6 @@
-"""Building the parts of a run from its settings: model, images, clients, the initial state of the server.
+"""Builders of the parts of a run from its settings: model, images, clients, the initial state of the server.
 
-Simulation, server, site and classifier are all built from these functions.
+Simulation, server, site and classifier use these functions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ GIGABYTE = 10**9
 
 
 def build_clip(model: Model) -> Clip:
-    """Load the frozen CLIP of the settings, and set the number of threads of torch."""
+    """Load the frozen CLIP of the settings, and set torch's number of threads."""
     use_threads(threads_for(model))
     keep_freed_memory()
     return load_clip(model.backbone, activation=None if model.activation == "auto" else model.activation)
@@ -85,7 +85,7 @@ def build_model(config: RunConfig, clip: Clip, classes: Sequence[str], template:
 
 
 def first_state(config: RunConfig, start: Prompts, classes: int, width: int) -> ServerState:
-    """Return the server's state before the first round; `width` is the number of image features."""
+    """Return the server's state before the first round; `width` is the length of an image feature."""
     method = choose_method(config)
     shared = {name: start[name] for name in method.shared()}
     return ServerState(

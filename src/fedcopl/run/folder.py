@@ -1,4 +1,4 @@
-"""The folder of a run, and the outcome in it.
+"""The folder of a run: its lock, its files and their readers.
 
 | file | content |
 |---|---|
@@ -10,9 +10,9 @@
 | examples.json | thumbnails for the gallery of the report |
 | prompts/ | the shared prompts, each client's own in clients/; the priors, and each client's own in class_priors/ |
 | labels/ | the pseudo labels of each client at each refresh, for `fedcopl review`; never sent |
-| ended.txt | why a deployment stopped; removed when it is resumed |
-| images.txt | number and digest of the images, which a resumed run must have too |
-| skipped.jsonl | images that could not be read, and why; only if there are any |
+| ended.txt | the reason for which a deployment stopped; removed when it is resumed |
+| images.txt | number and digest of the images, which must not change when a run is resumed |
+| skipped.jsonl | unreadable images with the reasons; only if there are any |
 | report.html | the report |
 """
 
@@ -46,13 +46,13 @@ EXAMPLES, REPORT, ENDED, SKIPPED = "examples.json", "report.html", "ended.txt", 
 _IMAGES = "images.txt"
 _DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)  # reserved file names of Windows
 SHARED_PROMPTS = "prompts/server.safetensors"
-PRIORS, SITE_PRIOR = "prompts/priors.safetensors", "site_class_prior"  # the common priors; a client's own array
-_SEARCH_DEPTH = 3  # levels of folders that are searched for runs
-_NAMELESS = "%"  # file name of the empty name; `quote` never returns it
+PRIORS, SITE_PRIOR = "prompts/priors.safetensors", "site_class_prior"  # file of the common priors, array of a client's
+_SEARCH_DEPTH = 3  # levels of folders in which `find_runs` searches
+_NAMELESS = "%"  # file name of a client with an empty name; `quote` never returns it
 
 
 class RunFolder:
-    """The folder of one run, locked by one process at a time."""
+    """The folder of one run, locked while a process uses it."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -77,13 +77,10 @@ class RunFolder:
                 self.path.rmdir()
 
     def open(self, config: RunConfig, *, resume: bool) -> Checkpoint | None:
-        """Check that this run may use the folder.
-
-        Returns:
-            The checkpoint to resume from; None if no round is finished.
+        """Check that this run may use the folder, and return the checkpoint to resume from, if there is one.
 
         Raises:
-            RunFolderError: The folder has other files, another run, or a run and `resume` is not set.
+            RunFolderError: The folder has other files, a run with other settings, or a run and `resume` is not set.
         """
         if not self._settings.exists():
             if foreign := [entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")]:
@@ -93,7 +90,7 @@ class RunFolder:
             return None
         if not resume:
             raise RunFolderError(f"{self.path}: already has a run; add --resume to resume it, or choose another --out")
-        old, new = (by_full_name(one.model_dump()) for one in (load_config(self._settings), config))
+        old, new = (by_full_name(settings.model_dump()) for settings in (load_config(self._settings), config))
         keys = [*old, *(key for key in new if key not in old)]
         changed = [f"{key} is {old.get(key)!r}, not {new.get(key)!r}" for key in keys if old.get(key) != new.get(key)]
         if changed:
@@ -101,11 +98,11 @@ class RunFolder:
         return load_checkpoint(self.path)
 
     def begin(self, config: RunConfig) -> None:
-        """Write the settings; the folder then belongs to this run."""
+        """Write the settings, by which the folder belongs to this run."""
         write_text(self._settings, config.to_toml())
 
     def pin_images(self, digest: str, *, is_new: bool) -> None:
-        """Write the digest of the images of a new run; RunFolderError if those of a resumed one differ."""
+        """Write the digest of the images; RunFolderError if a resumed run has other images."""
         file = self.path / _IMAGES
         before = file.read_text(encoding="utf-8").strip() if file.exists() and not is_new else digest
         if before != digest:
@@ -115,10 +112,10 @@ class RunFolder:
         write_text(file, f"{digest}\n")
 
     def keep(self, checkpoint: Checkpoint) -> None:
-        """Write everything needed to resume after a round, and the outcome so far."""
+        """Write the checkpoint of a round and the outcome so far."""
         save_checkpoint(self.path, checkpoint)
         self.write_lines(ROUNDS, map(round_to_plain, checkpoint.outcome.rounds))
-        self.write_lines(PROGRESS, [to_plain(checkpoint.outcome)])  # on one line: that is written fastest
+        self.write_lines(PROGRESS, [to_plain(checkpoint.outcome)])  # without indentation, which is slower
 
     def finish(self, checkpoint: Checkpoint) -> None:
         """Write the outcome and the prompts after the last round."""
@@ -148,37 +145,31 @@ class RunFolder:
         write_many(file for client, state in clients.items() for file in self._own_files(client, state, server))
 
     def _own_files(self, client: str, state: ClientState, server: ServerState) -> Iterator[tuple[Path, bytes]]:
-        """Yield the content of a client's prompts and of its class prior."""
-        own = {name: value for name, value in state.previous_model.items() if name not in server.shared} | dict(
-            state.own
-        )
-        yield own_prompts_file(self.path, client), save(own)
+        """Yield path and content of the files of a client's prompts and class prior."""
+        own = {name: value for name, value in state.previous_model.items() if name not in server.shared}
+        yield own_prompts_file(self.path, client), save({**own, **state.own})
         if state.prior.class_prior is not None:
-            yield class_prior_path(self.path, client), save(_own_prior(state.prior, server.prior_model))
+            yield class_prior_file(self.path, client), save(_own_prior(state.prior, server.prior_model))
 
 
 def _own_prior(prior: PriorState, pooled: PosteriorModel | None) -> dict[str, NDArray[np.float64]]:
-    """Return a client's own class prior, and its model only if it differs from the server's."""
+    """Return a client's class prior, and its posterior model only if it differs from the server's."""
     assert prior.model is not None and prior.class_prior is not None
-    arrays, pooled_arrays = prior.model.to_arrays(), {} if pooled is None else pooled.to_arrays()
-    same = arrays.keys() == pooled_arrays.keys() and all(
-        np.array_equal(arrays[name], pooled_arrays[name]) for name in arrays
-    )
+    arrays, common = prior.model.to_arrays(), {} if pooled is None else pooled.to_arrays()
+    same = arrays.keys() == common.keys() and all(np.array_equal(arrays[name], common[name]) for name in arrays)
     return {SITE_PRIOR: prior.class_prior} | ({} if same else arrays)
 
 
 def own_prompts_file(folder: Path, client: str) -> Path:
-    """Return the path of a client's own prompts."""
     return folder / "prompts/clients" / f"{file_name(client)}.safetensors"
 
 
-def class_prior_path(folder: Path, client: str) -> Path:
-    """Return the path of a client's class prior."""
+def class_prior_file(folder: Path, client: str) -> Path:
     return folder / "prompts/class_priors" / f"{file_name(client)}.safetensors"
 
 
 def file_name(client: str) -> str:
-    """Return a unique, safe name for the file or folder of a client, whose name may be any text, as "..".
+    """Return a unique, safe file name for a client, whose own name may be any text, such as "..".
 
     The result does not start with a dot, does not end in a dot or blank, and is no device name of Windows.
     """
@@ -191,11 +182,11 @@ def file_name(client: str) -> str:
 
 
 class NoFinishedRound(RunFolderError):
-    """A run has started and has no finished round."""
+    """A run has no finished round yet."""
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """Return the folder itself if it is a run's, else all runs below it, sorted by name.
+    """Return the folder if it is that of a run, otherwise all runs below it, sorted by name.
 
     Raises:
         RunFolderError: There is no run.
@@ -214,11 +205,11 @@ def _runs_in(folder: Path, depth: int) -> Iterator[Path]:
     if any((folder / name).is_file() for name in (RESULTS, PROGRESS, SETTINGS)):
         yield folder
     elif depth:
-        below: list[Path] = []
+        subfolders: list[Path] = []
         with suppress(OSError):  # folders without read permission
-            below = [path for path in folder.iterdir() if not path.name.startswith(".") and path.is_dir()]
-        for inner in below:
-            yield from _runs_in(inner, depth - 1)
+            subfolders = [path for path in folder.iterdir() if not path.name.startswith(".") and path.is_dir()]
+        for subfolder in subfolders:
+            yield from _runs_in(subfolder, depth - 1)
 
 
 def read_finished(folder: Path) -> Outcome:
@@ -229,11 +220,11 @@ def read_finished(folder: Path) -> Outcome:
     """
     if not (folder / RESULTS).exists():
         raise RunFolderError(f"{folder}: the run is not finished; resume it with: fedcopl run --out {folder} --resume")
-    return _read_file(folder / RESULTS)
+    return _read_outcome_file(folder / RESULTS)
 
 
 def read_so_far(folder: Path) -> Outcome:
-    """Return the outcome of a run with the rounds that are finished.
+    """Return the outcome of a run with its finished rounds.
 
     Raises:
         NoFinishedRound: No round is finished.
@@ -242,7 +233,7 @@ def read_so_far(folder: Path) -> Outcome:
     file = next((path for name in (RESULTS, PROGRESS) if (path := folder / name).is_file()), None)
     if file is None:
         raise NoFinishedRound(f"{folder}: no round of this run is finished, so there is nothing to report yet")
-    return _read_file(file)
+    return _read_outcome_file(file)
 
 
 def read_rounds(folder: Path) -> tuple[RoundRecord, ...]:
@@ -260,7 +251,7 @@ def read_rounds(folder: Path) -> tuple[RoundRecord, ...]:
         raise RunFolderError(f"{file}: cannot be read: {str(error).splitlines()[0]}") from error
 
 
-def _read_file(file: Path) -> Outcome:
+def _read_outcome_file(file: Path) -> Outcome:
     try:
         outcome = read_outcome(parse_json(read_limited(file)))
         for key in ("name", "classes", "rounds", "settings"):

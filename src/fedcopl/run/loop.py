@@ -1,4 +1,4 @@
-"""The rounds of a run over any transport: a checkpoint after each round, the outcome at the end."""
+"""The loop over the rounds of a run, over any transport, with a checkpoint after each round."""
 
 import platform
 import time
@@ -20,7 +20,7 @@ from .record import HoldoutRecord, LabelCounts, Measured, Outcome, RefreshRecord
 
 
 class _RunRecorder(Protocol):
-    """Records a run: a simulation, which has the labels of every image, or a server, which has none."""
+    """Makes the records of a run: in a simulation with ground truth, at a server without."""
 
     def begin(self, first: RoundReport) -> Outcome:
         """Return the outcome before the first round, given the evaluation of zero-shot CLIP."""
@@ -31,11 +31,11 @@ class _RunRecorder(Protocol):
         ...
 
     def complete(self, outcome: Outcome) -> Outcome:
-        """Return the outcome with everything that is not a round: settings, clients, versions."""
+        """Add everything that is not a round to the outcome: settings, clients, versions."""
         ...
 
     def states(self) -> Mapping[str, ClientState]:
-        """Return the states of the clients for the checkpoint, where they are known."""
+        """Return the states of the clients for the checkpoint; none at a server."""
         ...
 
 
@@ -53,14 +53,12 @@ def run_rounds(
 
     Args:
         folder: The run's folder, already opened.
-        recorder: Records the rounds.
-        progress: Notified of every round.
-        began: When this process started the run, on the clock of `time.monotonic`.
+        began: Start of the run in this process, by `time.monotonic`.
         server: The server's state before the first round.
-        checkpoint: Where to resume; None: at the first round.
+        checkpoint: The state to resume from; None: start at the first round.
 
     Returns:
-        The state after the last round, with the whole outcome.
+        The state after the last round, with the complete outcome.
     """
     first = checkpoint or Checkpoint(server, recorder.states(), recorder.begin(evaluate_zero_shot(transport)))
     server, outcome = first.server, first.outcome
@@ -70,10 +68,9 @@ def run_rounds(
         seconds = first.outcome.seconds + time.monotonic() - began
         rounds = (*outcome.rounds, replace(record, seconds=seconds))
         refreshes = outcome.refreshes if refresh is None else (*outcome.refreshes, refresh)
-        privacy = statement(config, (release for one in rounds for release in one.releases))
-        outcome = recorder.complete(
-            replace(outcome, rounds=rounds, refreshes=refreshes, seconds=seconds, privacy=privacy)
-        )
+        privacy = statement(config, (release for finished in rounds for release in finished.releases))
+        outcome = replace(outcome, rounds=rounds, refreshes=refreshes, seconds=seconds, privacy=privacy)
+        outcome = recorder.complete(outcome)
         folder.keep(Checkpoint(server, recorder.states(), outcome))
         progress.round_done(outcome.rounds[-1])
     finished = Checkpoint(server, recorder.states(), recorder.complete(outcome))
@@ -81,12 +78,8 @@ def run_rounds(
     return finished
 
 
-def complete_outcome(outcome: Outcome, config: RunConfig, **known: Any) -> Outcome:
-    """Return an outcome with the settings, the method's description and the versions of a run.
-
-    Args:
-        known: Further fields of `Outcome` that the caller knows: classes, template, backbone, clients, ...
-    """
+def complete_outcome(outcome: Outcome, config: RunConfig, **fields: Any) -> Outcome:
+    """Add settings, method and package versions to an outcome, and further `fields`, such as classes and clients."""
     method = choose_method(config)
     packages = ("fedcopl", "torch", "numpy", "tokenizers", "safetensors", "pillow")
     return replace(
@@ -100,12 +93,12 @@ def complete_outcome(outcome: Outcome, config: RunConfig, **known: Any) -> Outco
         averaged=method.averaged(),
         settings=config.model_dump(),
         versions={"python": platform.python_version()} | {package: version(package) for package in packages},
-        **known,
+        **fields,
     )
 
 
 def round_record(report: RoundReport, scores: Measured) -> RoundRecord:
-    """Return the record of a round from the server's report and the accuracies measured after it."""
+    """Return the record of a round, given the server's report and the accuracies after the round."""
     return RoundRecord(
         **vars(scores),
         round=report.round,

@@ -1,7 +1,7 @@
 """A finished run that another run continues, with its arrays adapted to the classes of the new run.
 
-The new run starts from the shared prompts, and every client that took part before from its own model. Both are in the
-checkpoint after the first round; the folder of the previous run is not needed after that.
+The new run starts from the shared prompts of the previous one, and every client of it from its own model. The first
+checkpoint has both, so that later rounds do not need the folder of the previous run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class PreviousRun:
 
     @property
     def reference(self) -> str:
-        """The name of the run and a digest of its arrays, independent of where its folder lies."""
+        """The name of the run and a digest of its classes and arrays, independent of the path of its folder."""
         digest = sha256("\n".join(self.outcome.classes).encode())
         for arrays in (self.shared, *(self.own[client] for client in sorted(self.own))):
             for name in sorted(arrays):
@@ -72,7 +72,7 @@ def previous_run_name(config: RunConfig) -> str:
 
 
 def require_previous_run(config: RunConfig, previous: PreviousRun | None) -> None:
-    """Raise ConfigError if the settings continue a run whose folder was not given."""
+    """Raise ConfigError if the settings continue a run and its folder is not given."""
     if config.previous_run and previous is None:
         raise ConfigError(
             f"previous_run: these settings continue the run {previous_run_name(config)}; name its folder with --from"
@@ -121,8 +121,8 @@ def _check_compatible(previous: PreviousRun, config: RunConfig, method: Method, 
     if METHODS.get(before) is not METHODS[config.method]:
         raise ConfigError(f"{folder}: is a run with method={before}, and this run has method={config.method}")
     if set(previous.shared) != set(method.shared()):
-        had, needed = (", ".join(sorted(names)) or "nothing" for names in (previous.shared, method.shared()))
-        raise ConfigError(f"{folder}: averaged {had}, and this run averages {needed}")
+        was, now = (", ".join(sorted(names)) or "nothing" for names in (previous.shared, method.shared()))
+        raise ConfigError(f"{folder}: averaged {was}, and this run averages {now}")
     was, now = outcome.backbone, backbone_name(config.model.backbone, clip)
     if was and was.split()[-1] != now.split()[-1]:
         raise ConfigError(
@@ -132,7 +132,7 @@ def _check_compatible(previous: PreviousRun, config: RunConfig, method: Method, 
 
 @dataclass(frozen=True)
 class _ClassRows:
-    """Moves arrays that have a row for each class to another list of classes; new classes get initial values."""
+    """Rearranges arrays with one row per class for another list of classes; new classes get initial values."""
 
     method: Method
     clip: Clip
@@ -142,14 +142,13 @@ class _ClassRows:
     origin: str  # for messages
 
     def __post_init__(self) -> None:
-        gone = [name for name in self.before if name not in self.now]
-        if gone:
+        if removed := [name for name in self.before if name not in self.now]:
             raise ConfigError(
-                f"{self.origin}: has the class {gone[0]!r}, which is missing now; classes can be added, not removed"
+                f"{self.origin}: has the class {removed[0]!r}, which is missing now; classes can be added, not removed"
             )
 
     def fit_all(self, arrays: Prompts) -> Prompts:
-        """Convert a client's own arrays, without those that are of no use with other classes."""
+        """Convert a client's own arrays; with other classes, the arrays of `class_memory` are dropped."""
         dropped = self.method.class_memory if self.before != self.now else ()
         return {name: self.fit(name, value) for name, value in arrays.items() if name not in dropped}
 
@@ -161,19 +160,17 @@ class _ClassRows:
                 f"{self.origin}: its prompt {name!r} has the shape {value.shape}, and these settings need "
                 f"{shapes[name]}; use `model` and `options` of its settings.toml"
             )
-        more = self.method.shapes(self.clip, len(self.before) + 1)
-        axes = [
-            axis for axis, (one, other) in enumerate(zip(value.shape, more.get(name, ()), strict=False)) if one != other
-        ]
-        if name not in shapes or not axes:
+        larger = self.method.shapes(self.clip, len(self.before) + 1).get(name, value.shape)
+        class_axis = next((axis for axis, size in enumerate(value.shape) if size != larger[axis]), None)
+        if class_axis is None:
             return value
-        whole = np.moveaxis(self.start[name].copy(), axes[0], 0)
-        whole[[self.now.index(known) for known in self.before]] = np.moveaxis(value, axes[0], 0)
-        return np.ascontiguousarray(np.moveaxis(whole, 0, axes[0]))
+        rows = np.moveaxis(self.start[name].copy(), class_axis, 0)
+        rows[[self.now.index(class_name) for class_name in self.before]] = np.moveaxis(value, class_axis, 0)
+        return np.ascontiguousarray(np.moveaxis(rows, 0, class_axis))
 
 
 def initial_states(previous: PreviousRun, start: Prompts) -> dict[str, ClientState]:
-    """Return the state of every client of the previous run, with its whole model."""
+    """Return the initial state of every client of the previous run, with its previous model."""
     return {
         client: ClientState(previous_model={**start, **previous.shared, **own}) for client, own in previous.own.items()
     }

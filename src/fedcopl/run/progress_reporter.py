@@ -6,7 +6,7 @@ from ..config import RunConfig
 from ..messages import Request
 from .record import RoundRecord
 
-STEPS = {  # what clients do at each request
+STEPS = {  # request -> activity of the clients
     "adapt": "estimating priors",
     "estimate": "labelling",
     "select": "selecting",
@@ -18,31 +18,24 @@ STEPS = {  # what clients do at each request
 class ProgressReporter(Protocol):
     """Receives the progress of a run."""
 
-    def preparing(self, what: str) -> None:
-        """A step before the first round begins."""
+    def preparing(self, step: str) -> None:
+        """Called when a step before the first round begins."""
 
     def prepared(self, done: int, total: int) -> None:
-        """Some of all images are decoded."""
+        """Called when some of all images are decoded."""
 
-    def noticed(self, what: str) -> None:
-        """The user should know something that does not stop the run."""
+    def noticed(self, note: str) -> None:
+        """Called with a note for the user that does not stop the run."""
 
     def started(self, config: RunConfig, clients: int, done: int) -> None:
-        """The rounds begin; `done` of them were finished before an interruption."""
+        """Called when the rounds begin; a resumed run has `done` finished rounds."""
 
     def answered(self, client: str, request: Request) -> None:
-        """A client has replied to a request."""
+        """Called when a client has replied to a request."""
 
     def round_done(self, record: RoundRecord) -> None:
-        """A round is finished."""
+        """Called when a round is finished."""
 
 
-class SilentReporter:
+class SilentReporter(ProgressReporter):
     """Ignores all progress."""
-
-    def preparing(self, what: str) -> None: ...
-    def prepared(self, done: int, total: int) -> None: ...
-    def noticed(self, what: str) -> None: ...
-    def started(self, config: RunConfig, clients: int, done: int) -> None: ...
-    def answered(self, client: str, request: Request) -> None: ...
-    def round_done(self, record: RoundRecord) -> None: ...

@@ -14,21 +14,21 @@ from safetensors.numpy import save
 
 from ..data.dataset import ImageSet
 from ..errors import RunFolderError
-from ..federation.client_state import Tensors
+from ..federation.client_state import Tensors, add_prefix
 from ..files import write_bytes, write_text
 from .folder import file_name
 
 _LABELS = "labels"
 _TOP_CLASSES = 5  # classes of each image that are stored
-_CHUNK = 4096  # images ranked together, to limit memory
+_CHUNK = 4096  # images processed together, to limit memory
 
 
 class PseudoLabels(NamedTuple):
     """The most probable classes of one client's images at one refresh, most probable first."""
 
     round: int
-    classes: NDArray[np.int32]  # (n, at most TOP_CLASSES)
-    log_probability: NDArray[np.float32]  # of each of them
+    classes: NDArray[np.int32]  # (n, min(C, 5))
+    log_probability: NDArray[np.float32]  # of each of these classes
 
 
 class LastLabels(NamedTuple):
@@ -38,7 +38,7 @@ class LastLabels(NamedTuple):
     log_probability: NDArray[np.float64]  # (n,) of each label
     agreement: float | None = None  # share of images to which text and prototypes give the same class
     class_share: NDArray[np.float64] | None = None  # (C,) mean probability of each class
-    class_error: NDArray[np.float64] | None = None  # (C,) expected share of images wrongly given or denied each label
+    class_error: NDArray[np.float64] | None = None  # (C,) expected share of false positives and negatives of each class
 
     @property
     def confidence(self) -> NDArray[np.float64]:
@@ -46,25 +46,25 @@ class LastLabels(NamedTuple):
         return np.exp(self.log_probability)
 
 
-class HeldImages(NamedTuple):
-    """The images of one client, in its order."""
+class ImageSources(NamedTuple):
+    """The images of one client, in the client's order."""
 
     names: list[str]
-    files: list[str] | None  # their paths; None for images that are not files
+    files: list[str] | None  # paths; None for images that are not files
     pages: list[int | None] | None = None  # page numbers within the files, if there are any
     reading: Mapping[str, str] = MappingProxyType({})  # non-default settings of `data` for reading files
 
 
 def write_images(folder: Path, classes: Sequence[str], images: ImageSet, parts: Mapping[str, NDArray[Any]]) -> None:
     """Write the class names and the images of each client; `parts` are the clients' rows in `images`."""
-    held = {client: _held(images, part) for client, part in parts.items()}
-    write_text(folder / _LABELS / "images.json", json.dumps({"classes": list(classes), "clients": held}) + "\n")
+    sources = {client: _image_sources(images, rows) for client, rows in parts.items()}
+    write_text(folder / _LABELS / "images.json", json.dumps({"classes": list(classes), "clients": sources}) + "\n")
 
 
-def _held(images: ImageSet, part: NDArray[Any]) -> dict[str, Any]:
-    """Return the fields of `HeldImages` that differ from the defaults."""
-    stored, names = images.images, [images.names[index] for index in part]
-    files = [file for index in part if (file := stored.file(int(index)))]
+def _image_sources(images: ImageSet, rows: NDArray[Any]) -> dict[str, Any]:
+    """Return the fields of `ImageSources` that differ from the defaults."""
+    stored, names = images.images, [images.names[row] for row in rows]
+    files = [file for row in rows if (file := stored.file(int(row)))]
     if len(files) < len(names):
         return {"names": names, "files": None}
     pages = {"pages": [file.page for file in files]} if any(file.page is not None for file in files) else {}
@@ -83,7 +83,7 @@ def write_labels(
     Args:
         round: Counted from 0.
         log_probs: log p_c(x), (n, C), of each client's images.
-        agreement: Share of each client's images to which text and prototypes give the same class, where it is known.
+        agreement: Share of each client's images to which text and prototypes give the same class; None: unknown.
     """
     metadata = {"round": round, "agreement": dict(agreement)}
     _write(folder / _LABELS / f"round-{round:06}.safetensors", metadata, log_probs)
@@ -91,11 +91,10 @@ def write_labels(
 
 def _write(path: Path, metadata: dict[str, Any], log_probs: Mapping[str, NDArray[np.float64]]) -> None:
     tensors: Tensors = {}
-    for number, client_log_probs in enumerate(log_probs.values()):
-        tensors[f"client/{number}/classes"], tensors[f"client/{number}/log_probability"] = _top_classes(
-            client_log_probs
-        )
-        tensors[f"client/{number}/class_share"] = _class_share(client_log_probs)
+    for number, rows in enumerate(log_probs.values()):
+        classes, values = _top_classes(rows)
+        arrays = {"classes": classes, "log_probability": values, "class_share": _class_share(rows)}
+        tensors |= add_prefix(f"client/{number}/", arrays)
     write_bytes(path, save(tensors, {"about": json.dumps({**metadata, "clients": list(log_probs)})}))
 
 
@@ -105,7 +104,7 @@ def write_final(folder: Path, client: str, made_of: str, round: int, log_probs: 
 
 
 def read_final(folder: Path, client: str, made_of: str) -> PseudoLabels | None:
-    """Return the labels by a client's final classifier; None if there are none, or of other files."""
+    """Return the labels by a client's final classifier; None if there are none, or they are of other files."""
     file = _final(folder, client)
     if not file.is_file():
         return None
@@ -121,31 +120,31 @@ def _final(folder: Path, client: str) -> Path:
 
 def _top_classes(log_probs: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Return the most probable classes of each image and their log-probabilities; ties go to the lower class."""
-    many = min(_TOP_CLASSES, log_probs.shape[1])
-    classes, values = np.zeros((len(log_probs), many), np.int32), np.zeros((len(log_probs), many), np.float32)
+    shape = len(log_probs), min(_TOP_CLASSES, log_probs.shape[1])
+    classes, values = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
     for start in range(0, len(log_probs), _CHUNK):
-        left = np.array(log_probs[start : start + _CHUNK])
-        every = np.arange(len(left))
-        for rank in range(many):
-            best = left.argmax(axis=1)
-            classes[start + every, rank], values[start + every, rank] = best, left[every, best]
-            left[every, best] = -np.inf
+        remaining = np.array(log_probs[start : start + _CHUNK])
+        rows = np.arange(len(remaining))
+        for rank in range(shape[1]):
+            best = remaining.argmax(axis=1)
+            classes[start + rows, rank], values[start + rows, rank] = best, remaining[rows, best]
+            remaining[rows, best] = -np.inf
     return classes, values
 
 
 def _class_share(log_probs: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return the mean probability of each class, and the expected share of images wrongly given or denied its label."""
+    """Return the mean probability of each class, and its expected share of false positives and negatives, (2, C)."""
     sums = np.zeros((2, log_probs.shape[1]))
     for start in range(0, len(log_probs), _CHUNK):
-        wrong = np.exp(log_probs[start : start + _CHUNK])
-        sums[0] += wrong.sum(axis=0)
-        labelled = np.arange(len(wrong)), wrong.argmax(axis=1)
-        wrong[labelled] = 1 - wrong[labelled]
-        sums[1] += wrong.sum(axis=0)
+        probabilities = np.exp(log_probs[start : start + _CHUNK])
+        sums[0] += probabilities.sum(axis=0)
+        labelled = np.arange(len(probabilities)), probabilities.argmax(axis=1)
+        probabilities[labelled] = 1 - probabilities[labelled]  # the others are those of false negatives
+        sums[1] += probabilities.sum(axis=0)
     return (sums / max(len(log_probs), 1)).astype(np.float32)
 
 
-def read_images(folder: Path) -> tuple[tuple[str, ...], dict[str, HeldImages]]:
+def read_images(folder: Path) -> tuple[tuple[str, ...], dict[str, ImageSources]]:
     """Return the class names and the images of each client.
 
     Raises:
@@ -154,7 +153,9 @@ def read_images(folder: Path) -> tuple[tuple[str, ...], dict[str, HeldImages]]:
     file = folder / _LABELS / "images.json"
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
-        return tuple(stored["classes"]), {client: HeldImages(**held) for client, held in stored["clients"].items()}
+        return tuple(stored["classes"]), {
+            client: ImageSources(**fields) for client, fields in stored["clients"].items()
+        }
     except FileNotFoundError as error:
         raise RunFolderError(f"{folder}: has no labels; a run writes them to {_LABELS}/ when it starts") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -168,18 +169,17 @@ def read_labels(folder: Path, client: str) -> list[PseudoLabels]:
 
 
 def read_last_labels(folder: Path) -> dict[str, LastLabels]:
-    """Return the labels of every client at the last refresh; empty where no labels were written."""
+    """Return the labels of every client at the last refresh; empty without label files."""
     file = max((folder / _LABELS).glob("round-*.safetensors"), default=None)
     if file is None:
         return {}
-    last = {}
+    last, names = {}, ("classes", "log_probability", "class_share")
     with _opened(file) as (stored, about):
         for number, client in enumerate(about["clients"]):
-            names = ("classes", "log_probability", "class_share")
-            classes, log, shares = (stored.get_tensor(f"client/{number}/{name}") for name in names)
+            classes, log_probability, shares = (stored.get_tensor(f"client/{number}/{name}") for name in names)
             last[client] = LastLabels(
                 classes[:, 0].astype(np.int64),
-                log[:, 0].astype(np.float64).clip(max=0),
+                log_probability[:, 0].astype(np.float64).clip(max=0),
                 about.get("agreement", {}).get(client),
                 *shares.astype(np.float64).clip(0, 1),
             )
@@ -197,7 +197,7 @@ def _labels_in(file: Path, client: str) -> PseudoLabels | None:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Open a file of labels with its metadata; an error while it is read is a RunFolderError that names the file."""
+    """Open a label file with its metadata; errors while it is open become a RunFolderError that names the file."""
     try:
         with safe_open(file, framework="numpy") as stored:
             yield stored, json.loads(stored.metadata()["about"])

@@ -19,7 +19,7 @@ from ..data.partitioning import client_names
 from ..labelers import choose_labeler
 from ..methods import choose_method, with_effective_rounds
 from ..plurals import counted
-from ..progress import in_time
+from ..progress import format_duration
 from ..run.build import GIGABYTE, build_model
 from .worker_pool import workers_for, working_memory
 
@@ -53,7 +53,8 @@ class TimeEstimate:
         amount = f"{rounds} of {epochs}" if choose_method(self.config).trains else "labelling, no training"
         by = f" by {counted(self.workers, 'worker')}" if self.workers > 1 else ""
         busy = " (measured now on a busy machine: may be less)" if self.is_busy else ""
-        return f"about {in_time(self.seconds)}{busy} and {self.memory / GIGABYTE:.1f} GB of memory, for {amount}{by}"
+        memory = f"{self.memory / GIGABYTE:.1f} GB of memory"
+        return f"about {format_duration(self.seconds)}{busy} and {memory}, for {amount}{by}"
 
 
 def estimate_time(config: RunConfig, clip: Clip, dataset: Dataset) -> TimeEstimate:
