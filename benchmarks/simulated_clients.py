@@ -21,10 +21,10 @@ import numpy as np
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import load_digits
 from fedcopl.data.images import ImageArrays
-from fedcopl.run.progress_reporter import SilentReporter
+from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl.simulation.simulate import simulate
 
-class Clock(SilentReporter):
+class Clock(ProgressReporter):
     def started(self, config, clients, done):
         self.began = time.perf_counter()
     def round_done(self, record):

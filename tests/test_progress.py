@@ -10,16 +10,16 @@ from rich.progress import Progress
 from fedcopl import RunConfig, progress
 from fedcopl.messages import Train
 from fedcopl.progress import _BarReporter, _LineReporter, reporting, site_reporting
-from fedcopl.run.progress_reporter import SilentReporter
+from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl.run.record import RoundRecord
 
 
 def play(watcher):
     watcher.preparing("loading the model")
     watcher.prepared(1, 2)
-    watcher.noticed("a <b> note")
+    watcher.note("a <b> note")
     watcher.started(RunConfig(rounds=2), 3, 0)
-    watcher.answered("north", Train(0, {}))
+    watcher.replied("north", Train(0, {}))
     watcher.round_done(RoundRecord(round=0, macro=0.5, loss=0.25))
     watcher.round_done(RoundRecord(round=1))
 
@@ -86,8 +86,8 @@ def test_the_reporter_depends_on_terminal_and_notebook(monkeypatch, terminal, no
         assert isinstance(watcher, kind)
 
 
-@pytest.mark.parametrize("given", [False, SilentReporter()])
+@pytest.mark.parametrize("given", [False, ProgressReporter()])
 def test_no_progress_or_given_reporter(given):
     with reporting(2, given) as watcher:
-        assert isinstance(watcher, SilentReporter)
+        assert isinstance(watcher, ProgressReporter)
         assert given is False or watcher is given

@@ -22,7 +22,7 @@ from fedcopl.federation.learner import Learner
 from fedcopl.federation.server import is_finished, run_round
 from fedcopl.rng import stream
 from fedcopl.run import build
-from fedcopl.run.progress_reporter import SilentReporter
+from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl.simulation.assemble import assemble
 from fedcopl.simulation.simulate import LocalTransport
 
@@ -171,7 +171,7 @@ def row(dataset: Dataset, variant: Variant, pairs: list[str]) -> str:
         dataset = replace(dataset, train=sample(dataset.train, 5 * variant.train_each, stream(0, "few")))
         pairs = [*pairs, "data.partition=iid"]
     build.load_clip = lambda *arguments, **options: variant.clip(load_clip(*arguments, **options))
-    simulation = assemble(RunConfig.from_mapping(override({}, pairs), "break"), SilentReporter(), dataset)
+    simulation = assemble(RunConfig.from_mapping(override({}, pairs), "break"), ProgressReporter(), dataset)
     clients = {
         name: replace(client, learner=variant.learner(client.learner, number))
         for number, (name, client) in enumerate(simulation.clients.items())

@@ -25,7 +25,7 @@ from fedcopl.files import write_text
 from fedcopl.messages import Adapt, Adapted, Estimated, Reply, Request, Selected, Shared, Train, Trained
 from fedcopl.priors.estimation import Estimation, PriorSettings
 from fedcopl.rng import stream
-from fedcopl.run.progress_reporter import SilentReporter
+from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl.simulation.assemble import Simulation, assemble
 from fedcopl.simulation.simulate import LocalTransport
 
@@ -234,7 +234,7 @@ def prior_attack_costs(
     demo = tomllib.loads((files("fedcopl") / "demo.toml").read_text())
     pairs = [f"clients={clients}", "method=priors", f"seed={seed}", "evaluation.everywhere=false"]
     config = RunConfig.from_mapping(override(demo, pairs), "demo")
-    simulation = assemble(config, SilentReporter())
+    simulation = assemble(config, ProgressReporter())
     honest_clients = {name: client for name, client in simulation.clients.items() if name not in byzantine}
     baseline = honest_accuracy(scores_under_attack(simulation, config, scale_update(1), ()))
 
@@ -258,7 +258,7 @@ def measure(study: Study, folder: Path) -> None:
         file = folder / result_file(study, rule, attack, count)
         if not file.exists():
             config = RunConfig.from_mapping(override(demo, [*SHORT_RUN, *study.settings, *RULES[rule]]), "demo")
-            simulation = simulation or assemble(config, SilentReporter())
+            simulation = simulation or assemble(config, ProgressReporter())
             scores = scores_under_attack(simulation, config, ATTACKS.get(attack, scale_update(1)), BYZANTINE[:count])
             write_text(file, json.dumps(scores))
             print(rule, attack, count, f"{mean_honest_accuracy(scores):.1f}", flush=True)

@@ -85,10 +85,10 @@ def serve_made_up(name: str, root: Path, address: str) -> None:
     from fedcopl.deployment.flower_internals.site_connection import site_connection
     from fedcopl.deployment.keys import private_key
     from fedcopl.deployment.site.site_process import ServerAddress, SiteReporter, _handle_requests
-    from fedcopl.run.progress_reporter import SilentReporter
+    from fedcopl.run.progress_reporter import ProgressReporter
 
     ca, site = root / "federation/ca.pem", MadeUp(name, root / name)
-    news = SiteReporter(SilentReporter(), ServerAddress(address, ca))
+    news = SiteReporter(ProgressReporter(), ServerAddress(address, ca))
     while True:
         try:
             with site_connection(address, ca, private_key(root / name / "site.key")) as connection:
@@ -101,11 +101,11 @@ def serve_real(name: str, root: Path, address: str) -> None:
     """`fedcopl join`, with a few digits of its own."""
     from fedcopl.deployment.site.running_site import RunningSite, SiteHome
     from fedcopl.deployment.site.site_process import ServerAddress, run_site
-    from fedcopl.run.progress_reporter import SilentReporter
+    from fedcopl.run.progress_reporter import ProgressReporter
 
     os.environ["FEDCOPL_CACHE"] = str(root / "cache" / name)
     home = SiteHome(name, root / "images" / name, str(root / "classes.txt"), root / name, {"threads": 1})
-    run_site(RunningSite(home), ServerAddress(address, root / "federation/ca.pem"), SilentReporter())
+    run_site(RunningSite(home), ServerAddress(address, root / "federation/ca.pem"), ProgressReporter())
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import pytest
 from fedcopl.config import Data, RunConfig
 from fedcopl.data.catalog import load_dataset
 from fedcopl.run.build import build_clip, build_images, build_model
-from fedcopl.run.progress_reporter import SilentReporter
+from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl_experiments.paper_names import TITLES
 from fedcopl_experiments.paper_numbers import paper_tables
 
@@ -65,7 +65,7 @@ def zero_shot(model, name, each):
     tested = first_of_each_class(dataset.test, each) if each else dataset.test
     dataset = replace(dataset, train=first_of_each_class(dataset.train, 1), test=tested)
     built = build_model(config, build_clip(config.model), dataset.classes, dataset.template)
-    prepared = build_images(dataset, built.clip.preprocess, SilentReporter())
+    prepared = build_images(dataset, built.clip.preprocess, ProgressReporter())
     assert prepared.dataset.skipped == [], "the paper's number is that of all test images"
     right, tried = built.test_set(built.images(prepared.test), prepared.dataset.test.labels).score(None)
     return 100 * right / tried

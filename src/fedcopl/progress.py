@@ -1,4 +1,4 @@
-"""Progress reports on a terminal, in a notebook or in a log file."""
+"""Progress reporting on a terminal, in a notebook or in a log file."""
 
 import time
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from rich.progress import (
 from .config import RunConfig
 from .messages import Request
 from .plurals import counted
-from .run.progress_reporter import STEPS, ProgressReporter, SilentReporter
+from .run.progress_reporter import STEPS, ProgressReporter
 from .run.record import RoundRecord
 
 _COLUMNS = (
@@ -41,7 +41,7 @@ def reporting(rounds: int, progress: bool | ProgressReporter = True) -> Iterator
     if not isinstance(progress, bool):
         yield progress
     elif not progress:
-        yield SilentReporter()
+        yield ProgressReporter()
     elif not (find_spec("ipywidgets") if console.is_jupyter else console.is_terminal):
         yield _LineReporter(console, rounds)
     else:
@@ -66,7 +66,7 @@ def site_reporting() -> Iterator[ProgressReporter]:
         bar.stop()
 
 
-class _LineReporter(SilentReporter):
+class _LineReporter(ProgressReporter):
     """Prints a line per step and round."""
 
     def __init__(self, console: Console, rounds: int):
@@ -76,7 +76,7 @@ class _LineReporter(SilentReporter):
     def preparing(self, step: str) -> None:
         self._line(step)
 
-    def noticed(self, note: str) -> None:
+    def note(self, note: str) -> None:
         self._line(f"note: {note}")
 
     def started(self, config: RunConfig, clients: int, done: int) -> None:
@@ -111,7 +111,7 @@ class _PreparingReporter(_LineReporter):
         self._bar.start()
 
 
-class _BarReporter:
+class _BarReporter(ProgressReporter):
     """Shows a bar over the rounds, and one over the clients of the current step."""
 
     def __init__(self, progress: Progress, rounds: int):
@@ -127,7 +127,7 @@ class _BarReporter:
     def prepared(self, done: int, total: int) -> None:
         self._progress.update(self._all, completed=done, total=total)
 
-    def noticed(self, note: str) -> None:
+    def note(self, note: str) -> None:
         self._progress.console.print(f"note: {note}", highlight=False, markup=False)
 
     def started(self, config: RunConfig, clients: int, done: int) -> None:
@@ -135,7 +135,7 @@ class _BarReporter:
         title = "rounds" if self._rounds else "predicting"
         self._progress.reset(self._all, description=title, completed=done, total=config.rounds)
 
-    def answered(self, client: str, request: Request) -> None:
+    def replied(self, client: str, request: Request) -> None:
         name = STEPS.get(type(request).__name__.lower(), "exchanging keys")
         if name != self._name:
             self._name = name

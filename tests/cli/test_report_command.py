@@ -11,7 +11,7 @@ import pytest
 from fedcopl.cli import main
 from fedcopl.config import RunConfig, override
 from fedcopl.report.run_page import write_report
-from fedcopl.run.progress_reporter import SilentReporter
+from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl.simulation.simulate import simulate
 from report.sample_results import sample_results, so_far, write_run
 from small_digits import small_digits
@@ -76,7 +76,7 @@ def test_the_real_results_have_all_that_the_page_shows(real):
     assert not (real / "progress.json").exists()
 
 
-class Stop(SilentReporter):
+class Stop(ProgressReporter):
     def round_done(self, record):
         raise KeyboardInterrupt
 

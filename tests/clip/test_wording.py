@@ -12,7 +12,7 @@ from fedcopl.clip.wording import Wording
 from fedcopl.config import RunConfig, override
 from fedcopl.data.dataset import read_classes
 from fedcopl.errors import ConfigError, DataError
-from fedcopl.run.progress_reporter import SilentReporter
+from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl.simulation.assemble import assemble
 
 
@@ -106,6 +106,6 @@ def test_a_run_reads_them_and_writes_them_down(tmp_path):
         Image.fromarray(shade).save(tmp_path / "images" / f"{number}.png")
     (tmp_path / "images" / "classes.txt").write_text("one | single\ntwo\n")
     pairs = ["data.source=folder", f"data.path={tmp_path / 'images'}", "clients=2", "partition=iid", "min_train=2"]
-    simulation = assemble(RunConfig.from_mapping(override({}, pairs), "test"), SilentReporter())
+    simulation = assemble(RunConfig.from_mapping(override({}, pairs), "test"), ProgressReporter())
     assert simulation.dataset.classes == ("one", "two")
     assert simulation.dataset.wording("") == "a photo of a {} | one = single"

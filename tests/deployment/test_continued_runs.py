@@ -10,7 +10,7 @@ from fedcopl.deployment.site.pipeline import reply_to
 from fedcopl.deployment.site.policies import Consent, _approval_by_file
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.errors import ConfigError
-from fedcopl.run.progress_reporter import SilentReporter
+from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl.simulation.simulate import simulate
 
 SETTINGS = {
@@ -32,7 +32,7 @@ def run_of_sites(grid, data, out, earlier=None):
     plan = ServerPlan(
         RunConfig.from_mapping(SETTINGS, "test"), data / "classes.txt", out, Timeouts(60, 1, 0.01), False, earlier
     )
-    return serve(grid, PreparedServer.prepare(plan), SilentReporter())
+    return serve(grid, PreparedServer.prepare(plan), ProgressReporter())
 
 
 def site_of(name, data, folder, progress):

@@ -18,7 +18,7 @@ from fakes import FlakyFederation, run
 from fedcopl.config import RunConfig, override
 from fedcopl.deployment.audit_log import read_audit
 from fedcopl.deployment.processes import request_stop
-from fedcopl.run.progress_reporter import SilentReporter
+from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl.simulation.assemble import assemble
 from free_ports import free_port
 from preloaded_processes import run_preloaded
@@ -39,7 +39,7 @@ def in_one_process(deployment, *words, lost=()):
     """The same federation in this process, without the answers that got lost: server's and clients' last prompts."""
     given = ["source=folder", f"path={deployment.root / 'data'}", "partition=natural"]
     config = RunConfig.from_mapping(override({}, [*SETTINGS, *given, *words]), "test")
-    simulation = assemble(config, SilentReporter())
+    simulation = assemble(config, ProgressReporter())
     federation = FlakyFederation(simulation.clients)
     federation.lost = set(lost)
     server = run(config, federation, simulation.server, lambda *_: None)

@@ -9,7 +9,7 @@ from deployment.toolbox import digit_sites
 from fedcopl.config import RunConfig, override
 from fedcopl.errors import ConfigError, RunFolderError
 from fedcopl.flower_app import read_run_settings
-from fedcopl.run.progress_reporter import SilentReporter
+from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl.simulation import on_flower
 from fedcopl.simulation.simulate import simulate
 
@@ -23,7 +23,7 @@ def on_images_below(root):
     return RunConfig.from_mapping(override({}, [*QUICK, *data]), "test")
 
 
-class StopAfterOne(SilentReporter):
+class StopAfterOne(ProgressReporter):
     def round_done(self, record):
         raise KeyboardInterrupt
 

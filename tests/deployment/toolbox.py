@@ -17,7 +17,7 @@ from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.terms import terms_of
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
-from fedcopl.run.progress_reporter import SilentReporter
+from fedcopl.run.progress_reporter import ProgressReporter
 from small_digits import all_digits
 
 Node = Callable[[Message], Message | None]
@@ -118,16 +118,16 @@ class LoopGrid(Grid):
         raise NotImplementedError
 
 
-class NotingReporter(SilentReporter):
+class NotingReporter(ProgressReporter):
     """A reporter that keeps all notes and replies."""
 
     def __init__(self):
         self.notes, self.answers = [], []
 
-    def noticed(self, what):
+    def note(self, what):
         self.notes.append(what)
 
-    def answered(self, client, message):
+    def replied(self, client, message):
         self.answers.append((client, type(message).__name__))
 
 

@@ -11,7 +11,7 @@ from fedcopl.cli.show import _facts
 from fedcopl.config import RunConfig, override
 from fedcopl.errors import ConfigError
 from fedcopl.privacy.accountant import PrivacyStatement, epsilon_of, noise_for
-from fedcopl.run.progress_reporter import SilentReporter
+from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl.run.record import to_plain
 from fedcopl.simulation.simulate import simulate
 from small_digits import small_digits
@@ -65,7 +65,7 @@ def test_the_outcome_states_what_was_given_away(noised):
     assert all(record.loss is None for record in results.rounds)
 
 
-class StopAfterOne(SilentReporter):
+class StopAfterOne(ProgressReporter):
     def round_done(self, record):
         raise KeyboardInterrupt
 

@@ -11,7 +11,7 @@ from fedcopl.data.catalog import load_digits
 from fedcopl.data.partitioning import client_names
 from fedcopl.errors import ConfigError, DataError
 from fedcopl.report.run_page import write_report
-from fedcopl.run.progress_reporter import SilentReporter
+from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl.simulation.simulate import simulate
 from small_digits import small_digits
 
@@ -36,7 +36,7 @@ def test_a_site_without_labels_gets_everything_but_accuracy(tmp_path, monkeypatc
     put(photos, "broken.png", b"not an image")
     put(photos, "empty.png", b"")
     notes: list[str] = []
-    monkeypatch.setattr(SilentReporter, "noticed", lambda self, words: notes.append(words))
+    monkeypatch.setattr(ProgressReporter, "note", lambda self, words: notes.append(words))
     results = run_on(photos, tmp_path / "run", partition="iid", clients=2)
     listing = tmp_path / "run" / "skipped.jsonl"
     assert any(

@@ -11,7 +11,7 @@ from fedcopl.config import RunConfig, override
 from fedcopl.data.dataset import Dataset
 from fedcopl.errors import ConfigError
 from fedcopl.run.checkpoint import load_checkpoint
-from fedcopl.run.progress_reporter import SilentReporter
+from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl.simulation.simulate import simulate
 from small_digits import small_digits
 
@@ -77,12 +77,12 @@ def test_record_has_reference_without_path(nine_classes, june):
     assert str(nine_classes.parent) not in (folder / "results.json").read_text()
 
 
-class StopAfterOne(SilentReporter):
+class StopAfterOne(ProgressReporter):
     def round_done(self, record):
         raise KeyboardInterrupt
 
 
-class StopAtOnce(SilentReporter):
+class StopAtOnce(ProgressReporter):
     def started(self, config, clients, done):
         raise KeyboardInterrupt
 

@@ -125,9 +125,9 @@ def test_recall_is_of_the_classes(finished):
 
 @pytest.mark.slow
 def test_a_method_with_a_memory_resumes_to_the_same_bits(tmp_path):
-    from fedcopl.run.progress_reporter import SilentReporter
+    from fedcopl.run.progress_reporter import ProgressReporter
 
-    class Stop(SilentReporter):
+    class Stop(ProgressReporter):
         def round_done(self, record):
             raise KeyboardInterrupt
 

@@ -9,7 +9,7 @@ from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.server import RoundReport
 from fedcopl.privacy.masked_layout import HoldoutSums
 from fedcopl.run.loop import round_record
-from fedcopl.run.progress_reporter import SilentReporter
+from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl.run.record import FirstPrompts, HoldoutRecord, Measured, RoundRecord
 from fedcopl.simulation.simulate import _final_rollbacks, simulate
 from small_digits import small_digits
@@ -56,11 +56,11 @@ def test_only_initial_prompts_that_change_many_predictions_are_noted():
     ]
 
 
-class Listening(SilentReporter):
+class Listening(ProgressReporter):
     def __init__(self):
         self.heard = []
 
-    def noticed(self, what):
+    def note(self, what):
         self.heard.append(what)
 
 

@@ -14,7 +14,7 @@ from fedcopl.data.catalog import load_digits
 from fedcopl.data.partitioning import partition_dataset
 from fedcopl.errors import DataError, RunFolderError
 from fedcopl.methods.learner import ClipLearner
-from fedcopl.run.progress_reporter import SilentReporter
+from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl.run.record import round_to_plain, to_plain
 from fedcopl.simulation.simulate import simulate
 from preloaded_processes import PreloadedProcess
@@ -134,7 +134,7 @@ def test_same_seed_same_bits_other_seed_other_split(finished, tmp_path):
     assert [c.train for c in other.clients] != [c.train for c in results.clients]
 
 
-class StopAfter(SilentReporter):
+class StopAfter(ProgressReporter):
     """Breaks a run off as Ctrl-C would."""
 
     def __init__(self, rounds):

@@ -26,7 +26,7 @@ from fedcopl.federation.learner import NO_PRIOR
 from fedcopl.messages import Evaluate, Evaluated, digest
 from fedcopl.methods import METHODS, choose_method, with_effective_rounds
 from fedcopl.methods.learner import ClipTestSet
-from fedcopl.run.progress_reporter import SilentReporter
+from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl.simulation import assemble as assembly
 from fedcopl.simulation.assemble import Simulation, _GroundTruthLearner, _PooledTestSet, assemble
 from fedcopl.simulation.audit import Audit
@@ -77,7 +77,7 @@ class Overheard(LocalTransport):
 def played(truth, *pairs):
     """All that a run is made of, and how many test images were found right."""
     config = config_of(*pairs)
-    simulation = assemble(config, SilentReporter(), dataset_with(truth))
+    simulation = assemble(config, ProgressReporter(), dataset_with(truth))
     federation, scores = Overheard(simulation.clients), []
     last = run(config, federation, simulation.server, lambda _, report: scores.append(report.scores))
     states = {name: bits(state_tensors(state)) for name, state in federation.states.items()}
@@ -200,7 +200,7 @@ def test_test_set_is_used_only_by_evaluate(monkeypatch):
             return replies
 
     config = config_of("rounds=3")
-    simulation = assemble(config, SilentReporter(), dataset_with("true"))
+    simulation = assemble(config, ProgressReporter(), dataset_with("true"))
     run(config, Counting(simulation.clients), simulation.server, lambda *_: None)
     assert test_sets.asked == dict.fromkeys(
         simulation.audit.evaluator.test_sets.values(), 4
@@ -232,7 +232,7 @@ def says(array, truth):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_learner_has_no_reference_to_ground_truth(method):
-    simulation = assemble(config_of(f"method={method}"), SilentReporter(), dataset_with("true"))
+    simulation = assemble(config_of(f"method={method}"), ProgressReporter(), dataset_with("true"))
     labels = dataset_with("true").train.labels
     for client, part in zip(simulation.clients.values(), simulation.parts.train, strict=True):
         found = reachable(*(getattr(client, one.name) for one in fields(client) if one.name != "test_set"))
@@ -244,7 +244,7 @@ def test_learner_has_no_reference_to_ground_truth(method):
 
 def test_learner_with_ground_truth_is_detected():
     # What the walk above is worth: of the supervised bound, which no federation contains, it finds both.
-    simulation = assemble(config_of("method=central", "options.labels=truth"), SilentReporter(), dataset_with("true"))
+    simulation = assemble(config_of("method=central", "options.labels=truth"), ProgressReporter(), dataset_with("true"))
     found = reachable(simulation.clients["central"].learner)
     assert any(isinstance(one, _GroundTruthLearner) for one in found)
     labels = dataset_with("true").train.labels

@@ -15,7 +15,7 @@ from fedcopl.errors import ClientFailed, ConfigError
 from fedcopl.federation.client import Client
 from fedcopl.messages import Evaluate, Evaluated
 from fedcopl.methods import with_effective_rounds
-from fedcopl.run.progress_reporter import SilentReporter
+from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl.run.record import to_plain
 from fedcopl.simulation import worker_pool as workers
 from fedcopl.simulation.assemble import assemble
@@ -80,7 +80,7 @@ def test_failing_client_is_named_with_workers(tmp_path, monkeypatch):
 
 def test_time_of_a_request_is_wall_time(monkeypatch):
     monkeypatch.setattr(Client, "handle", lambda client, message, state: (time.sleep(0.3), (Evaluated(0, 0), state))[1])
-    simulation = assemble(with_effective_rounds(config_of()), SilentReporter(), three_site_digits())
+    simulation = assemble(with_effective_rounds(config_of()), ProgressReporter(), three_site_digits())
     with open_pool(simulation, 3) as pool:
         clients = LocalTransport(simulation.clients, pool=pool)
         began = time.perf_counter()
@@ -96,7 +96,7 @@ def threads_of_numpy():
 
 def test_one_thread_also_without_workers():
     simulation, before = (
-        assemble(with_effective_rounds(config_of()), SilentReporter(), three_site_digits()),
+        assemble(with_effective_rounds(config_of()), ProgressReporter(), three_site_digits()),
         torch.get_num_threads(),
     )
     torch.set_num_threads(2)
@@ -110,7 +110,7 @@ def test_one_thread_also_without_workers():
 
 
 def test_on_a_gpu_there_is_one_process(monkeypatch):
-    simulation = assemble(with_effective_rounds(config_of()), SilentReporter(), three_site_digits())
+    simulation = assemble(with_effective_rounds(config_of()), ProgressReporter(), three_site_digits())
     monkeypatch.setattr(type(simulation), "device", "meta")
     with open_pool(simulation, "auto") as pool:
         assert pool is None

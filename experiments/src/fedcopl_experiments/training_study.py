@@ -100,15 +100,15 @@ def measure_prompts(settings: Sequence[str], seed: int) -> dict[str, float]:
     """Return the macro accuracy in % of one run of FedCoPL, and of priors estimated on its trained image features."""
     from safetensors.numpy import load_file
 
-    from fedcopl.run.progress_reporter import SilentReporter
+    from fedcopl.run.progress_reporter import ProgressReporter
     from fedcopl.simulation.assemble import assemble
     from fedcopl.simulation.simulate import simulate
 
     config = RunConfig.from_mapping(override({}, [*FEDCOPL, *settings, f"seed={seed}"]), "study")
     with tempfile.TemporaryDirectory() as folder:
-        outcome = simulate(config, Path(folder) / "run", progress=SilentReporter())
+        outcome = simulate(config, Path(folder) / "run", progress=ProgressReporter())
         visual = load_file(Path(folder) / "run" / "prompts" / "server.safetensors")["visual"]
-    simulation = assemble(config, SilentReporter())
+    simulation = assemble(config, ProgressReporter())
     encoder = simulation.learners[0].model.encoder
     prompt = encoder.tensor(visual)
 

@@ -18,7 +18,7 @@ from fedcopl.config import RunConfig, load
 from fedcopl.errors import FedCoPLError, RunFolderError
 from fedcopl.plugins import load_plugins
 from fedcopl.run.folder import SETTINGS, RunFolder
-from fedcopl.run.progress_reporter import SilentReporter
+from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl.run.record import RoundRecord
 
 from .run_folders import whole_outcome, write_missing_report
@@ -39,7 +39,7 @@ from .worker_messages import (
 SendMessage = Callable[[WorkerMessage], None]
 
 
-class WorkerReporter(SilentReporter):
+class WorkerReporter(ProgressReporter):
     """Reports the number of finished rounds to the grid."""
 
     def __init__(self, send: SendMessage, rounds: int):

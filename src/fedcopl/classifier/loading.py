@@ -22,7 +22,7 @@ from ..methods import run_title
 from ..methods.prompted_model import PromptedModel
 from ..run.build import BuiltModel, build_clip, build_model, images_of_clients
 from ..run.folder import PRIORS, SHARED_PROMPTS, class_prior_file, own_prompts_file, read_finished
-from ..run.progress_reporter import SilentReporter
+from ..run.progress_reporter import ProgressReporter
 from .predict import Classifier, Predictor
 from .prior import PRIOR, Prior
 from .recipe import ARRAYS, BACKBONE, CONFIG, SHARE, Confidence, Recipe, TrainedOn, is_exported
@@ -243,7 +243,7 @@ class TrainingImages:
     def __init__(self, run: FinishedRun, dataset: Dataset | None = None):
         self.run = run
         transform = run.model.encoder.clip.preprocess
-        self._pixels, self._rows = images_of_clients(run.config, transform, SilentReporter(), dataset)
+        self._pixels, self._rows = images_of_clients(run.config, transform, ProgressReporter(), dataset)
 
     def classifier(self, client: str, share: float = SHARE) -> Classifier:
         """Return a client's classifier, calibrated on its own images if it has any."""

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from ..deployment.server.rounds import PreparedServer, serve
 from ..report.run_page import write_report
-from ..run.progress_reporter import SilentReporter
+from ..run.progress_reporter import ProgressReporter
 from ..run.record import RoundRecord
 from ..simulation.on_flower import simulate_over
 from . import read_run_settings
@@ -20,13 +20,13 @@ app = ServerApp()
 _log = logging.getLogger("flwr")
 
 
-class _LogReporter(SilentReporter):
+class _LogReporter(ProgressReporter):
     """Writes to Flower's log, which `flwr log` shows."""
 
     def preparing(self, what: str) -> None:
         _log.info("%s", what)
 
-    def noticed(self, what: str) -> None:
+    def note(self, what: str) -> None:
         _log.info("note: %s", what)
 
     def round_done(self, record: RoundRecord) -> None:

@@ -70,9 +70,9 @@ class PrivacyStatement:
     secure_aggregation: bool  # the server saw sums only
     epsilon: float | None = None  # of the site with the largest loss of privacy
     delta: float | None = None  # from the settings
-    unit: str | None = None  # unit of privacy
+    unit: str | None = None  # unit of privacy: whose data epsilon protects
     releases: int | None = None  # with noise, of the site with the most releases
-    against: str | None = None  # adversary
+    against: str | None = None  # the adversary against whom epsilon holds
 
 
 def statement(config: RunConfig, releases: Iterable[Release]) -> PrivacyStatement | None:

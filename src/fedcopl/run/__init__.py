@@ -3,9 +3,9 @@
 build              settings -> model, images, clients, initial state of the server
 loop               the rounds, with a checkpoint after each, and the outcome at the end
 record             the typed outcome of a run, its writer and reader
-folder             the files of a run: finding, writing and reading them
+folder             the folder of a run, and its files
 checkpoint         everything that a stopped run needs to resume
 previous_run       a finished run that another one continues
-pseudo_labels      the images of each client and their pseudo labels
-progress_reporter  the protocol of progress reports
+pseudo_labels      files of the images of each client and their pseudo labels
+progress_reporter  the interface of progress reports
 """

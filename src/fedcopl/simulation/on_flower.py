@@ -33,7 +33,7 @@ from ..messages import Reply, Request
 from ..methods import choose_method
 from ..plugins import load_plugins
 from ..run.folder import file_name
-from ..run.progress_reporter import ProgressReporter, SilentReporter
+from ..run.progress_reporter import ProgressReporter
 from ..run.record import Outcome
 from .assemble import Simulation, assemble
 from .simulate import LocalTransport, simulate
@@ -67,7 +67,7 @@ def _simulated_state(folder: Path, run: str, name: str) -> SiteState:
 def _simulation(settings: str) -> Simulation:
     """Load images and model once in each of Ray's processes, which stay alive."""
     load_plugins()
-    return assemble(RunConfig.from_mapping(tomllib.loads(settings), "settings"), SilentReporter())
+    return assemble(RunConfig.from_mapping(tomllib.loads(settings), "settings"), ProgressReporter())
 
 
 class _OverGrid(LocalTransport):
@@ -148,7 +148,7 @@ def simulate_on_ray(
         try:
             options: dict[str, Any] = {"resume": resume, "previous_run": previous_run}
             outcome.append(
-                simulate_over(grid, config, folder, progress=progress or SilentReporter(), over=over, **options)
+                simulate_over(grid, config, folder, progress=progress or ProgressReporter(), over=over, **options)
             )
         except FedCoPLError as error:
             failures.append(error)

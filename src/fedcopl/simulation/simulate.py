@@ -22,7 +22,7 @@ from ..report.gallery import ChosenImages, Example, as_plain, gallery
 from ..run.folder import EXAMPLES, SKIPPED, RunFolder
 from ..run.loop import run_rounds
 from ..run.previous_run import read_previous_run, require_previous_run, with_reference
-from ..run.progress_reporter import ProgressReporter, SilentReporter
+from ..run.progress_reporter import ProgressReporter
 from ..run.pseudo_labels import read_last_labels, write_images, write_labels
 from ..run.record import Outcome, RefreshRecord, RoundRecord
 from .assemble import Simulation, assemble
@@ -50,7 +50,7 @@ class LocalTransport:
     ):
         self._clients = dict(clients)
         self.states = {name: ClientState() for name in clients} | dict(states or {})
-        self._progress = progress or SilentReporter()
+        self._progress = progress or ProgressReporter()
         self._folder, self._pool = folder, pool
         self._seconds: dict[str, float] = {}
 
@@ -69,7 +69,7 @@ class LocalTransport:
 
         def done(client: str) -> None:
             if not isinstance(requests[client], KeyRequest):
-                self._progress.answered(client, requests[client])
+                self._progress.replied(client, requests[client])
 
         if self._pool is None:
             for client, request in requests.items():
@@ -142,7 +142,7 @@ def simulate(
     Raises:
         FedCoPLError: Settings, images, model or folder cannot be used, or a client failed.
     """
-    progress, config = progress or SilentReporter(), with_effective_rounds(config)
+    progress, config = progress or ProgressReporter(), with_effective_rounds(config)
     require_accounting(config)
     previous = None if previous_run is None else read_previous_run(previous_run)
     config = with_reference(config, previous)
@@ -151,7 +151,7 @@ def simulate(
         if checkpoint is None:
             require_previous_run(config, previous)
         if resume and checkpoint is None:
-            progress.noticed(f"{folder} has no finished round: starting at the first")
+            progress.note(f"{folder} has no finished round: starting at the first")
         began = time.monotonic()
         simulation = assemble(config, progress, dataset, None if checkpoint else previous, clip)
         run_folder.begin(config)
@@ -161,7 +161,7 @@ def simulate(
         first = checkpoint.server if checkpoint else simulation.server
         progress.started(config, len(simulation.clients), first.round)
         if note := priors_note(config):
-            progress.noticed(note)
+            progress.note(note)
         with nullcontext() if engine else open_pool(simulation, workers) as pool:
             if engine:
                 transport = engine(folder, simulation.clients, states, progress)
@@ -172,7 +172,7 @@ def simulate(
                 config, run_folder, transport, recorder, progress, began, simulation.server, checkpoint
             )
         for line in _final_rollbacks(finished.clients):
-            progress.noticed(line)
+            progress.note(line)
         run_folder.write_json(EXAMPLES, as_plain(_examples(simulation, finished.clients, folder)))
         return finished.outcome
 
@@ -180,12 +180,12 @@ def simulate(
 def _write_about_images(simulation: Simulation, run_folder: RunFolder, progress: ProgressReporter) -> None:
     """Report images that were left out, and write the images of each client into the folder."""
     for note in simulation.notes:
-        progress.noticed(note)
+        progress.note(note)
     skipped = simulation.dataset.skipped
     if skipped:
         left = counted(len(skipped), "image is skipped,", "images are skipped, for example")
         listed = f"; {run_folder.path / SKIPPED} lists all" if len(skipped) > 1 else ""
-        progress.noticed(f"{left} {skipped[0][0]}: {skipped[0][1]}{listed}")
+        progress.note(f"{left} {skipped[0][0]}: {skipped[0][1]}{listed}")
         run_folder.write_lines(SKIPPED, [{"name": name, "why": reason} for name, reason in skipped])
     held = dict(zip(simulation.clients, simulation.parts.train, strict=True))
     write_images(run_folder.path, simulation.dataset.classes, simulation.dataset.train, held)
@@ -209,7 +209,7 @@ class _SimulationRecorder:
     def begin(self, first: RoundReport) -> Outcome:
         prompts = self._simulation.first_prompts(self._pool)
         for note in prompts.notes() if prompts else ():
-            self._progress.noticed(note)
+            self._progress.note(note)
         zero_shot = self._audit.zero_shot(first.scores)
         return Outcome(zero_shot=zero_shot, first_prompts=prompts, dropped_before=first.dropped)
 

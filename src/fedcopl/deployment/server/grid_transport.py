@@ -25,7 +25,7 @@ from ...federation.transport import Reasons, too_few_message
 from ...files import reading, write_text
 from ...messages import Evaluate, KeyRequest, Reply, Request, digest, payload_bytes
 from ...plurals import counted
-from ...run.progress_reporter import ProgressReporter, SilentReporter
+from ...run.progress_reporter import ProgressReporter
 from ..audit_log import IN, OUT, AuditMessage
 from ..flower_internals import is_lost
 from ..flower_internals.connections import RUN_GIVEN_UP
@@ -267,7 +267,7 @@ class GridTransport:
     terms: Terms
     known_sites: KnownSites
     timeouts: Timeouts = field(default_factory=Timeouts)
-    progress: ProgressReporter = field(default_factory=SilentReporter)
+    progress: ProgressReporter = field(default_factory=ProgressReporter)
     should_stop: Callable[[], bool] = lambda: False
     audit: Callable[[AuditMessage], None] = lambda message: None
     connected: _ConnectedSites = field(init=False)
@@ -364,9 +364,9 @@ class GridTransport:
         """Report once that a site with a pending request is not connected, and once that it is connected again."""
         disconnected = set(pending) - set(connected)
         for site in sorted(disconnected - self._disconnected):
-            self.progress.noticed(f"{site} is not connected; waiting for it, up to {self.timeouts.timeout:.0f} s")
+            self.progress.note(f"{site} is not connected; waiting for it, up to {self.timeouts.timeout:.0f} s")
         for site in sorted(self._disconnected & set(connected)):
-            self.progress.noticed(f"{site} is connected again")
+            self.progress.note(f"{site} is connected again")
         self._disconnected = disconnected
 
     def _usable_replies(self, pending: dict[str, _Pending]) -> Iterator[tuple[str, Reply]]:
@@ -388,7 +388,7 @@ class GridTransport:
                 continue
             self.audit(audit_message(message, IN, site, "accepted", entry.sent))
             if not isinstance(entry.request, KeyRequest):
-                self.progress.answered(site, entry.request)
+                self.progress.replied(site, entry.request)
             yield site, reply
 
     def _read(self, site: str, message: Message, entry: _Pending) -> Reply:
@@ -416,7 +416,7 @@ class GridTransport:
     def _note_once(self, note: str, site: str = "") -> None:
         if self._last_notes.get(site) != note:
             self._last_notes[site] = note
-            self.progress.noticed(note)
+            self.progress.note(note)
 
     def _pause(self, seconds: float) -> None:
         if self.should_stop():

@@ -104,16 +104,16 @@ def _admit(control: Control, keys: Iterable[SiteKey], progress: ProgressReporter
     registered = {(site.name, site.public_key): site for site in control.sites()}
     for name, public in sorted(set(registered) - admitted):
         control.unregister(registered[name, public])
-        progress.noticed(f"{name} may no longer join")
+        progress.note(f"{name} may no longer join")
     for name, public in sorted(admitted - set(registered)):
         reason = control.register(name, public)
         if reason:
-            progress.noticed(
+            progress.note(
                 f"{name} cannot be registered ({reason}); if its key was removed while this server runs, the site "
                 "needs a new key (delete its site.key and join with --check), or restart the server with --resume"
             )
         elif not is_start:
-            progress.noticed(f"{name} may join now")
+            progress.note(f"{name} may join now")
 
 
 @contextmanager
@@ -136,7 +136,7 @@ def _keep_admitted(folder: Path, control: Control, progress: ProgressReporter) -
                 last_error = ""
             except (FedCoPLError, httpx.HTTPError) as error:
                 if str(error) != last_error:
-                    progress.noticed(last_error := str(error))
+                    progress.note(last_error := str(error))
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()

@@ -25,7 +25,7 @@ from ...run.build import backbone_name, build_clip, build_images, build_model, e
 from ...run.folder import RESULTS, SETTINGS, RunFolder, file_name
 from ...run.loop import complete_outcome
 from ...run.previous_run import adapt_previous_run, initial_states, previous_run_name, read_previous_run
-from ...run.progress_reporter import ProgressReporter, SilentReporter
+from ...run.progress_reporter import ProgressReporter
 from ...run.pseudo_labels import write_images, write_labels
 from ...run.record import ClientRecord, Outcome, RoundRecord, to_plain
 from ..keys import site_secret
@@ -73,8 +73,8 @@ class RunningSite:
     def __init__(self, home: SiteHome, progress: ProgressReporter | None = None, approval: Approval = approve_all):
         self.home, self._settings = home, home.settings()
         self.approval, self.ledger = approval, SiteLedger(home.folder)
-        progress = progress or SilentReporter()
-        self.notify = progress.noticed
+        progress = progress or ProgressReporter()
+        self.notify = progress.note
         check_peers(home.peers)
         self.prepared, self.clip, self.images = _load(self._settings, progress)
         train = self.prepared.dataset.train
@@ -175,7 +175,7 @@ def _load(settings: RunConfig, progress: ProgressReporter) -> tuple[Prepared, Cl
     try:
         built.model.encoder.refuse_long_names(Model().text_prompts)
     except ConfigError as error:  # not raised: the server sets the length of prompts
-        progress.noticed(f"{error}. A run with the default of this setting will be refused")
+        progress.note(f"{error}. A run with the default of this setting will be refused")
     prepared = build_images(dataset, clip.preprocess, progress)
     # A cache hit: `build_images` has just preprocessed these images.
     cached = PixelCache().pixels(dataset.train, clip.preprocess.resize_and_crop, clip.preprocess.key)

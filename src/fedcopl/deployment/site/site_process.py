@@ -128,7 +128,7 @@ def run_site(site: RunningSite, server: ServerAddress, progress: ProgressReporte
                 reporter.announce(_join_error(server, public, error, reporter.finished))
                 _wait(_RECONNECT, lambda: should_stop(folder))
             reporter.counts.connected = False
-        progress.noticed("stopped by `fedcopl stop`; the same command joins again")
+        progress.note("stopped by `fedcopl stop`; the same command joins again")
 
 
 @dataclass
@@ -155,7 +155,7 @@ class SiteReporter:
         """Print a line unless it was the last one."""
         if line != self._announced:
             self._announced = line
-            self.progress.noticed(line)
+            self.progress.note(line)
 
     def replied(self, request: Message, seconds: float, finished: Path | None = None, *, refused: bool) -> None:
         """Report one reply; `finished` is the folder of the run whose last request this was."""
@@ -166,7 +166,7 @@ class SiteReporter:
         if kind == _REPEATED and not refused:
             result = "replied; further prior-estimation requests are not logged individually"
         if now != self._last or kind != _REPEATED:
-            self.progress.noticed(f"round {request.metadata.group_id}: {kind} {result}")
+            self.progress.note(f"round {request.metadata.group_id}: {kind} {result}")
         self._last = now
         self.finished = ""
         if finished is not None:
