@@ -130,9 +130,7 @@ def join(
     if not check:
         check_server(address)  # before the images are read
     with site_reporting() as watcher:
-        site = RunningSite(
-            home, watcher, choose_approval(accept, folder, _approval_at_terminal(folder), watcher.note)
-        )
+        site = RunningSite(home, watcher, choose_approval(accept, folder, _approval_at_terminal(folder), watcher.note))
         site_key(folder, name)
         _print_site(site, server)
         if check:
