@@ -269,7 +269,7 @@ class RunConfig(Section):
             raise ConfigError(_explain(error, origin, typed)) from error
 
     @property
-    def adapts(self) -> bool:
+    def uses_priors(self) -> bool:
         """Whether priors are estimated; never for zero-shot CLIP and for training on true labels."""
         on = self.priors.logit_bias or self.priors.label_shift or self.priors.prototypes
         return on and self.method != "zeroshot" and self.options.get("labels") != "truth"

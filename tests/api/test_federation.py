@@ -93,7 +93,7 @@ def test_the_outcome(result):
 
 def test_each_classifier_knows_its_own_threshold(result):
     own, _ = digits("train", 0, 40)
-    assert result["north"].threshold == pytest.approx(result["north"].calibrated(own).threshold)
+    assert result["north"].threshold == pytest.approx(result["north"].with_abstention(own).threshold)
     assert result["north"].threshold != result["south"].threshold
 
 

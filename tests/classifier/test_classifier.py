@@ -96,7 +96,7 @@ COPIES = {
 def test_a_copy_predicts_alike(run, north, tmp_path, copied):
     images, _ = digits("test", 0, 5)
     for one in (
-        north.calibrated(images),
+        north.with_abstention(images),
         north.with_prior({name: 1.0 + number for number, name in enumerate(CLASSES)}),
     ):
         again = copied(one, tmp_path)
@@ -186,7 +186,7 @@ def test_the_threshold_is_that_quantile_of_its_own_images(run, north):
     highest = north.predict_proba(own).max(axis=1)
     measured = TrainingImages(FinishedRun(run, device="cpu"), small_dataset()).classifier("north", share=0.2)
     assert measured.threshold == pytest.approx(np.quantile(highest, 0.2, method="lower"))
-    assert north.calibrated(own, share=0.2).threshold == measured.threshold
+    assert north.with_abstention(own, share=0.2).threshold == measured.threshold
     assert (
         sum(answer.abstains for answer in measured.predictions(own)) == 7
     )  # the eighth of forty is the threshold: seven lie below it

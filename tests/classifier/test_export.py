@@ -26,7 +26,7 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def north(run):
     own, _ = digits("train", 0, 40)
-    return Classifier.load(run, client="north", device="cpu").calibrated(own)
+    return Classifier.load(run, client="north", device="cpu").with_abstention(own)
 
 
 @pytest.fixture

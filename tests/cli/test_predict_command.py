@@ -30,7 +30,7 @@ COLUMNS = ["image", "label", "probability", "abstain", "problem"]
 def classifier(tmp_path_factory):
     home = tmp_path_factory.mktemp("predict")
     own, _ = digits("train", 0, 40)
-    loaded = Classifier.load(small_run(home / "run"), client="north", device="cpu").calibrated(own)
+    loaded = Classifier.load(small_run(home / "run"), client="north", device="cpu").with_abstention(own)
     return loaded.export(home / "classifier")
 
 

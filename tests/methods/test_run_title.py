@@ -52,4 +52,4 @@ def test_a_method_of_the_literature_with_priors_has_a_note_how_to_run_it_without
     if note:
         assert f"this is {run_title(config)}; {choose_method(config).title} without priors: --as-published" in note
         without = config_of([f"method={name}", *note.rsplit("or ", 1)[1].split()])
-        assert not without.adapts and "priors" not in run_title(without)
+        assert not without.uses_priors and "priors" not in run_title(without)

@@ -246,7 +246,7 @@ class TrainingImages:
         self._pixels, self._rows = images_of_clients(run.config, transform, ProgressReporter(), dataset)
 
     def classifier(self, client: str, share: float = SHARE) -> Classifier:
-        """Return a client's classifier, calibrated on its own images if it has any."""
+        """Return a client's classifier, with the abstention threshold of its own images if it has any."""
         plain, own = self.run.classifier(client), self._rows[client]
         if not len(own):
             return plain

@@ -274,7 +274,7 @@ class Classifier:
 
     @property
     def threshold(self) -> float | None:
-        """The probability below which it abstains in `predictions`; None if it was not calibrated."""
+        """The probability below which it abstains in `predictions`; None if it never abstains."""
         return self.recipe.threshold
 
     @property
@@ -357,10 +357,10 @@ class Classifier:
                 predictions.append(Prediction(name, None if abstains else label, highest, abstains, None, best[:top]))
             yield predictions
 
-    def calibrated(self, images: Images, share: float = SHARE) -> "Classifier":
+    def with_abstention(self, images: Images, share: float = SHARE) -> "Classifier":
         """Return the classifier with a threshold at which it abstains on this share of the given unlabelled images."""
         confidence = Confidence.of(self.predict_log_proba(images))
-        confidence.threshold(share)
+        confidence.threshold(share)  # DataError unless the share is between 0 and 1
         return Classifier(self.predictor, replace(self.recipe, confidence=confidence, share=share))
 
     def with_prior(self, prior: str | Mapping[str, float], images: Images | None = None) -> "Classifier":

@@ -135,7 +135,7 @@ def _read_config(arguments: list[str], resumed_run: Path | None, package_setting
 
 def _without_prototypes(config: RunConfig) -> RunConfig:
     """Switch prototypes off without secure aggregation: no site sends class feature sums then."""
-    needs_sums = config.adapts and config.priors.logit_bias and config.priors.prototypes
+    needs_sums = config.uses_priors and config.priors.logit_bias and config.priors.prototypes
     if not needs_sums or config.privacy.secure_aggregation or config.privacy.noise_multiplier:
         return config
     typer.echo(

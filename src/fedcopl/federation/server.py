@@ -111,7 +111,7 @@ def run_round(config: RunConfig, transport: Transport, state: ServerState) -> tu
     aggregator = _choose_aggregator(config, state)
     model, totals, members = state.prior_model, state.prior_totals, state.members
     if state.round % config.labels.refresh_every == 0:
-        if config.adapts:
+        if config.uses_priors:
             model, totals = _estimate_priors(config, exchange, aggregator, state)
         members = _refresh(config, exchange, aggregator, state)
     shared, last_good = _train(config, exchange, aggregator, state, members)
@@ -282,7 +282,7 @@ def _stale_rounds(before: int, checks: HoldoutSums) -> int:
 
 def _has_converged(config: RunConfig, stale_rounds: int) -> bool:
     """Return whether training stops; only with priors, because the check needs calibrated pseudo labels."""
-    return config.adapts and 0 < config.train.patience <= stale_rounds
+    return config.uses_priors and 0 < config.train.patience <= stale_rounds
 
 
 def _participants(config: RunConfig, members: tuple[str, ...], round: int) -> tuple[str, ...]:

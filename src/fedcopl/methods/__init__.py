@@ -84,7 +84,7 @@ def run_title(config: RunConfig) -> str:
         parts.append("true labels")
     elif method.trains and not (method.is_ours and config.labeler == "copl"):
         parts.append(choose_labeler(config).title)
-    if config.adapts:
+    if config.uses_priors:
         kinds = {
             "logit bias": priors.logit_bias,
             "label shift": priors.label_shift,
@@ -98,7 +98,7 @@ def run_title(config: RunConfig) -> str:
 def priors_note(config: RunConfig) -> str | None:
     """Return a note if priors are added to a method of the literature; None otherwise."""
     method = choose_method(config)
-    if method.is_ours or not config.adapts:
+    if method.is_ours or not config.uses_priors:
         return None
     off = " ".join(f"priors.{kind}=false" for kind in ("logit_bias", "label_shift", "prototypes"))
     return f"this is {run_title(config)}; {method.title} without priors: --as-published, or {off}"

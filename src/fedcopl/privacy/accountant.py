@@ -59,7 +59,7 @@ def planned_releases(config: RunConfig) -> int:
     """
     refreshes = -(-config.rounds // config.labels.refresh_every)
     counts = refreshes if choose_labeler(config).cooperative else 0
-    sums = NOISY_STEPS if config.adapts and config.priors.logit_bias else 0
+    sums = NOISY_STEPS if config.uses_priors and config.priors.logit_bias else 0
     return config.rounds + counts + sums
 
 

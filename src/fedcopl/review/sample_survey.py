@@ -89,8 +89,8 @@ class SampleSurvey:
             return of_class
         if order == SAMPLE:
             return drawn_order(self._strata, stream(0, "review"))
-        doubt = predictions.confidence
-        sorted_by = {"doubtful": (doubt,), "sure": (-doubt,), "changed": (doubt, -predictions.changes)}
+        confidence = predictions.confidence
+        sorted_by = {"doubtful": (confidence,), "sure": (-confidence,), "changed": (confidence, -predictions.changes)}
         return np.lexsort(sorted_by[order])
 
     @cached_property

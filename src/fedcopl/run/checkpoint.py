@@ -54,7 +54,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         tensors |= add_prefix(f"upload/{number}/", upload)
     tensors, duplicates = _deduplicate(tensors)
     about = {name: getattr(server, name) for name in _PLAIN_FIELDS} | {
-        "again": duplicates,
+        "duplicates": duplicates,
         "uploads": tuple(server.uploads),
         "reported_counts": {client: asdict(counts) for client, counts in server.reported_counts.items()},
         "prior_steps": len(server.prior_totals),
@@ -96,7 +96,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
 
 
 def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
-    tensors = tensors | {name: tensors[other] for name, other in about["again"].items()}
+    tensors = tensors | {name: tensors[other] for name, other in about["duplicates"].items()}
     model = select_prefix(tensors, "prior_model/")
     plain: dict[str, Any] = {name: about[name] for name in _PLAIN_FIELDS}
     plain |= {name: tuple(value) for name, value in plain.items() if isinstance(value, list)}

@@ -95,7 +95,7 @@ def _not_in_round(request: Request, config: RunConfig) -> Iterator[str]:
         yield f"{words}, but the run has {config.rounds}"
     has_refresh = request.round % config.labels.refresh_every == 0
     match request:
-        case Adapt() if not config.adapts:
+        case Adapt() if not config.uses_priors:
             yield f"{words}, but the run has no priors"
         case Adapt() | Estimate() | Select() if not has_refresh:
             yield f"{words}, which has no refresh"
@@ -105,7 +105,7 @@ def _not_in_round(request: Request, config: RunConfig) -> Iterator[str]:
             yield f"{words} at step {step + 1}, but the priors take {prior_steps(config) + 1} at most"
         case Select(refresh=refresh) if refresh != request.round // config.labels.refresh_every:
             yield f"{words}, as refresh {refresh + 1}, which it is not"
-        case Evaluate(shared=None) if request.round or (request.through and not config.adapts):
+        case Evaluate(shared=None) if request.round or (request.through and not config.uses_priors):
             yield f"{words} without prompts, which no such round has"
         case Evaluate(shared=shared) if shared is not None and not is_evaluated(config, request.round):
             yield f"{words}, which is not evaluated"
@@ -153,5 +153,5 @@ def _too_often(request: Request, step: "SiteStep", config: RunConfig, restarts: 
 def _max_aggregations(config: RunConfig, round: int) -> int:
     """Return the largest number of secure aggregations in a round."""
     has_refresh = round % config.labels.refresh_every == 0
-    priors = prior_steps(config) if config.adapts and round == 0 else 0
+    priors = prior_steps(config) if config.uses_priors and round == 0 else 0
     return 1 + (has_refresh and choose_labeler(config).cooperative) + priors

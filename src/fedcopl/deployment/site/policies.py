@@ -208,7 +208,7 @@ class Consent:
 def sends_features(config: RunConfig) -> bool:
     """Return whether sites send class feature sums in a run with these settings."""
     priors = config.priors
-    return config.adapts and priors.logit_bias and priors.prototypes and not config.privacy.noise_multiplier
+    return config.uses_priors and priors.logit_bias and priors.prototypes and not config.privacy.noise_multiplier
 
 
 @cache
@@ -242,10 +242,10 @@ def sent_fields(consent: Consent | None = None) -> Iterator[str]:
     for kind in REPLY_TO.values():
         for field in fields(kind):
             key = (kind.__name__, field.name)
-            is_masked = field.name == "masked" or kind.__name__ in ("PublicKeys", "KeyShares", "Unmasked")
+            secure_only = field.name == "masked" or kind.__name__ in ("PublicKeys", "KeyShares", "Unmasked")
             if consent and consent.min_sites and key in _PLAIN_FIELDS:
                 continue
-            if consent and is_masked and not consent.secure_aggregation:
+            if consent and secure_only and not consent.secure_aggregation:
                 continue
             yield f"{kind.__name__}.{field.name}: {_FIELD_TEXTS.get(key, 'see docs/privacy.md')}"
     yield from _ALSO_SENT
@@ -326,7 +326,7 @@ def _describe_run(config: RunConfig) -> Iterator[str]:
     refreshes = -(-config.rounds // config.labels.refresh_every)
     counts = f"at {counted(refreshes, 'refresh')}, {aggregation}" if choose_labeler(config).cooperative else "none"
     yield f"class counts of confident images sent: {counts}"
-    if config.adapts and config.priors.logit_bias:
+    if config.uses_priors and config.priors.logit_bias:
         features = ", and image features by class" * sends_features(config)
         yield f"sums for the priors sent: posteriors{features}, {aggregation}"
     if privacy.noise_multiplier:
