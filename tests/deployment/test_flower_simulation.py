@@ -54,8 +54,8 @@ def test_a_run_resumed_on_ray_has_the_same_bits(tmp_path):
 
 
 def test_the_clients_are_counted_before_ray_is_started():
-    assert on_flower._how_many(CONFIG) == 3
-    assert on_flower._how_many(CONFIG.model_copy(update={"method": "central"})) == 1
+    assert on_flower._client_count(CONFIG) == 3
+    assert on_flower._client_count(CONFIG.model_copy(update={"method": "central"})) == 1
 
 
 def test_the_run_config_becomes_a_plan(tmp_path):

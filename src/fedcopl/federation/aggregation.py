@@ -372,7 +372,9 @@ class _Session:
         return {client: reply.sealed for client, reply in replies.items()}
 
     def _collect_masked_vectors(self, request: Adapt | Estimate | Train, enough: int) -> dict[str, Words]:
-        replies = self.exchange.request(request.peers, lambda _: request, REPLY_TO[type(request)])
+        replies: dict[str, Adapted | Estimated | Trained] = self.exchange.request(
+            request.peers, lambda _: request, REPLY_TO[type(request)]
+        )
         masked = {client: reply.masked for client, reply in replies.items() if reply.masked is not None}
         self._refuse_few(masked, enough, type(request).__name__)
         return masked

@@ -11,22 +11,7 @@ from numpy.typing import NDArray
 from ..algorithm import FloatArray
 from ..config import RunConfig
 from ..errors import NoClientReplied
-from ..messages import (
-    Adapt,
-    Adapted,
-    Estimate,
-    Estimated,
-    Evaluated,
-    KeyShares,
-    PublicKeys,
-    Reply,
-    Request,
-    Selected,
-    Shared,
-    Trained,
-    Unmasked,
-    payload_bytes,
-)
+from ..messages import Adapt, Estimate, Reply, Request, Shared, payload_bytes
 from ..plurals import counted
 from ..priors.estimation import Estimation
 from ..privacy.accountant import Release
@@ -35,7 +20,7 @@ from .validation import NOTHING_REPORTED, ReportedCounts, validate_reply
 
 _NO_REPLY = "did not send a readable reply"
 _MAX_REASONS = 3  # in the error message of a round with too few replies
-_ReplyKind = TypeVar("_ReplyKind", Adapted, Estimated, Selected, Trained, Evaluated, PublicKeys, KeyShares, Unmasked)
+_ReplyKind = TypeVar("_ReplyKind", bound=Reply)
 
 
 class Transport(Protocol):

@@ -1,1 +1,1 @@
-"""A whole federation on one machine: for research, and for trying out."""
+"""A federation on one machine, for research and trials."""

@@ -1,4 +1,4 @@
-"""Assembling a simulation: clients with their images, the audit with the ground truth, centralised baselines."""
+"""Assembly of a simulation: clients with their images, the audit with the ground truth, centralised baselines."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,12 +42,12 @@ from ..run.record import ClientRecord, FirstPrompts, Outcome
 from .audit import Audit, Evaluator
 from .worker_pool import WorkerContext, WorkerPool
 
-_COMPARED_CLIENTS = 50  # evenly spaced: more would not improve the mean
+_COMPARED_CLIENTS = 50  # evenly spaced clients whose mean `Simulation.first_prompts` returns
 
 
 @dataclass(frozen=True)
 class _PooledTestSet:
-    """The test sets of all clients as one."""
+    """The test sets of all clients as a single one."""
 
     test_sets: Mapping[str, TestSet]
 
@@ -57,14 +57,14 @@ class _PooledTestSet:
 
 
 class _GroundTruthLearner(ClipLearner):
-    """A learner that trains on the true labels: the supervised upper bound, never part of a federation."""
+    """A learner that trains on true labels: the supervised upper bound, never part of a federation."""
 
     def __init__(self, learner: ClipLearner, truth: NDArray[np.int64]):
         super().__init__(learner.model, learner.images, learner.start, learner.config, learner.number)
         self.extractor, self.truth = learner.extractor, truth
 
     def log_probabilities(self, prompts: Prompts | None) -> NDArray[np.float64]:
-        """Return log p, (n, C), with certainty for the true class."""
+        """Return log p, (n, C), with probability 1 for the true class."""
         certain = np.full((len(self.truth), self.model.encoder.classes), -np.inf)
         certain[np.arange(len(self.truth)), self.truth] = 0.0
         return certain
@@ -76,27 +76,27 @@ class Simulation:
 
     config: RunConfig
     dataset: Dataset
-    notes: tuple[str, ...]  # for the user, about the images
+    notes: tuple[str, ...]  # for the user, on images and settings
     parts: Partition
     clients: Mapping[str, Client]
     audit: Audit
     server: ServerState  # before the first round
     learners: Sequence[ClipLearner]
     backbone: str  # name and fingerprint
-    images: str  # their number and digest
+    images: str  # number and digest of the images
     states: Mapping[str, ClientState] = field(default_factory=dict)  # of clients that continue a previous run
 
     def first_prompts(self, pool: WorkerPool | None = None) -> FirstPrompts | None:
-        """Return the mean effect of the initial prompts on some clients; None if a previous run trained them."""
+        """Return the mean effect of the initial prompts over clients; None if a previous run trained the prompts."""
         if self.config.previous_run:
             return None
-        learners = dict(zip(self.clients, self.learners, strict=True))
-        some = [list(learners)[number] for number in evenly_spaced(len(learners), _COMPARED_CLIENTS)]
+        names, numbers = list(self.clients), evenly_spaced(len(self.clients), _COMPARED_CLIENTS)
         if pool is None:
-            effects = [learners[name].extractor.effect_of(self.audit.start) for name in some]
+            effects = [self.learners[number].extractor.effect_of(self.audit.start) for number in numbers]
         else:
-            effects = [*pool.run(dict.fromkeys(some, (_effect, self.audit.start))).values()]
-        if not (effects := [effect for effect in effects if effect[0]]):
+            effects = [*pool.run({names[number]: (_effect, self.audit.start) for number in numbers}).values()]
+        effects = [effect for effect in effects if effect[0]]  # of clients that have images
+        if not effects:
             return None
         images, cosines, unchanged = zip(*effects, strict=True)
         return FirstPrompts(
@@ -111,7 +111,7 @@ class Simulation:
         return self.learners[0].model.encoder.device.type
 
     def complete(self, outcome: Outcome) -> Outcome:
-        """Return the outcome with the settings, the images and the clients of the run."""
+        """Add the settings, the images and the clients of the run to an outcome."""
         return complete_outcome(
             outcome,
             self.config,
@@ -125,18 +125,18 @@ class Simulation:
     def _client_records(self, outcome: Outcome) -> Iterator[ClientRecord]:
         centralised = self.audit.centralised
         before, after = outcome.zero_shot, outcome.final
-        zero_shot, final = ((one.weighted,) if centralised else one.clients for one in (before, after))
-        tested = [sum(map(len, self.parts.test))] if centralised else [*map(len, self.parts.test)]
+        zero_shot, final = ((scores.weighted,) if centralised else scores.clients for scores in (before, after))
+        test_sizes = [sum(map(len, self.parts.test))] if centralised else [*map(len, self.parts.test)]
         labels = self.dataset.train.labels
-        true = None if labels is None else counts_by_client(labels, self.parts.train, len(self.dataset.classes))
+        true_counts = None if labels is None else counts_by_client(labels, self.parts.train, len(self.dataset.classes))
         for number, name in enumerate(self.clients):
             yield ClientRecord(
                 name=name,
                 train=len(self.parts.train[number]),
-                test=tested[number],
+                test=test_sizes[number],
                 zero_shot=zero_shot[number] if zero_shot else None,
                 final=final[number] if final else None,
-                true_counts=None if true is None else tuple(true[number].tolist()),
+                true_counts=None if true_counts is None else tuple(true_counts[number].tolist()),
             )
 
 
@@ -151,12 +151,12 @@ def assemble(
     previous: PreviousRun | None = None,
     clip: Clip | None = None,
 ) -> Simulation:
-    """Load images and model, and give every client its part.
+    """Load images and model, and build the clients with their parts of the images.
 
     Args:
-        dataset: The images; None: those of the settings.
-        previous: A finished run whose clients start with their own prompts.
-        clip: The frozen CLIP; None: that of the settings.
+        dataset: The images; None: from the settings.
+        previous: The finished run to continue.
+        clip: The frozen CLIP; None: from the settings.
 
     Raises:
         ConfigError: Settings contradict each other or the previous run.
@@ -172,8 +172,8 @@ def assemble(
     dataset = dataset or load_dataset(config.data)
     check_partition(dataset, config.data)
     if len(dataset.classes) < 2:
-        only = ", ".join(map(repr, dataset.classes))
-        raise DataError(f"{dataset.name}: there is only one class, {only}; write one class name per line")
+        names = ", ".join(map(repr, dataset.classes))
+        raise DataError(f"{dataset.name}: there is only one class, {names}; write one class name per line")
     progress.preparing("loading the model")
     template = dataset.wording(config.model.template)
     built = build_model(config, clip or build_clip(config.model), dataset.classes, template)
@@ -185,7 +185,7 @@ def assemble(
         parts = Partition((np.arange(len(prepared.dataset.train)),), parts.test)
     clients, test_sets, learners = _clients(built, prepared, parts)
     labels, classes = prepared.dataset.train.labels, len(dataset.classes)
-    truth = None if labels is None else {n: labels[part] for n, part in zip(clients, parts.train, strict=True)}
+    truth = None if labels is None else {name: labels[part] for name, part in zip(clients, parts.train, strict=True)}
     audit = Audit(truth, Evaluator(test_sets), built.start, config.evaluation.everywhere, classes, method.centralised)
     notes = [*prepared.notes, *_notes(config, parts)]
     server = first_state(config, built.start, classes, built.clip.feature_size)
@@ -193,9 +193,9 @@ def assemble(
     states: dict[str, ClientState] = {}
     if previous is not None:
         server = replace(server, shared=previous.shared)
-        states = {n: state for n, state in initial_states(previous, built.start).items() if n in clients}
-        own = f"{counted(len(states), 'client')} with their own prompts, {len(clients) - len(states)} new"
-        notes.append(f"continues {config.previous_run}: {own}")
+        states = {name: state for name, state in initial_states(previous, built.start).items() if name in clients}
+        continued = f"{counted(len(states), 'client')} with their own prompts, {len(clients) - len(states)} new"
+        notes.append(f"continues {config.previous_run}: {continued}")
     backbone = backbone_name(config.model.backbone, built.clip)
     images, digest = prepared.dataset, prepared.digest
     return Simulation(config, images, tuple(notes), parts, clients, audit, server, learners, backbone, digest, states)
@@ -205,8 +205,7 @@ def _notes(config: RunConfig, parts: Partition) -> Iterator[str]:
     """Yield warnings about settings that the user may not have intended."""
     if config.model.backbone == "glyph-clip" and config.data.source != "digits":
         yield "glyph-clip reads printed characters only; for photographs set model.backbone, see docs/models.md"
-    empty = sum(not len(part) for part in parts.train)
-    if empty:
+    if empty := sum(not len(part) for part in parts.train):
         clients = counted(len(parts.train), "client")
         yield f"{empty} of {clients} have no image: there are more clients than images"
 
@@ -228,7 +227,7 @@ def _clients(
         return {config.method: _central(built, learners[0], _PooledTestSet(test_sets), dataset)}, test_sets, learners
     labels, clients = expert_labels(config.data.corrections, dataset), {}
     for name, learner, part in zip(names, learners, parts.train, strict=True):
-        # The noise follows from the seed, so that a simulation can be repeated; a deployed site draws a secret.
+        # The seed of the noise is derived from that of the run, for repeatable simulations; a site has a random one.
         secret, test_set = stream(config.seed, "secret", learner.number).bytes(32), test_sets.get(name)
         corrections = corrections_of(part, labels)
         clients[name] = Client(learner, config, test_set or NO_TEST_SET, secret, corrections, repeatable=True)

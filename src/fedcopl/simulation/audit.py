@@ -1,6 +1,6 @@
-"""Measurements against the ground truth, which only a simulation has; they never feed back into training."""
+"""Measurements against the ground truth of a simulation, which never feed back into training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,21 +40,21 @@ _ModelWithPriors = tuple[Prompts | None, PriorState]
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates models on the clients' test sets, in this process or in the workers that have them."""
+    """Evaluates models on the clients' test sets, in this process or in the workers."""
 
     test_sets: Mapping[str, ClipTestSet]
     pool: WorkerPool | None = None
 
     def predict(self, models: Mapping[str, _ModelWithPriors]) -> dict[str, _Predictions]:
-        """Return what each client's model predicts on that client's test set."""
+        """Return the predictions of each client's model on the client's own test set."""
         return self._run({client: (_predict, *model) for client, model in models.items()})
 
     def score_everywhere(self, models: Sequence[Prompts], prior: PriorState) -> list[Score]:
-        """Return for each model how many of all clients' test images it gets right, and how many there are."""
+        """Return the score of each model on the test sets of all clients."""
         groups = [[name for name in group if name in self.test_sets] for group in self.pool.groups] if self.pool else []
         groups = [group for group in groups if group] or [[*self.test_sets]]
-        parts = self._run({group[0]: (_score, group, models, prior) for group in groups}).values()
-        return [(sum(right for right, _ in one), sum(total for _, total in one)) for one in zip(*parts, strict=True)]
+        by_group = self._run({group[0]: (_score, group, models, prior) for group in groups}).values()
+        return [_sum_scores(scores) for scores in zip(*by_group, strict=True)]
 
     def _run(self, jobs: Mapping[str, Job]) -> dict[str, Any]:
         if self.pool is None:
@@ -67,26 +67,25 @@ class Evaluator:
 
 @dataclass(frozen=True)
 class Audit:
-    """The ground truth of a simulation, and what is measured with it."""
+    """The ground truth of a simulation, and the measurements against it."""
 
     truth: Mapping[str, NDArray[np.int64]] | None  # labels of each client's training images
     evaluator: Evaluator
     start: Prompts  # the initial arrays of all clients
     everywhere: bool  # whether each model is also evaluated on all clients' test images
     classes: int
-    centralised: bool = False  # one client trains on all images, and is evaluated on every client's test images
+    centralised: bool = False  # a single client trains on all images, and is evaluated on each client's test set
 
     def zero_shot(self, scores: Mapping[str, Score]) -> Measured:
         """Return the accuracies of zero-shot CLIP, given the clients' own scores."""
         predictions = self.evaluator.predict(dict.fromkeys(self.evaluator.test_sets, (None, NO_PRIOR)))
-        own = list(map(_right, predictions.values())) if self.centralised else list(scores.values())
-        whole = [(sum(correct for correct, _ in own), sum(examples for _, examples in own))]
-        return replace(measured(own, whole), recall=self._recall(predictions))
+        own = list(map(_score_of, predictions.values())) if self.centralised else list(scores.values())
+        return replace(measured(own, [_sum_scores(own)]), recall=self._recall(predictions))
 
     def round(
         self, before: tuple[Shared, _States], server: ServerState, report: RoundReport, states: _States
     ) -> RoundRecord:
-        """Return the record of a round; `before` are the shared prompts and the clients' states before it."""
+        """Return the record of a round; `before` has the shared prompts and the clients' states before the round."""
         record = round_record(report, self._measured(server, report.scores, states))
         record = replace(record, drift=_drift(self.start, before, report, states))
         return replace(record, untrained=self._everywhere(record.untrained, server.prior_model))
@@ -97,26 +96,25 @@ class Audit:
             return untrained
         prior = PriorState(model=model, class_prior=model.class_prior)
         predictions = self.evaluator.predict(dict.fromkeys(self.evaluator.test_sets, (None, prior)))
-        scores = list(map(_right, predictions.values()))
-        whole = sum(correct for correct, _ in scores) / sum(examples for _, examples in scores)
-        return replace(untrained, everywhere=whole)
+        correct, images = _sum_scores(map(_score_of, predictions.values()))
+        return replace(untrained, everywhere=correct / images)
 
     def _measured(self, server: ServerState, scores: Mapping[str, Score], states: _States) -> Measured:
         """Return the three accuracies after a round, and the recall of each class."""
         if not scores or not self.evaluator.test_sets:
             return Measured()
         models = {name: whole_model(self.start, server.shared, state) for name, state in states.items()}
-        whole, common = None, server.prior_model
-        if self.everywhere:  # images of all clients have the common class prior
+        on_all_images, common = None, server.prior_model
+        if self.everywhere:  # the images of all clients together have the common class prior
             prior = PriorState(model=common, class_prior=None if common is None else common.class_prior)
-            whole = self.evaluator.score_everywhere(list(models.values()), prior)
+            on_all_images = self.evaluator.score_everywhere(list(models.values()), prior)
         evaluated = {name: (models[name], state.prior) for name, state in states.items()}
         if self.centralised:
             evaluated = dict.fromkeys(self.evaluator.test_sets, next(iter(evaluated.values())))
         predictions = self.evaluator.predict(evaluated)
-        # A client that did not reply keeps its row in the list, so that the others keep theirs.
-        own = [_right(predictions[name]) if self.centralised else scores.get(name, (0, 0)) for name in evaluated]
-        return replace(measured(own, whole), recall=self._recall(predictions))
+        # A client that did not reply has the score (0, 0): the list has one entry for each client.
+        own = [_score_of(predictions[name]) if self.centralised else scores.get(name, (0, 0)) for name in evaluated]
+        return replace(measured(own, on_all_images), recall=self._recall(predictions))
 
     def _recall(self, predictions: Mapping[str, _Predictions]) -> tuple[float | None, ...] | None:
         """Return the recall of each class over all clients; None for a class without test images."""
@@ -126,64 +124,62 @@ class Audit:
         return tuple(finite(float(share)) for share in recall_per_class(predicted, truth, self.classes))
 
     def refresh(self, round: int, states: _States) -> RefreshRecord:
-        """Return the counts, quotas and selections of all clients, and the accuracy of their pseudo labels."""
-        chosen = {name: state.selection for name, state in states.items() if state.selection is not None}
+        """Return the record of a refresh: counts, quotas, selections and accuracy of the pseudo labels."""
+        selections = {name: state.selection for name, state in states.items() if state.selection is not None}
         class_priors = tuple(
             () if state.prior.class_prior is None else tuple(state.prior.class_prior.tolist())
             for state in states.values()
         )
         record = RefreshRecord(
             round=round,
-            images=sum(len(selection.index) for selection in chosen.values()),
+            images=sum(len(selection.index) for selection in selections.values()),
             estimated=tuple(_row(state.counts) for state in states.values()),
             allocated=tuple(_row(state.quota) for state in states.values()),
-            selected=tuple(_selected_row(state.selection, self.classes) for state in states.values()),
+            selected=tuple(_row(_class_counts(state.selection, self.classes)) for state in states.values()),
             class_prior=class_priors if any(class_priors) else (),
         )
-        return record if self.truth is None else self._with_truth(record, chosen, self.truth)
+        return record if self.truth is None else self._with_truth(record, selections, self.truth)
 
     def _with_truth(
-        self, record: RefreshRecord, chosen: Mapping[str, Selection], truth_of: Mapping[str, NDArray[np.int64]]
+        self, record: RefreshRecord, selections: Mapping[str, Selection], truth_of: Mapping[str, NDArray[np.int64]]
     ) -> RefreshRecord:
         """Add the accuracy of the pseudo labels, and for candidate sets their coverage and mean size."""
-        labels = np.concatenate([selection.label for selection in chosen.values()])
-        truth = np.concatenate([truth_of[name][selection.index] for name, selection in chosen.items()])
-        pairs = (
-            (np.bincount(one, minlength=self.classes) for one in (selection.label, truth_of[name]))
-            for name, selection in chosen.items()
-        )
+        labels = np.concatenate([selection.label for selection in selections.values()])
+        truth = np.concatenate([truth_of[name][selection.index] for name, selection in selections.items()])
+        similarities = []
+        for name, selection in selections.items():
+            counts = [np.bincount(labels, minlength=self.classes) for labels in (selection.label, truth_of[name])]
+            similarities.append(distribution_similarity(*counts))
         record = replace(
             record,
             pseudo_label_accuracy=label_accuracy(labels, truth),
-            distribution_similarity=float(np.mean([distribution_similarity(*pair) for pair in pairs])),
+            distribution_similarity=float(np.mean(similarities)),
         )
-        sets = [selection.candidates for selection in chosen.values()]
-        if any(candidates is None for candidates in sets):
+        sets = [selection.candidates > 0 for selection in selections.values() if selection.candidates is not None]
+        if len(sets) < len(selections):
             return record
-        together = np.concatenate([candidates > 0 for candidates in sets if candidates is not None])
-        return replace(record, coverage=coverage(together, truth), mean_set_size=mean_set_size(together))
+        candidates = np.concatenate(sets)
+        return replace(record, coverage=coverage(candidates, truth), mean_set_size=mean_set_size(candidates))
 
 
 def _drift(start: Prompts, before: tuple[Shared, _States], report: RoundReport, states: _States) -> dict[str, Drift]:
-    """Return the client drift of a round, of shared and of personal arrays (supplement of the paper)."""
-    shared, old = before
-    moves = {name: [update[name] - value for update in report.updates.values()] for name, value in shared.items()}
+    """Return the client drift of each shared and personal array in a round (supplement of the paper)."""
+    shared, old_states = before
+    updates = {name: [sent[name] - value for sent in report.updates.values()] for name, value in shared.items()}
     for name in (name for name in start if name not in shared):
-        moved = [client for client in report.participants if name in states[client].own]
-        if moved:
-            # Personal arrays have no common average: the mean of the clients' own is used instead, and the initial
-            # array for a client that has not trained yet.
-            mean = np.mean([whole_model(start, {}, old[client])[name] for client in moved], axis=0)
-            moves[name] = [states[client].own[name] - mean for client in moved]
-    return {name: Drift(finite(drift_diversity(move)), cosine_distance(move)) for name, move in moves.items() if move}
+        trained = [client for client in report.participants if name in states[client].own]
+        if trained:  # the reference is the mean over the clients before the round, because no average exists
+            mean = np.mean([whole_model(start, {}, old_states[client])[name] for client in trained], axis=0)
+            updates[name] = [states[client].own[name] - mean for client in trained]
+    return {name: Drift(finite(drift_diversity(rows)), cosine_distance(rows)) for name, rows in updates.items() if rows}
 
 
 def _row(counts: NDArray[np.int64] | None) -> tuple[int, ...]:
     return () if counts is None else tuple(counts.tolist())
 
 
-def _selected_row(selection: Selection | None, classes: int) -> tuple[int, ...]:
-    return () if selection is None else tuple(np.bincount(selection.label, minlength=classes).tolist())
+def _class_counts(selection: Selection | None, classes: int) -> NDArray[np.int64] | None:
+    return None if selection is None else np.bincount(selection.label, minlength=classes)
 
 
 def _predict(
@@ -198,7 +194,11 @@ def _score(
     return score_everywhere([context.test_sets[client] for client in clients], models, prior)
 
 
-def _right(predictions: _Predictions) -> Score:
-    """Return how many predictions are right, and how many there are."""
+def _score_of(predictions: _Predictions) -> Score:
     predicted, truth = predictions
     return int((predicted == truth).sum()), len(truth)
+
+
+def _sum_scores(scores: Iterable[Score]) -> Score:
+    listed = list(scores)
+    return sum(correct for correct, _ in listed), sum(images for _, images in listed)

@@ -1,7 +1,7 @@
-"""Simulation on Flower's Ray engine: several processes, with results bit-identical to those of one.
+"""Simulation on Flower's Ray engine, with results bit-identical to those of one process.
 
-Every simulated site keeps its state in a folder, as a deployed one does, because Ray gives a request to any free
-process. The server's side is that of `fedcopl run`, and so is the folder of the run.
+Ray gives a request to any free process, so every simulated site stores its state in a folder, like a deployed site. The
+server and the folder of the run are those of `fedcopl run`.
 """
 
 import logging
@@ -40,11 +40,11 @@ from .simulate import LocalTransport, simulate
 
 PARTITION = "partition-id"  # Flower's name for the number of a simulated client
 _SIMULATED = ".flower"
-_TIMEOUT = 24 * 3600.0  # seconds: simulated sites do not get lost
+_TIMEOUT = 24 * 3600.0  # seconds; simulated sites do not get lost
 
 
 class SimulatedSite:
-    """One client of a simulation, with a folder like that of a deployed site."""
+    """A client of a simulation, with a state folder like that of a deployed site."""
 
     folder_name = "simulated"
 
@@ -71,7 +71,7 @@ def _simulation(settings: str) -> Simulation:
 
 
 class _OverGrid(LocalTransport):
-    """Transport to clients in Flower's processes; their states are read from their folders after each reply."""
+    """Transport to clients in Flower's processes; it reads their states from their folders after each reply."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class _OverGrid(LocalTransport):
     ):
         super().__init__(clients, states, progress, folder)
         self._run, self._home = secrets.token_hex(8), folder
-        for name, state in self.states.items():  # the folders of the sites, under a new run id
+        for name, state in self.states.items():
             _simulated_state(folder, self._run, name).seed(state)
         names = {name: number for number, name in enumerate(clients)}
         terms = Terms(self._run, 1, 0, "", "", "", {})
@@ -94,7 +94,7 @@ class _OverGrid(LocalTransport):
     def request(self, requests: Mapping[str, Request]) -> dict[str, Reply]:
         """Send requests over the grid, and return the replies in the same order."""
         began = time.perf_counter()
-        self._sites.clients()  # waits until all are connected
+        self._sites.clients()  # waits until all clients are connected
         replies = self._sites.request(requests)
         self._served(requests, {name: _simulated_state(self._home, self._run, name).state() for name in replies}, began)
         return replies
@@ -110,7 +110,7 @@ def simulate_over(
     over: threading.Event,
     previous_run: Path | None = None,
 ) -> Outcome:
-    """Run `simulate` with the nodes of a grid as clients; `over` ends waiting for replies."""
+    """Run `simulate` with the nodes of a grid as clients; setting `over` stops waiting for replies."""
     engine = partial(_OverGrid, grid, over)
     try:
         return simulate(config, folder, resume=resume, progress=progress, engine=engine, previous_run=previous_run)
@@ -138,39 +138,39 @@ def simulate_on_ray(
             "Flower's simulation is not installed: pip install 'fedcopl[flower-simulation]'"
         ) from error
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    outcome: list[Outcome] = []
-    failures: list[FedCoPLError] = []
+    results: list[Outcome | FedCoPLError] = []
     over = threading.Event()
     server = ServerApp()
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
+        reporter = progress or ProgressReporter()
         try:
-            options: dict[str, Any] = {"resume": resume, "previous_run": previous_run}
-            outcome.append(
-                simulate_over(grid, config, folder, progress=progress or ProgressReporter(), over=over, **options)
+            results.append(
+                simulate_over(
+                    grid, config, folder, resume=resume, progress=reporter, over=over, previous_run=previous_run
+                )
             )
         except FedCoPLError as error:
-            failures.append(error)
+            results.append(error)
 
-    clients = make_client_app(partial(_simulated, config.to_toml(), folder.absolute()))
-
+    clients = make_client_app(partial(_simulated_site, config.to_toml(), folder.absolute()))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     start = {"num_cpus": cores, "log_to_driver": False, "logging_level": "error"}
     resources: dict[str, Any] = {"client_resources": {"num_cpus": 1, "num_gpus": 0}, "init_args": start}
     try:
-        run_simulation(server, clients, _how_many(config), backend_config=resources)
+        run_simulation(server, clients, _client_count(config), backend_config=resources)
     finally:
         over.set()
-    if failures:
-        raise failures[0]
-    return outcome[0]
+    if isinstance(results[0], FedCoPLError):
+        raise results[0]
+    return results[0]
 
 
-def _simulated(settings: str, folder: Path, context: Context) -> SimulatedSite:
+def _simulated_site(settings: str, folder: Path, context: Context) -> SimulatedSite:
     return SimulatedSite(settings, folder, int(context.node_config[PARTITION]))
 
 
-def _how_many(config: RunConfig) -> int:
-    """Return the number of clients, which Flower needs before the simulation is assembled."""
+def _client_count(config: RunConfig) -> int:
+    """Return the number of clients of the simulation before it is assembled."""
     return 1 if choose_method(config).centralised else len(client_names(load_dataset(config.data), config.data))

@@ -1,4 +1,4 @@
-"""Running a whole federation on one machine, in this process or in workers, and recording it with the ground truth."""
+"""Simulation of a federation in this process or in workers, recorded with the ground truth."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -30,12 +30,12 @@ from .worker_pool import WorkerContext, WorkerCount, WorkerFailed, WorkerPool, o
 
 
 class LocalTransport:
-    """Holds every client's state; a client trains the same whether it is served first or last.
+    """Transport to the clients of a simulation, with their states.
 
     Args:
-        states: Their states, where a run is resumed or continued.
-        folder: The run's folder, where the pseudo labels of each refresh are written.
-        pool: Workers whose context has the clients; None: this process serves them.
+        states: Initial states of clients, if the run is resumed or continues another one.
+        folder: The run's folder, for the pseudo labels of each refresh.
+        pool: The workers that have the clients; None: this process computes the replies.
     """
 
     least = 1
@@ -59,7 +59,7 @@ class LocalTransport:
         return tuple(self._clients)
 
     def request(self, requests: Mapping[str, Request]) -> dict[str, Reply]:
-        """Send a request of one kind to each of some clients, and return their replies in the same order.
+        """Compute the replies to requests of one type, in the same order.
 
         Raises:
             ClientFailed: A client raised an error, or its worker died twice.
@@ -80,7 +80,7 @@ class LocalTransport:
                 done(client)
         else:
             jobs = {client: (_handle, request, self.states[client]) for client, request in requests.items()}
-            # Only training is worth moving: another worker would have to encode the client's images again.
+            # For other requests, another worker would have to encode the client's images again.
             steal = all(isinstance(request, Train) for request in requests.values())
             try:
                 served = self._pool.run(jobs, done, steal=steal)
@@ -91,7 +91,7 @@ class LocalTransport:
         return {client: reply for client, (reply, _) in served.items()}
 
     def _served(self, requests: Mapping[str, Request], states: Mapping[str, ClientState], began: float) -> None:
-        """Keep the clients' new states, write the pseudo labels of a refresh, and count the wall time."""
+        """Store the clients' new states, write the pseudo labels of a refresh, and add up the wall time."""
         self.states |= states
         first = next(iter(requests.values()), None)
         if first is None:
@@ -99,12 +99,12 @@ class LocalTransport:
         kind = type(first).__name__
         self._seconds[kind] = self._seconds.get(kind, 0.0) + time.perf_counter() - began
         if isinstance(first, Estimate) and self._folder is not None:
-            known = {name: state.log_probs for name, state in states.items() if state.log_probs is not None}
-            agreement = {name: states[name].prior.view_agreement(own) for name, own in known.items()}
-            write_labels(self._folder, first.round, known, agreement)
+            log_probs = {name: state.log_probs for name, state in states.items() if state.log_probs is not None}
+            agreement = {name: states[name].prior.view_agreement(rows) for name, rows in log_probs.items()}
+            write_labels(self._folder, first.round, log_probs, agreement)
 
     def take_seconds(self) -> dict[str, float]:
-        """Return the wall time of each kind of request since the last call, whatever the number of workers."""
+        """Return the wall time of each type of request since the last call."""
         seconds, self._seconds = self._seconds, {}
         return seconds
 
@@ -129,13 +129,13 @@ def simulate(
     previous_run: Path | None = None,
     workers: WorkerCount = "auto",
 ) -> Outcome:
-    """Run all rounds that are left and write everything into the folder. The same seed gives bit-identical results.
+    """Run all rounds that are left and write the run's folder. The same seed gives bit-identical results.
 
     Args:
         resume: Whether to resume the run in the folder.
-        dataset: The images; None: those of the settings.
-        clip: The frozen CLIP; None: that of the settings.
-        engine: Builds another transport to the clients than this process or its workers.
+        dataset: The images; None: from the settings.
+        clip: The frozen CLIP; None: from the settings.
+        engine: Builds the transport to the clients; None: this process and its workers.
         previous_run: The folder of a finished run to continue; not needed to resume after the first round.
         workers: The number of processes, or "auto" for one per core.
 
@@ -156,7 +156,7 @@ def simulate(
         simulation = assemble(config, progress, dataset, None if checkpoint else previous, clip)
         run_folder.begin(config)
         run_folder.pin_images(simulation.images, is_new=checkpoint is None)
-        _write_about_images(simulation, run_folder, progress)
+        _write_images(simulation, run_folder, progress)
         states = checkpoint.clients if checkpoint else simulation.states
         first = checkpoint.server if checkpoint else simulation.server
         progress.started(config, len(simulation.clients), first.round)
@@ -177,22 +177,22 @@ def simulate(
         return finished.outcome
 
 
-def _write_about_images(simulation: Simulation, run_folder: RunFolder, progress: ProgressReporter) -> None:
-    """Report images that were left out, and write the images of each client into the folder."""
+def _write_images(simulation: Simulation, run_folder: RunFolder, progress: ProgressReporter) -> None:
+    """Report skipped images, and write the lists of skipped images and of each client's images."""
     for note in simulation.notes:
         progress.note(note)
     skipped = simulation.dataset.skipped
     if skipped:
-        left = counted(len(skipped), "image is skipped,", "images are skipped, for example")
-        listed = f"; {run_folder.path / SKIPPED} lists all" if len(skipped) > 1 else ""
-        progress.note(f"{left} {skipped[0][0]}: {skipped[0][1]}{listed}")
+        subject = counted(len(skipped), "image is skipped,", "images are skipped, for example")
+        more = f"; {run_folder.path / SKIPPED} lists all" if len(skipped) > 1 else ""
+        progress.note(f"{subject} {skipped[0][0]}: {skipped[0][1]}{more}")
         run_folder.write_lines(SKIPPED, [{"name": name, "why": reason} for name, reason in skipped])
-    held = dict(zip(simulation.clients, simulation.parts.train, strict=True))
-    write_images(run_folder.path, simulation.dataset.classes, simulation.dataset.train, held)
+    parts = dict(zip(simulation.clients, simulation.parts.train, strict=True))
+    write_images(run_folder.path, simulation.dataset.classes, simulation.dataset.train, parts)
 
 
 class _SimulationRecorder:
-    """Records a simulation: the server's reports, and measurements against the ground truth."""
+    """Makes the records of a simulation from the server's reports and the audit."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class _SimulationRecorder:
     ):
         self._simulation, self._transport, self._progress, self._pool = simulation, transport, progress, pool
         self._audit = replace(simulation.audit, evaluator=replace(simulation.audit.evaluator, pool=pool))
-        self._before = server.shared, dict(transport.states)  # before the current round
+        self._before = server.shared, dict(transport.states)  # shared prompts and states before the current round
 
     def begin(self, first: RoundReport) -> Outcome:
         prompts = self._simulation.first_prompts(self._pool)
@@ -235,7 +235,7 @@ class _SimulationRecorder:
 
 
 def _final_rollbacks(states: Mapping[str, ClientState]) -> Iterator[str]:
-    """Yield one line for each client that does not end with the last average."""
+    """Yield a note for each client whose final model is not the last average."""
     for name, state in states.items():
         if state.holdout.was_reset:
             yield f"{name}: keeps the initial prompts: its model contradicts most of its first confident predictions"

@@ -1,4 +1,4 @@
-"""Estimate of a simulation's wall time: one encoding batch and one training step, timed here, times their number."""
+"""Estimate of a simulation's wall time: times of one encoding batch and one training step, times their numbers."""
 
 import math
 import os
@@ -23,10 +23,10 @@ from ..progress import format_duration
 from ..run.build import GIGABYTE, build_model
 from .worker_pool import workers_for, working_memory
 
-_PROGRAM = 0.55 * GIGABYTE  # Python and torch
-_HOLDOUT_PASSES = 2  # per round: the average that came, and the client's own training
+_PROGRAM = 0.55 * GIGABYTE  # memory of Python and torch
+_HOLDOUT_PASSES = 2  # per round: with the received average, and with the trained model
 _ENCODED = 16  # images in the timed batch
-_STEP_LIMIT = 20.0  # seconds: a slower training step is timed on part of its batch
+_STEP_LIMIT = 20.0  # seconds; a slower training step is timed on part of its batch
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class TimeEstimate:
     seconds: float
     memory: float  # bytes, of all workers together
     workers: int
-    is_busy: bool  # other programs were running while it was measured
+    is_busy: bool  # whether other programs were running during the measurement
 
     def __str__(self) -> str:
         rounds, epochs = counted(self.config.rounds, "round"), counted(self.config.train.epochs, "epoch")
@@ -58,7 +58,7 @@ class TimeEstimate:
 
 
 def estimate_time(config: RunConfig, clip: Clip, dataset: Dataset) -> TimeEstimate:
-    """Time one encoding batch and one training step with the model and multiply; priors and disk are not included."""
+    """Time one encoding batch and one training step, and extrapolate; priors and disk are not included."""
     config = with_effective_rounds(config)
     clients = len(client_names(dataset, config.data))
     work = workload(config, len(dataset.train), len(dataset.test), clients, len(dataset.classes))
@@ -72,7 +72,7 @@ def estimate_time(config: RunConfig, clip: Clip, dataset: Dataset) -> TimeEstima
 
 
 def workload(config: RunConfig, train: int, test: int, clients: int, classes: int) -> Workload:
-    """Count the encoded images and the training steps of all rounds, if no client drops out."""
+    """Return the numbers of encoded images and of training steps over all rounds, if no client drops out."""
     method, labels = choose_method(config), config.labels
     if not method.trains:
         return Workload(train + test, 0)
@@ -91,11 +91,11 @@ def workload(config: RunConfig, train: int, test: int, clients: int, classes: in
 
 
 def measure_seconds(config: RunConfig, clip: Clip, dataset: Dataset) -> tuple[float, float]:
-    """Return the seconds of encoding one image and of one training step, with the run's model, method and classes."""
+    """Return the seconds for encoding one image and for one training step, with the run's model and method."""
     config = config.model_copy(update={"train": config.train.model_copy(update={"epochs": 1})})
     built = build_model(config, clip, dataset.classes, dataset.wording(config.model.template))
     pixels = np.zeros((_ENCODED, 3, side := clip.image_size, side), np.uint8)
-    built.learner(built.images(pixels[:1]), 0).features()  # allocates memory
+    built.learner(built.images(pixels[:1]), 0).features()  # warm-up
     encoding = _seconds(lambda: built.learner(built.images(pixels), 0).features()) / _ENCODED
     if not choose_method(config).trains:
         return encoding, 0.0
@@ -114,5 +114,5 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _is_busy() -> bool:
-    """Return whether more processes are ready to run than there are cores."""
+    """Return whether the load average exceeds the number of cores."""
     return hasattr(os, "getloadavg") and os.getloadavg()[0] > available_cores()

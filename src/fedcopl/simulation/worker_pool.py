@@ -1,6 +1,6 @@
-"""Worker processes of a simulation, forked once everything is loaded: weights and pixels are in memory once.
+"""Worker processes of a simulation, forked after loading, so that they share the memory of weights and pixels.
 
-There is one per core unless set otherwise, and the results are bit-identical to those of one process.
+By default there is one per core. Results are bit-identical to those of a single process.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ WorkerCount = int | Literal["auto"]
 _PR_SET_PDEATHSIG = 1
 
 Job = tuple[Callable[..., Any], *tuple[Any, ...]]
-"""A module-level function and its last arguments; the pool's context and the job's name come before them."""
+"""A module-level function with its arguments after the pool's context and the name of the job."""
 
 
 class WorkerFailed(Exception):
@@ -63,19 +63,19 @@ class WorkerContext:
 class _Worker:
     process: BaseProcess
     connection: Connection
-    job: str | None = None  # the name of the job it is busy with
+    job: str | None = None  # the name of its current job
 
 
 class WorkerPool:
-    """Forked processes with one common context; results do not depend on how many there are.
+    """Forked processes with a common context; results do not depend on their number.
 
-    A name belongs to one worker, which keeps what it computed for that name. An idle worker takes a job of another
-    only if `steal` is set. A worker that dies is replaced, and its job is done again, once.
+    Each job name belongs to one worker, which caches features under it; with `steal`, an idle worker takes jobs of
+    others. A worker that dies is replaced, and its job repeated once.
     """
 
     def __init__(self, count: int, context: Any, sizes: Mapping[str, int]):
         gc.collect()
-        gc.freeze()  # a garbage collection after the fork would write to, and so copy, every shared page
+        gc.freeze()  # the garbage collector would write to every shared page, and so copy it
         self._context = context
         self._workers: list[_Worker] = []
         for _ in range(count):
@@ -89,7 +89,7 @@ class WorkerPool:
     def __exit__(self, *_: object) -> None:
         for worker in self._workers:
             worker.connection.close()
-            worker.process.join(0 if worker.job else 0.1)  # an idle one ends when its connection is closed
+            worker.process.join(0 if worker.job else 0.1)  # an idle worker ends when its connection is closed
             worker.process.kill()
             worker.process.join()
         gc.unfreeze()
@@ -101,15 +101,10 @@ class WorkerPool:
         *,
         steal: bool = False,
     ) -> dict[str, Any]:
-        """Run the jobs and return their results in the same order.
-
-        Args:
-            jobs: Function and arguments by name.
-            done: Called with a job's name when it has ended.
-            steal: Whether an idle worker takes jobs of another.
+        """Run jobs, given by name, and return their results in the same order; `done` is called after each job.
 
         Raises:
-            WorkerFailed: A job raised an error, or its process died twice; the other jobs are given up.
+            WorkerFailed: A job raised an error, or its process died twice; the other jobs are cancelled.
         """
         queues = [deque[str]() for _ in self._workers]
         for name in jobs:
@@ -118,7 +113,7 @@ class WorkerPool:
             results = self._results(jobs, queues, done, steal)
         except BaseException:
             for worker in [worker for worker in self._workers if worker.job is not None]:
-                worker.process.kill()  # its result is not needed any more
+                worker.process.kill()
                 self._replace(worker)
             raise
         return {name: results[name] for name in jobs}
@@ -154,7 +149,7 @@ class WorkerPool:
         return results
 
     def _replace(self, dead: _Worker) -> int:
-        """Fork a worker in the place of a dead one, and return its number."""
+        """Replace a dead worker by a new one, and return its number."""
         dead.connection.close()
         dead.process.join()
         number = self._workers.index(dead)
@@ -166,9 +161,9 @@ class WorkerPool:
         ours, theirs = forking.Pipe()
         not_theirs = [ours, *(worker.connection for worker in self._workers if not worker.connection.closed)]
         process = forking.Process(target=_serve, args=(theirs, not_theirs, self._context, os.getpid()), daemon=True)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # raised within a fork it would be lost
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # it would be lost during the fork
         try:
-            with warnings.catch_warnings():  # newer Pythons warn of threads; ours hold no lock that a worker needs
+            with warnings.catch_warnings():  # newer Pythons warn of threads, but ours hold no lock that a worker needs
                 warnings.simplefilter("ignore", DeprecationWarning)
                 process.start()
         finally:
@@ -178,7 +173,7 @@ class WorkerPool:
 
 
 def _balanced(sizes: Mapping[str, int], count: int) -> list[list[str]]:
-    """Distribute names over groups of about equal total size: the largest first, each to the smallest group.
+    """Distribute names over groups of similar total size: in the order of size, each into the smallest group.
 
     >>> _balanced({"a": 5, "b": 4, "c": 3, "d": 3}, 2)
     [['a', 'd'], ['b', 'c']]
@@ -230,16 +225,16 @@ def _picklable(error: Exception) -> Exception:
 
 _WORKERS_VARIABLE = "FEDCOPL_WORKERS"  # environment variable: what `auto` means on this machine
 _FLOAT = 4  # bytes
-_KEPT_FREED = 1.4  # times the memory in use, as freed memory is kept for the next step: decision 7
+_KEPT_FREED = 1.4  # factor for freed memory that the allocator keeps: docs/decisions/0007
 
 
 @contextmanager
 def open_pool(simulation: "Simulation", requested: WorkerCount) -> Iterator[WorkerPool | None]:
-    """Fork the workers of a simulation; None if this process does the work alone.
+    """Fork the workers of a simulation; None if this process does all work.
 
-    Each worker has one thread of torch, and so has this process where it works alone but could have had workers: the
-    last bit may depend on the number of threads, and must not on that of workers. Several threads by the settings are
-    for one process.
+    Workers have one thread of torch each. Where workers would be possible, a single process has one thread as well:
+    results may depend on the number of threads in the last bit, and must not depend on the number of workers. Several
+    threads, by the settings, exclude workers.
     """
     clients, config = simulation.clients, simulation.config
     if len(clients) == 1 or not _can_fork() or simulation.device != "cpu":
@@ -264,7 +259,7 @@ def open_pool(simulation: "Simulation", requested: WorkerCount) -> Iterator[Work
 def workers_for(
     config: RunConfig, clip: Clip, clients: int, classes: Sequence[str], requested: WorkerCount = "auto"
 ) -> int:
-    """Return the number of workers for a run, by cores, clients and free memory."""
+    """Return the number of workers of a run, given cores, clients and free memory."""
     jobs = 1 if choose_method(config).centralised else clients
     threads, free = config.model.threads or 1, free_memory()
     if free is None:
@@ -273,15 +268,15 @@ def workers_for(
 
 
 def _can_fork() -> bool:
-    """Return whether processes here can share what this one has loaded."""
+    """Return whether forked processes can share the memory of this one."""
     return sys.platform == "linux" and not multiprocessing.current_process().daemon
 
 
 def _worker_count(requested: WorkerCount, jobs: int, threads: int = 1, memory_limit: int = sys.maxsize) -> int:
-    """Return the number of processes for that many jobs at a time.
+    """Return the number of processes for this number of parallel jobs.
 
     `auto` is one per core, limited by memory, or the value of FEDCOPL_WORKERS. With several threads of torch there is
-    one process: OpenMP's threads do not survive a fork, and the child would wait for them for ever.
+    one process, because a forked child would wait forever for the OpenMP threads of its parent.
 
     Raises:
         ConfigError: The number is not possible.
@@ -306,10 +301,7 @@ def _worker_count(requested: WorkerCount, jobs: int, threads: int = 1, memory_li
 
 
 def working_memory(config: RunConfig, clip: Clip, classes: Sequence[str]) -> float:
-    """Return the bytes of a process's own activations in encoding and in a training step.
-
-    The workers share the program, the weights and the images.
-    """
+    """Return the bytes of a worker's own memory: its activations in encoding and in a training step."""
     method, vision, text = choose_method(config), clip.vision, clip.text
     sentences = clip.sentences([f"{name}." for name in classes])
     shapes = method.shapes(clip, len(classes))
@@ -325,5 +317,5 @@ def working_memory(config: RunConfig, clip: Clip, classes: Sequence[str]) -> flo
 
 
 def _activations(shape: TowerShape, tokens: int) -> float:
-    """Return the bytes that autograd keeps of some tokens in all blocks: norms, q, k, v, prompts, hidden layer."""
+    """Return the bytes that autograd stores for tokens in all blocks: norms, q, k, v, prompts, hidden layer."""
     return _FLOAT * shape.depth * tokens * (8 * shape.width + shape.hidden)
