@@ -14,9 +14,9 @@ from .registry import PLUGINS_VARIABLE, Registry
 
 
 def load_plugin(path: str | Path) -> None:
-    """Run a Python file and register what its dictionaries METHODS and LABELERS name.
+    """Run a Python file and register the classes in its dictionaries METHODS and LABELERS.
 
-    Processes that this one starts load it too. The file is code: load only what you trust.
+    Child processes load the file, too. It is code: load only files that you trust.
 
     Args:
         path: The file. `METHODS = {"mine": MyMethod}` registers a subclass of `Method`,
@@ -25,7 +25,7 @@ def load_plugin(path: str | Path) -> None:
     Raises:
         ConfigError: The file cannot be loaded, or registers nothing.
     """
-    from .methods import METHODS  # brings torch, which a process without plug-ins may not need
+    from .methods import METHODS  # imports torch, which a process without plug-ins may not need
 
     registries: Mapping[str, Registry[Any]] = {"METHODS": METHODS, "LABELERS": LABELERS}
     file = Path(path).absolute()
@@ -47,11 +47,14 @@ def load_plugin(path: str | Path) -> None:
     for kind, entries in registered.items():
         for entry, implementation in entries.items():
             registries[kind].add(entry, implementation)
-    known = os.environ.get(PLUGINS_VARIABLE, "").split(os.pathsep)
-    os.environ[PLUGINS_VARIABLE] = os.pathsep.join(dict.fromkeys([*filter(None, known), str(file)]))
+    os.environ[PLUGINS_VARIABLE] = os.pathsep.join(dict.fromkeys([*_files_in_environment(), str(file)]))
 
 
 def load_plugins(paths: Iterable[str | Path] = ()) -> None:
-    """Load the given files, after those that the environment variable FEDCOPL_PLUGINS names."""
-    for path in [*filter(None, os.environ.get(PLUGINS_VARIABLE, "").split(os.pathsep)), *paths]:
+    """Load the files in the environment variable FEDCOPL_PLUGINS, then the given ones."""
+    for path in [*_files_in_environment(), *paths]:
         load_plugin(path)
+
+
+def _files_in_environment() -> list[str]:
+    return [path for path in os.environ.get(PLUGINS_VARIABLE, "").split(os.pathsep) if path]

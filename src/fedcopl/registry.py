@@ -7,15 +7,15 @@ from typing import TypeVar
 
 from .errors import ConfigError
 
-PLUGINS_VARIABLE = "FEDCOPL_PLUGINS"  # plug-in files that child processes load too, separated as in PATH
+PLUGINS_VARIABLE = "FEDCOPL_PLUGINS"  # environment variable with plug-in files, separated as in PATH
 _Implementation = TypeVar("_Implementation")
 
 
 class Registry(dict[str, _Implementation]):
-    """A mapping from names to implementations that other packages can extend.
+    """A mapping from names to implementations, which plug-ins can extend.
 
     Args:
-        kind: What is registered, as the setting is called: "method" or "labeler".
+        kind: The setting that selects an implementation: "method" or "labeler".
         builtin: The implementations of this package.
 
     >>> registry = Registry("method", {"mean": sum})
@@ -29,29 +29,28 @@ class Registry(dict[str, _Implementation]):
         self.kind = kind
 
     def add(self, name: str, implementation: _Implementation) -> None:
-        """Register an implementation from outside; a name can be used again only for the same plug-in."""
+        """Register an implementation of a plug-in; a name can be replaced only by the same definition."""
         if name in self and not _same_origin(self[name], implementation):
             raise ConfigError(f"plugin: there is already a {self.kind} called {name!r}; choose another name")
         self[name] = implementation
 
     def find(self, name: str) -> _Implementation:
-        """Return the implementation of a setting's value, also by entry point.
+        """Return the registered implementation of this name, or load it from an entry point.
 
         Raises:
-            ConfigError: There is none; the message names those that are known.
+            ConfigError: The name is unknown; the message lists the known ones.
         """
         if name not in self:
             for entry in entry_points(group=f"fedcopl.{self.kind}s", name=name):
                 self[name] = entry.load()
         if name not in self:
-            close_matches = difflib.get_close_matches(name, self, n=1)
-            hint = f"did you mean {close_matches[0]}? " if close_matches else ""
+            hint = "".join(f"did you mean {match}? " for match in difflib.get_close_matches(name, self, n=1))
             known = f"{self.kind}: unknown {self.kind} {name!r} (known: {', '.join(self)})"
             raise ConfigError(f"{known}; {hint}if it comes from a file, add --plugin FILE.py")
         return self[name]
 
 
 def _same_origin(one: object, other: object) -> bool:
-    """Return whether both are one definition of a plug-in file that was loaded twice."""
-    names = [(getattr(it, "__module__", None), getattr(it, "__qualname__", None)) for it in (one, other)]
+    """Return whether both are the same definition in a plug-in file that was loaded twice."""
+    names = [(getattr(item, "__module__", None), getattr(item, "__qualname__", None)) for item in (one, other)]
     return names[0] == names[1] and str(names[0][0]).startswith("fedcopl_plugin_")

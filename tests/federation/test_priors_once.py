@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from fakes import CLASSES, FakeLearner, FlakyFederation, clients, run, start
+from fedcopl.algorithm.select import Selection
 from fedcopl.config import RunConfig
 from fedcopl.federation.prior_estimation import PriorState
 from fedcopl.messages import Evaluate
-from fedcopl.methods.losses import AdjustedLoss, _CrossEntropy
+from fedcopl.methods.losses import label_loss
 from fedcopl.priors.posterior import no_priors
 
 
@@ -102,8 +103,8 @@ def test_loss_on_prior_adjusted_logits():
     # Two classes; the model says 1 : 1, the site holds them 3 : 1. The answer is 3/4, its loss log(4/3).
     known = PriorState(model=no_priors(2), class_prior=np.array([0.75, 0.25]), distances=np.zeros((1, 2)))
     adjustment = known.adjustment(np.array([0]))
-    fit = AdjustedLoss(_CrossEntropy(torch.tensor([0])), adjustment, torch.device("cpu"))
-    assert float(fit(torch.zeros(1, 2), torch.tensor([0]))) == pytest.approx(np.log(4 / 3))
+    loss = label_loss(Selection(np.array([0]), np.array([0])), "cc", torch.device("cpu"), adjustment)
+    assert float(loss(torch.zeros(1, 2), torch.tensor([0]))) == pytest.approx(np.log(4 / 3))
 
 
 def test_no_logit_adjustment_without_priors():

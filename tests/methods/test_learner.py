@@ -288,7 +288,7 @@ def test_a_client_without_images(encoder, images):
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match=r"model\.device: torch finds no cuda on this machine \(it has: cpu"):
+    with pytest.raises(ConfigError, match=r"model\.device: torch finds no cuda on this machine \(available: cpu"):
         choose_arithmetic("cuda", "fp32")
 
 

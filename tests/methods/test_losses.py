@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from fedcopl.algorithm.select import Selection
-from fedcopl.methods.losses import AdjustedLoss, _CrossEntropy, label_loss
+from fedcopl.methods.losses import label_loss
 from fedcopl.priors.posterior import LogitAdjustment
 
 P = torch.tensor([[0.70, 0.20, 0.10], [0.40, 0.35, 0.25], [0.15, 0.60, 0.25], [0.30, 0.25, 0.45]])
@@ -37,7 +37,7 @@ def test_the_worked_example(kind):
     assert loss_of(kind, SETS)(P.log(), ROWS).item() == pytest.approx(np.mean(WORKED[kind]), abs=1e-6)
 
 
-def test_weights_are_the_probabilities_of_the_epoch_before():
+def test_weights_are_the_probabilities_of_the_previous_epoch():
     loss = loss_of("rc", SETS)
     loss(P.log(), ROWS)
     loss.epoch_done()
@@ -59,15 +59,15 @@ def test_leveraged_weights_by_hand():
 def test_tiny_weights_are_dropped():
     sets = np.ones((1, 3), bool)
     loss = loss_of("rc", sets)
-    sure = torch.tensor([[0.0, -1.0, -30.0]])
-    loss(sure, ROWS[:1])
+    logits = torch.tensor([[0.0, -1.0, -30.0]])
+    loss(logits, ROWS[:1])
     loss.epoch_done()
     p = np.exp([0.0, -1.0]) / np.exp([0.0, -1.0]).sum()
     assert loss(P[:1].log(), ROWS[:1]).item() == pytest.approx(-(p * np.log([0.7, 0.2])).sum(), abs=1e-6)
 
 
 def test_soft_targets_weigh_the_candidates():
-    # -log(.533333 * .40 + .466667 * .35): what the refresh thought of each candidate counts
+    # -log(.533333 * .40 + .466667 * .35): the probabilities at the refresh weigh the candidates
     soft = np.array([[1, 0, 0], [0.533333, 0.466667, 0], [0, 0.705882, 0.294118], [0, 0, 1]])
     assert each(loss_of("cc", soft))[1] == pytest.approx(-np.log(0.533333 * 0.40 + 0.466667 * 0.35), abs=1e-6)
     assert each(loss_of("rc", soft))[1] == pytest.approx(-0.533333 * np.log(0.4) - 0.466667 * np.log(0.35), abs=1e-5)
@@ -87,7 +87,7 @@ def test_sets_of_one_are_cross_entropy(kind):
     torch.testing.assert_close(hard, F.cross_entropy(P.log(), torch.from_numpy(label)))
 
 
-def test_a_set_of_everything_teaches_nothing():
+def test_a_set_of_all_classes_has_no_gradient():
     logits = P.log().requires_grad_()
     loss = loss_of("cc", np.ones((4, 3), bool))(logits, ROWS)
     loss.backward()
@@ -105,12 +105,13 @@ def test_saturated_logits_stay_finite(kind):
     assert torch.isfinite(logits.grad).all()
 
 
-def test_each_image_has_what_the_priors_say_of_it():
-    # Image 2 is known to be of class 1, of image 0 nothing is known: softmax(2 z + offset), z = log p.
+def test_logit_adjustment_by_hand():
+    # softmax(2 z + offset) with z = log p; only image 2 has an offset, for class 1.
     offset = np.zeros((4, 3))
     offset[2, 1] = np.log(3)
-    fit = AdjustedLoss(_CrossEntropy(torch.tensor([0, 0, 1, 0])), LogitAdjustment(2.0, offset), CPU)
+    labels = Selection(np.arange(4), np.array([0, 0, 1, 0]))
+    loss = label_loss(labels, "cc", CPU, LogitAdjustment(2.0, offset))
     rows = torch.tensor([2, 0])
     # 0.15^2, 3 * 0.6^2, 0.25^2 and 0.7^2, 0.2^2, 0.1^2.
     expected = -(np.log(1.08 / (0.0225 + 1.08 + 0.0625)) + np.log(0.49 / 0.54)) / 2
-    assert fit(P[rows].log(), rows).item() == pytest.approx(expected, rel=1e-5)
+    assert loss(P[rows].log(), rows).item() == pytest.approx(expected, rel=1e-5)

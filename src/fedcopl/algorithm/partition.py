@@ -27,11 +27,8 @@ def iid(
 ) -> Partition:
     """Split all images at random into parts whose sizes differ by at most one."""
     _require_clients(clients)
-    parts = []
-    for labels in (train_labels, test_labels):
-        _require_labels(labels, classes)
-        parts.append(_indices_by_client(rng.permutation(len(labels)) % clients, clients))
-    return Partition(*parts)
+    sizes = [_class_sizes(labels, classes).sum() for labels in (train_labels, test_labels)]
+    return Partition(*(_indices_by_client(rng.permutation(size) % clients, clients) for size in sizes))
 
 
 def dirichlet(
@@ -226,13 +223,9 @@ def _indices_by_client(client: IntArray, clients: int) -> tuple[IntArray, ...]:
 
 
 def _class_sizes(labels: IntArray, classes: int) -> IntArray:
-    _require_labels(labels, classes)
-    return np.bincount(labels, minlength=classes)
-
-
-def _require_labels(labels: IntArray, classes: int) -> None:
     if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
         raise ValueError(f"labels must be from 0 to {classes - 1}, not {labels.min()} to {labels.max()}")
+    return np.bincount(labels, minlength=classes)
 
 
 def _require_clients(clients: int) -> None:

@@ -1,4 +1,4 @@
-"""Pseudo labelers, a file each, and their registry.
+"""Pseudo labelers, one file each, and their registry.
 
 A new labeler is a file here, its test, one line below, a row in docs/methods.md and a line in CHANGELOG.md.
 """
@@ -19,5 +19,5 @@ LABELERS: Registry[type[Labeler]] = Registry(
 
 
 def choose_labeler(config: RunConfig) -> Labeler:
-    """Build the labeler of the setting `labeler`, with its options checked."""
+    """Build the labeler of the setting `labeler` and validate its options."""
     return LABELERS.find(config.labeler)(config)

@@ -1,4 +1,4 @@
-"""CoPL, the paper's cooperative pseudo labeling (Eq. 2 and 3)."""
+"""CoPL, cooperative pseudo labeling, as in the paper (Eq. 2 and 3)."""
 
 from ..algorithm import FloatArray, IntArray
 from ..algorithm.allocate import quota
@@ -9,7 +9,7 @@ from .base import Labeler
 
 
 class CoPL(Labeler):
-    """Counts confident images per class; the server's sums rebalance how many of each class every client trains on."""
+    """Counts confident images per class; the sums over all clients balance the classes of each client's selection."""
 
     title = "CoPL"
     summary = "each client pseudo-labels its own images"
@@ -20,7 +20,7 @@ class CoPL(Labeler):
         return self.config.labels.global_allocation
 
     def count(self, log_probs: FloatArray) -> IntArray:
-        """Return u_k, (C,): images of each class that pass the confidence and entropy filters (Eq. 2)."""
+        """Return u_k, (C,): the number of images of each class that pass both filters (Eq. 2)."""
         labels = self.config.labels
         return estimate(
             log_probs,
@@ -29,7 +29,7 @@ class CoPL(Labeler):
         )
 
     def quota(self, counts: IntArray, images: int, request: Select) -> IntArray:
-        """Return this client's row of the allocation (Eq. 3), or its own counts without global allocation."""
+        """Return this client's quota of each class (Eq. 3), (C,); without global allocation, its counts."""
         if request.totals is None:
             return counts
         labels = self.config.labels

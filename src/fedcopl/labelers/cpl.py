@@ -1,7 +1,7 @@
 """CPL, sets of candidate labels (Zhang et al., ICML 2024).
 
-Each image gets a set of candidate classes, and images are matched to classes. An image trains with its whole set; the
-class it was matched to only limits how many do.
+Each image gets a set of candidate classes, and images are matched to classes. The loss of an image is on its whole set;
+the matching only limits the number of images of each class.
 """
 
 from collections.abc import Mapping
@@ -19,25 +19,25 @@ CPL_LEVELS: Mapping[str, tuple[float, float]] = {
     "cub200": (0.75, 0.99),
     "ucf101": (0.45, 1 - 0.5 / 101),
     "cifar100": (0.90, 1 - 0.75 / 100),
-    "cifar10": (0.75, 0.80),  # borrowed from EuroSAT, the other set of ten classes
+    "cifar10": (0.75, 0.80),  # published for EuroSAT, which also has ten classes
 }
 """The published quantile levels alpha and beta of CPL for each data set."""
 CPL_USUAL = (0.60, 0.90)
 
 
 class CPL(PerClassLabeler):
-    """Selects images with sets of candidate classes, at most the same number for every class."""
+    """Selects images with sets of candidate classes, with the same limit for every class."""
 
     title = "CPL"
     summary = "each client trains on its own images with a set of candidate labels for each"
 
     @property
     def loss(self) -> str:
-        """The loss on candidate sets that is set as `labels.cpl_loss`."""
+        """The loss on candidate sets, `labels.cpl_loss`."""
         return self.config.labels.cpl_loss
 
     def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
-        """Return the matched images with their candidate sets, as 0/1 or as soft targets."""
+        """Return the matched images with their candidate sets or soft targets."""
         labels, capacity = self.config.labels, int(quota[0])
         among = self.eligible_images(log_probs)
         alpha, beta = _cpl_levels(self.config)
@@ -48,7 +48,7 @@ class CPL(PerClassLabeler):
 
 
 def _cpl_levels(config: RunConfig) -> tuple[float, float]:
-    """Return alpha and beta: as set, else the published ones of this data set, else the usual ones."""
+    """Return alpha and beta: as set, else as published for this data set, else the usual levels."""
     alpha, beta = CPL_LEVELS.get(config.data.source, CPL_USUAL)
     labels = config.labels
     return (
@@ -69,12 +69,12 @@ def select_candidates(
     """Return the images to train on with their candidate sets.
 
     Args:
-        log_probs: log p, (n, C), in float64.
+        log_probs: log p in float64, (n, C).
         alpha: Quantile level within an image.
         beta: Quantile level within a class.
-        capacity: At most this many images per class.
+        capacity: The maximum number of images per class.
         keep_likeliest: Whether the most probable class is always a candidate.
-        among: The images to choose from, by index; None: all.
+        among: The indices of the images that may be selected, by levels over all images; None: all.
     """
     sets = candidate_sets(log_probs, alpha, beta, keep_likeliest=keep_likeliest)
     if among is None:
@@ -88,9 +88,9 @@ def candidate_sets(log_probs: FloatArray, alpha: float, beta: float, *, keep_lik
 
     The first filter keeps an image's most probable classes up to a cumulative probability set by alpha. The second
     keeps, for each class, the images at or above the beta quantile of their probabilities for it, so it rejects images
-    of every class that has more than a share of 1 - beta of them. An image may therefore have no candidate, unless
-    `keep_likeliest` is set. log_probs is (n, C), the float64 log-softmax. A quantile often equals one of the
-    probabilities that are compared with it: they are computed once in float64, and `exact_quantile` keeps such values.
+    of classes with more than a share 1 - beta of all images. Without `keep_likeliest` an image may have no candidate.
+    A quantile is often equal to one of the compared probabilities, so these are computed once in float64, and
+    `exact_quantile` returns their bits.
     """
     if len(log_probs) == 0:
         return np.zeros(log_probs.shape, np.bool_)  # no image, no quantile
@@ -102,11 +102,11 @@ def candidate_sets(log_probs: FloatArray, alpha: float, beta: float, *, keep_lik
 
 
 def _with_soft_targets(log_probs: FloatArray, selection: Selection) -> Selection:
-    """Return the selection with soft targets: the probabilities of the candidates, normalised, and 0 elsewhere."""
+    """Return the selection with soft targets: the normalised probabilities of the candidates, and 0 elsewhere."""
     if selection.candidates is None:
         return selection
     scores = np.where(selection.candidates, log_probs[selection.index], -np.inf)
-    return selection._replace(candidates=softmax(scores))  # a chosen image has at least one candidate
+    return selection._replace(candidates=softmax(scores))  # a selected image has at least one candidate
 
 
 def match(log_probs: FloatArray, candidates: BoolArray, capacity: int) -> Selection:
@@ -114,20 +114,17 @@ def match(log_probs: FloatArray, candidates: BoolArray, capacity: int) -> Select
 
     Deferred acceptance (Gale and Shapley): images propose to their candidates, most probable first (ties: lower class).
     A class keeps the K proposals of highest probability; a rejected image proposes to its next candidate, and is left
-    out if there is none. Ties go to the image that proposed in a previous step, then to the lower index. The result is
-    stable: no image and class prefer each other to their matches. It is ordered by class, then by descending
+    out if there is none. Ties go to the image that proposed in an earlier step, then to the lower index. The result is
+    stable: no image and class prefer each other to their matches. It is sorted by class, then by descending
     probability, and each image keeps its whole candidate set.
     """
-    preferences = np.lexsort(
-        (-log_probs, ~candidates)
-    )  # of each image: its candidates in order, then the other classes
+    preferences = np.lexsort((-log_probs, ~candidates))  # of each image: candidates by probability, other classes last
     candidate_counts, rejections, proposal_step = candidates.sum(axis=1), *np.zeros((2, len(candidates)), np.int64)
     while True:
         proposing = np.flatnonzero(rejections < candidate_counts)
         proposed = preferences[proposing, rejections[proposing]]
-        order = np.lexsort(
-            (proposal_step[proposing], -log_probs[proposing, proposed], proposed)
-        )  # stable, so the lower index wins a tie
+        # Stable, so that the lower index comes first in a tie.
+        order = np.lexsort((proposal_step[proposing], -log_probs[proposing, proposed], proposed))
         proposing, proposed = proposing[order], proposed[order]
         rejected = proposing[rank_in_group(proposed) >= capacity]
         if len(rejected) == 0:
@@ -146,7 +143,7 @@ def _likely_for_the_image(probs: FloatArray, alpha: float) -> BoolArray:
     ranking = np.argsort(-probs, axis=1, kind="stable")
     ranked = np.take_along_axis(probs, ranking, axis=1)
     sum_before = np.cumsum(ranked, axis=1)[:, :-1]
-    kept = np.ones(probs.shape, np.bool_)  # the likeliest class always is
+    kept = np.ones(probs.shape, np.bool_)  # with the most probable class in any case
     np.put_along_axis(kept, ranking[:, 1:], sum_before <= tau, axis=1)
     return kept
 

@@ -1,4 +1,4 @@
-"""FPL, the most confident images of each class (Menghini et al., NeurIPS 2023), in three readings of that rule.
+"""FPL, the most confident images of each class (Menghini et al., NeurIPS 2023), in three interpretations.
 
 UPL (`upl.py`) is the rule "argmax" without a refresh.
 """
@@ -12,11 +12,11 @@ from ..algorithm.select import Selection, select
 from .base import PerClassLabeler
 
 _Rule = Literal["argmax", "column", "leaderboard"]
-_Ranked = tuple[float, int]  # score, image: they sort by score, and on a tie by image
+_Entry = tuple[float, int]  # score and image, sorted by score and then by image
 
 
 class FPL(PerClassLabeler):
-    """Takes the same number of the most confident images for every class."""
+    """Selects the same number of most confident images of every class."""
 
     title = "FPL"
     summary = "each client trains on its most confident images of each class"
@@ -27,22 +27,22 @@ class FPL(PerClassLabeler):
         return select_top(log_probs, int(quota[0]), self.config.labels.fpl_rule, among=among)
 
     def labels_per_image(self, classes: int) -> int:
-        """Return the number of classes: some rules select an image for several."""
+        """Return the number of classes, because some rules select an image for several classes."""
         return classes
 
 
 def select_top(
     log_probs: FloatArray, per_class: int, rule: _Rule = "argmax", *, among: IntArray | None = None
 ) -> Selection:
-    """Return at most per_class (K) images for each class, by class and then most confident first.
+    """Return at most K images of each class, by class and then by confidence.
 
     Args:
-        log_probs: log p, (n, C), in float64: where probabilities round to 1, their logarithms still rank.
+        log_probs: log p in float64, (n, C), which still ranks images whose probabilities round to 1.
         per_class: K.
         rule: "argmax": the K most confident of the images predicted as the class, one label per image; "column": the K
-            most confident of all images for every class, so that an image may have several labels; "leaderboard": the
-            authors' program, which depends on the order of the images. Ties go to the lower index.
-        among: The images to choose from, by index; None: all.
+            most confident of all images for each class, so that an image may have several labels; "leaderboard": as in
+            the authors' program, which depends on the order of the images. Ties go to the lower index.
+        among: The indices of the images that may be selected; None: all.
 
     Raises:
         ValueError: per_class is below 1.
@@ -68,26 +68,25 @@ def _column(log_probs: FloatArray, per_class: int) -> Selection:
 def _leaderboards(log_probs: FloatArray, per_class: int) -> Selection:
     """Add each image in turn to the board of its predicted class; if it is rejected there, to all other boards.
 
-    A board appends an image while it has room, and later if its last entry scores less: then it is sorted, and its
-    lowest entry is dropped. Before the first sorting the last entry need not be the lowest, so the K most confident may
-    be missed, as in the authors' program; one image may be on several boards. Equal scores are rejected; sorting puts
-    the larger index first (the authors': the larger file path).
+    A board with fewer than K entries appends an image. A full board accepts it if its last entry has a lower score:
+    then the board is sorted, and its lowest entry is dropped. Before the first sorting the last entry need not be the
+    lowest, so some of the K most confident images may be missed, as in the authors' program; an image may be on several
+    boards. Equal scores are rejected; sorting puts the larger index first (in their program, the larger file path).
     """
-    boards: list[list[_Ranked]] = [[] for _ in range(log_probs.shape[1])]
-    # The score to beat on each board: that of its last entry, and nothing while there is room.
-    bar = np.full(len(boards), np.nan)
+    boards: list[list[_Entry]] = [[] for _ in range(log_probs.shape[1])]
+    last_score = np.full(len(boards), np.nan)  # of each full board; nan: not full
     for image, scores in enumerate(log_probs):
         best = int(scores.argmax())
-        beaten = ~(scores <= bar)  # also where bar is nan
-        for c in [best] if beaten[best] else np.flatnonzero(beaten):
-            bar[c] = _admit(boards[c], (float(scores[c]), image), per_class)
+        accepted = ~(scores <= last_score)  # also where it is nan
+        for c in [best] if accepted[best] else np.flatnonzero(accepted):
+            last_score[c] = _insert(boards[c], (float(scores[c]), image), per_class)
     index = [image for board in boards for _, image in sorted(board, reverse=True)]
     label = np.repeat(np.arange(len(boards)), [len(board) for board in boards])
     return Selection(np.array(index, np.int64), label)
 
 
-def _admit(board: list[_Ranked], entry: _Ranked, capacity: int) -> float:
-    """Put the entry on the board, and return the score that the next one has to beat (nan: none)."""
+def _insert(board: list[_Entry], entry: _Entry, capacity: int) -> float:
+    """Insert an entry, and return the score of the last entry of a full board; nan if the board is not full."""
     full = len(board) == capacity
     board.append(entry)
     if full:

@@ -1,8 +1,8 @@
-"""Soft labels: every image is trained on with its class probabilities as the target.
+"""Soft labels: every image is trained on, with its class probabilities as the target.
 
-The target is q_c proportional to p_c(x)^(1/T), where p is the posterior of the refresh: with priors, that of prompts,
-prototypes, logit bias and the site's class prior together. The loss is the cross-entropy -sum_c q_c log p_c. No image
-is left out and no class balanced; uncertainty enters as a flat target instead.
+The target is q_c proportional to p_c(x)^(1/T), where p is the posterior at the refresh; with priors, it includes
+prototypes, logit bias and the site's class prior. The loss is the cross-entropy -sum_c q_c log p_c. No image is left
+out and classes are not balanced; uncertain images have flat targets instead.
 
 Choices: T = 1 trains towards the posterior itself; T < 1 sharpens it, as MixMatch does. Not built: targets that follow
 the model while it trains (FST-CBDG); here they change at each refresh.
@@ -13,7 +13,6 @@ from pydantic import Field
 from ..algorithm import FloatArray, IntArray, softmax
 from ..algorithm.select import Selection, select
 from ..config import Section
-from ..messages import Select
 from .base import Labeler
 
 
@@ -25,7 +24,7 @@ class _SoftOptions(Section):
 
 
 class Soft(Labeler):
-    """Takes every image, with its class probabilities as the target."""
+    """Selects all images, with their class probabilities as soft targets."""
 
     title = "soft labels"
     summary = "each client trains on all its images with the probability of each class as the target"
@@ -36,15 +35,11 @@ class Soft(Labeler):
         """The cross-entropy with a soft target."""
         return "soft"
 
-    def quota(self, counts: IntArray, images: int, request: Select) -> IntArray:
-        """Return the client's own counts: all images by the predicted class."""
-        return counts
-
     def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
-        """Return all images with their targets, by predicted class and then most confident first."""
+        """Return all images with their soft targets, by predicted class and then by confidence."""
         chosen = select(log_probs, quota)
         return chosen._replace(candidates=softmax(log_probs[chosen.index] / self.options.temperature))
 
     def expected_images(self, images: float, classes: int) -> float:
-        """Return the number of images: all are trained on."""
+        """Return the number of images: all are selected."""
         return images

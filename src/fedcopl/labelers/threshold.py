@@ -1,11 +1,11 @@
 """A fixed confidence threshold, as in FixMatch (Sohn et al., NeurIPS 2020).
 
-An image is selected with the label argmax_c p_c(x) if max_c p_c(x) >= tau. No class is limited, so a class that the
-model prefers gets most of the images: the imbalance that CoPL, UPL and FPL are made against.
+An image is selected with the label argmax_c p_c(x) if max_c p_c(x) >= tau. No class is limited, so most images belong
+to the classes that the model prefers: the imbalance that CoPL, UPL and FPL avoid.
 
-Choices: tau is FixMatch's 0.95; it is compared with log-probabilities, so that log p >= log tau is exact. Not built:
-FixMatch's consistency between a weakly and a strongly augmented image (training here has no augmentation), and labels
-made anew at every step (here at every refresh).
+Choices: tau is FixMatch's 0.95; log p is compared with log tau, which is exact. Not built: FixMatch's consistency
+between a weakly and a strongly augmented image (training here has no augmentation), and new labels at every step (here
+at every refresh).
 """
 
 import math
@@ -16,7 +16,6 @@ from pydantic import Field
 from ..algorithm import FloatArray, IntArray
 from ..algorithm.select import Selection, select
 from ..config import Section
-from ..messages import Select
 from .base import Labeler
 
 
@@ -24,23 +23,19 @@ class _ThresholdOptions(Section):
     """Settings of the fixed threshold."""
 
     confidence: float = Field(0.95, gt=0, le=1)
-    """tau: least probability of the predicted class, as in FixMatch"""
+    """tau: minimum probability of the predicted class, as in FixMatch"""
 
 
 class Threshold(Labeler):
-    """Takes every image whose predicted class reaches a fixed probability."""
+    """Selects every image whose predicted class reaches a fixed probability."""
 
     title = "threshold"
     summary = "each client trains on its images that reach a fixed confidence"
     Options = _ThresholdOptions
 
     def count(self, log_probs: FloatArray) -> IntArray:
-        """Return how many images of each predicted class reach tau, (C,)."""
+        """Return the number of images of each predicted class that reach tau, (C,)."""
         return super().count(log_probs[self._reaching(log_probs)])
-
-    def quota(self, counts: IntArray, images: int, request: Select) -> IntArray:
-        """Return the client's own counts: no class is limited."""
-        return counts
 
     def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
         """Return the images that reach tau."""

@@ -2,10 +2,10 @@
 
 For each class c the K images with the highest p_c(x) are selected among those with argmax_j p_j(x) = c, where p is
 zero-shot CLIP. A threshold would select many images of the classes that CLIP prefers and few of the others; a fixed K
-balances the classes as far as the images allow. The labels are never made again: training does not change them.
+balances the classes as far as there are images. The labels are made once and kept during training.
 
-Choices: K is `labels.per_class` (16, as UPL's) at each client, not over all clients; CLIP's probabilities pass through
-the priors if they are on. Not built: the paper's average over the probabilities of several CLIP models, and its average
+Choices: K is `labels.per_class` (16, as in UPL) at each client, not over all clients; p is the posterior with priors if
+they are on. Not built: the paper's average over the probabilities of several CLIP models, and its average
 over several trained prompts.
 """
 
@@ -18,7 +18,7 @@ from .base import PerClassLabeler
 
 
 class UPL(PerClassLabeler):
-    """Takes the same number of the most confident images for every class, once, with zero-shot CLIP."""
+    """Selects the same number of most confident images of every class, once, by zero-shot CLIP."""
 
     title = "UPL"
     summary = "each client trains on the images of each class that zero-shot CLIP is most confident of"

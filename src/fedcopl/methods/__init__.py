@@ -1,4 +1,4 @@
-"""Methods, a file each, and their registry.
+"""Methods, one file each, and their registry.
 
 A new method is a file here, its test, one line below, a row in docs/methods.md and a line in CHANGELOG.md.
 """
@@ -56,14 +56,17 @@ METHODS: Registry[Callable[[RunConfig], Method]] = Registry(
 
 
 def choose_method(config: RunConfig) -> Method:
-    """Build the method of the setting `method`, with its options checked.
+    """Build the method of the setting `method` and validate its options.
 
     Raises:
         ConfigError: The method or labeler is unknown, or settings contradict each other.
     """
     method = METHODS.find(config.method)(config)
     choose_labeler(config)
-    _refuse_contradictions(config)
+    if config.method == "central" and config.options.get("labels") == "truth" and config.labeler != "copl":
+        raise ConfigError(f"labeler: true labels need no labeler, so labeler={config.labeler} would change nothing")
+    if config.method != "fedcopl" and config.sharing.aggregate != "visual":
+        raise ConfigError(f"sharing.aggregate: is an ablation of fedcopl; {config.method} defines what is averaged")
     if not method.trains and config.labeler != "copl":
         raise ConfigError(f"labeler: {config.method} does not train, so labeler={config.labeler} would change nothing")
     return method
@@ -85,18 +88,14 @@ def run_title(config: RunConfig) -> str:
     elif method.trains and not (method.is_ours and config.labeler == "copl"):
         parts.append(choose_labeler(config).title)
     if config.uses_priors:
-        kinds = {
-            "logit bias": priors.logit_bias,
-            "label shift": priors.label_shift,
-            "prototypes": priors.prototypes,
-        }
+        kinds = {"logit bias": priors.logit_bias, "label shift": priors.label_shift, "prototypes": priors.prototypes}
         enabled = ", ".join(kind for kind, is_on in kinds.items() if is_on)
         parts.append("priors" if all(kinds.values()) else f"priors ({enabled})")
     return " + ".join(parts) + " (as published)" * (method.trains and is_as_published(config))
 
 
 def priors_note(config: RunConfig) -> str | None:
-    """Return a note if priors are added to a method of the literature; None otherwise."""
+    """Return a note if a method of the literature runs with priors; None otherwise."""
     method = choose_method(config)
     if method.is_ours or not config.uses_priors:
         return None
@@ -105,12 +104,5 @@ def priors_note(config: RunConfig) -> str | None:
 
 
 def with_effective_rounds(config: RunConfig) -> RunConfig:
-    """Return the settings with the rounds that are run: one if nothing is trained."""
+    """Return the settings with the effective number of rounds: one for a method that does not train."""
     return config if choose_method(config).trains else config.model_copy(update={"rounds": 1})
-
-
-def _refuse_contradictions(config: RunConfig) -> None:
-    if config.method == "central" and config.options.get("labels") == "truth" and config.labeler != "copl":
-        raise ConfigError(f"labeler: true labels need no labeler, so labeler={config.labeler} would change nothing")
-    if config.method != "fedcopl" and config.sharing.aggregate != "visual":
-        raise ConfigError(f"sharing.aggregate: is an ablation of fedcopl; {config.method} defines what is averaged")

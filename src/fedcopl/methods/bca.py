@@ -5,17 +5,16 @@ with the feature f (d,), of length one,
 
     P(mu_m | x) = softmax_m(s <f, mu_m>),    P(Y | x) = sum_m P(mu_m | x) P(Y | mu_m).
 
-At first mu_m are the text features and P(Y | mu_m) is one-hot, which is zero-shot CLIP. The images come one after the
-other. With k the most probable class of P(Y | x), its probability p, and counts a_k and b_k,
+Initially mu_m are the text features and P(Y | mu_m) is one-hot, which is zero-shot CLIP. Images are processed one by
+one. With k the most probable class of P(Y | x), its probability p, and counts a_k and b_k,
 
-    p > tau_1:  mu_k = (a_k mu_k + f) / (a_k + 1), made of length one, and a_k grows by 1;
+    p > tau_1:  mu_k = (a_k mu_k + f) / (a_k + 1), normalised, and a_k grows by 1;
     p > tau_2:  P(Y | mu_k) = (b_k P(Y | mu_k) + P(Y | x)) / (b_k + 1), and b_k grows by 1.
 
-Both are running averages: of features (likelihood; its sum is made of length one after each image) and of posteriors
-(prior).
+Both are running averages: of features (likelihood, normalised after each image) and of posteriors (prior).
 
-Choices: the stream is the site's own images in their order, once; test images are predicted by what it ends with and
-change nothing, while the authors predict each image of the stream as it comes. The rule is from two summaries of the
+Choices: the stream is the site's images in their order, once; test images are predicted with the final state and do not
+change it, while the authors predict each image of the stream as it comes. The rule is from two summaries of the
 paper and a public benchmark's version that names the authors' repository, which we could not read. The summaries take
 k = argmax_m P(mu_m | x) and compare P(mu_k | x) with a threshold, that version does as above; the two differ only after
 the priors have moved. tau_1 = 0.05, tau_2 = 0.65, a = 20000 and b = 1 are that version's, so at a site with a few
@@ -31,7 +30,7 @@ from ..algorithm import FloatArray, softmax
 from ..config import Section
 from .site_fit import Scores, SiteFit
 
-_LEAST = 1e-300  # a probability whose logarithm is still finite
+_LEAST = 1e-300  # to which probabilities are raised, so that their logarithms are finite
 
 
 class _BCAOptions(Section):
@@ -42,13 +41,13 @@ class _BCAOptions(Section):
     prior_threshold: float = Field(0.65, ge=0, le=1)
     """tau_2: probability above which an image moves the prior of its class embedding"""
     text_count: float = Field(20_000, gt=0)
-    """a: images that a text feature counts as in its class embedding; a few collapse the predictions of a real CLIP"""
+    """a: weight of the text feature in a class embedding, in images; small values collapse a real CLIP's predictions"""
     prior_count: float = Field(1, gt=0)
-    """b: images that the one-hot prior counts as"""
+    """b: weight of the one-hot prior, in images"""
 
 
 class BCA(SiteFit):
-    """Class embeddings and class priors updated by one image after the other, nothing trained (BCA)."""
+    """Class embeddings and class priors updated image by image, nothing trained (BCA)."""
 
     title = "BCA"
     Options = _BCAOptions

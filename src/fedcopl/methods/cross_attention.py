@@ -10,11 +10,11 @@ _WIDER = 4  # hidden width of the feed-forward layer, relative to the block's
 
 
 def layer_shapes(width: int, inputs: int) -> dict[str, Shape]:
-    """Return the names and shapes of the block's arrays; the keys have no bias, because it would change nothing.
+    """Return the names and shapes of the block's arrays; a bias of the keys would cancel out and is left out.
 
     Args:
-        width: Of queries and output, w.
-        inputs: Width of keys and values.
+        width: w, the width of queries and output.
+        inputs: The width of keys and values.
     """
     hidden = _WIDER * width
     return {

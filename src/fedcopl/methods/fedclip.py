@@ -1,6 +1,6 @@
-"""FedCLIP (Lu et al., 2023): an adapter on frozen image features, averaged; no prompt at all.
+"""FedCLIP (Lu et al., 2023): an averaged adapter on frozen image features, without prompts.
 
-With I (d,) the image feature before normalisation, the adapter weighs its coordinates by an attention over themselves,
+With I (d,) the image feature before normalisation, the adapter weighs its coordinates by attention,
 
     a(I) = softmax(B tanh(A I + a_0) + b_0),    f = a(I) I / |a(I) I|,    z_c = s <f, w_c>,
 
@@ -27,7 +27,7 @@ class _FedCLIPOptions(Section):
     """Settings of FedCLIP."""
 
     loss: Literal["ce", "contrastive"] = "ce"
-    """over all classes, or its authors' loss between the images and the texts of a batch, in both directions"""
+    """cross-entropy over all classes, or the authors' contrastive loss between images and texts of a batch"""
 
 
 class FedCLIP(HandWrittenTexts):
@@ -76,5 +76,5 @@ class FedCLIP(HandWrittenTexts):
 
 def _contrast(logits: Tensor) -> Tensor:
     """Return CLIP's contrastive loss on (B, B) logits; other pairs of the same class are negatives."""
-    right = torch.arange(len(logits), device=logits.device)
-    return (F.cross_entropy(logits, right) + F.cross_entropy(logits.T, right)) / 2
+    pairs = torch.arange(len(logits), device=logits.device)
+    return (F.cross_entropy(logits, pairs) + F.cross_entropy(logits.T, pairs)) / 2

@@ -11,7 +11,7 @@ _SHARED = {"visual": ("visual",), "text": ("text",), "both": ("visual", "text"),
 
 
 class FedCoPL(Method):
-    """Visual prompts averaged, text prompts personal (FedCoPL); `sharing.aggregate` can average others."""
+    """Averaged visual prompts and personal text prompts (FedCoPL); `sharing.aggregate` changes which are averaged."""
 
     title = "FedCoPL"
     is_ours = True
@@ -21,7 +21,7 @@ class FedCoPL(Method):
 
 
 class Local(Method):
-    """Both prompts trained by each client alone."""
+    """Both prompts, trained by each client alone."""
 
     title = "Local"
 
@@ -30,11 +30,11 @@ class _FedVPTOptions(Section):
     """Settings of FedVPT."""
 
     every_block: bool = True
-    """prompts at every vision block, as VPT-deep has them; false: at as many as model.visual_depth says"""
+    """prompts at every vision block, as in VPT-deep; false: at the first model.visual_depth blocks"""
 
 
 class FedVPT(HandWrittenTexts):
-    """Visual prompts averaged, hand-written sentences for the classes (FedVPT)."""
+    """Averaged visual prompts and hand-written sentences for the classes (FedVPT)."""
 
     title = "FedVPT"
     Options = _FedVPTOptions
@@ -62,14 +62,14 @@ class PriorsOnly(ZeroShot):
 
 
 class _CentralOptions(Section):
-    """Settings of the centralised bounds."""
+    """Settings of the centralised baselines."""
 
     labels: Literal["pseudo", "truth"] = "pseudo"
-    """train on pseudo labels of all images in one place, or on their true labels: the upper bound"""
+    """train on pseudo labels of all images, or on their true labels (an upper bound)"""
 
 
 class Central(Method):
-    """Both prompts trained on all images in one place: the centralised baseline."""
+    """Both prompts, trained on all images in one place (centralised baseline)."""
 
     title = "Central"
     centralised = True

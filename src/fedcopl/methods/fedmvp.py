@@ -44,7 +44,7 @@ class _FedMVPOptions(Section):
     prompts: int = Field(4, ge=1)
     """p: visual prompts made of each image"""
     heads: int = Field(4, ge=1)
-    """of the cross-attention"""
+    """heads of the cross-attention"""
     consistency: float = Field(10.0, ge=0)
     """lambda: weight of the distance to the features of zero-shot CLIP; 0: none"""
 
@@ -72,7 +72,7 @@ class FedMVP(HandWrittenTexts):
     def image_features(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:
         """Return f(x), (B, d), from tokens, (B, 1 + N, v), and the prompts that are made of them."""
         vision, texts = encoder.clip.vision, encoder.class_features(None)
-        first = vision.before_patches if isinstance(vision, VisionTower) else 1  # a ResNet's mean comes first
+        first = vision.before_patches if isinstance(vision, VisionTower) else 1  # a ResNet's first token is the mean
         keys = F.linear(texts, params["text map"], params["text map bias"])
         patches = standardised(frozen[:, first:])
         visual_prompts = cross_attention(patches, standardised(keys), keys, params, self.options.heads)  # (B, N, v)

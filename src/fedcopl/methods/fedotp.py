@@ -11,10 +11,10 @@ begin differently, because equal prompts would stay equal. No gradient flows thr
 
 The plan is T = diag(u) K diag(v) with K = exp(S / lambda), where u is the same in all rows that are not full, and
 smaller in those that are. The authors start from u = 1 and repeat v <- gamma / (N K^T u), u <- min(1 / (M K v), 1),
-which creeps once many rows are full: then u can hardly change the total. Here the rows are filled to gamma in one go
-(`_fill`). Like theirs it is coordinate ascent on the dual problem, with larger steps: from the same first plan it comes
-to the same last one, in about 10 iterations instead of 80 at their gamma = 0.8 and lambda = 0.1. (They update u first,
-from v = 1, but exp(-(1 - S) / lambda) is so small that no row is full then.)
+which converges slowly once many rows are full, because u then hardly changes the total. Here the rows are filled to
+gamma in one step (`_fill`): coordinate ascent on the same dual problem with larger steps, which starts from and
+converges to the same plans, in about 10 iterations instead of 80 with their gamma = 0.8 and lambda = 0.1. (They update
+u first, from v = 1, but exp(-(1 - S) / lambda) is so small that no row is full then.)
 """
 
 import math
@@ -33,8 +33,8 @@ from ..config import Section
 from .base import NamedTensors, TwoTextPrompts, in_double
 
 _Smoothing = Annotated[float, Field(gt=0)]
-# A similarity further below the highest of its column than this many lambda counts as this far below it: u, v and
-# their products with K then stay within float64, whatever lambda.
+# Similarities are raised to at least the highest of their column minus this multiple of lambda, so that u, v and their
+# products with K stay within float64.
 _DEEPEST = 500.0
 
 
@@ -85,11 +85,10 @@ def _transport(
 ) -> FloatArray:
     """Return the plans T, float64 and shaped (..., M, N) like similarity (S); one problem for each leading index.
 
-    mass is gamma in (0, 1], smoothing is lambda > 0. With mass = 1 every row is full: the balanced problem, and the
-    iteration is Sinkhorn's.
-    A problem is solved when the next iteration would move no row sum by more than tolerance / M. The columns sum to
-    gamma / N after every iteration, the rows to at most 1 / M only in the end: where similarities differ by very many
-    lambda, the last of the `iterations` may leave some rows a little too full.
+    mass is gamma in (0, 1], smoothing is lambda > 0. With mass = 1 every row is full: the problem is balanced, and the
+    iteration is Sinkhorn's. A problem is solved if the next iteration changes no row sum by more than tolerance / M.
+    The columns sum to gamma / N after every iteration, but rows may sum to slightly more than 1 / M if similarities
+    differ by a very large multiple of lambda and the iterations end before convergence.
     """
     if not 0 < mass <= 1 or smoothing <= 0:
         raise ValueError(f"transport needs a mass in (0, 1] and a positive smoothing, not {mass} and {smoothing}")
@@ -97,24 +96,25 @@ def _transport(
     kernel = _kernel(similarity, smoothing)
     u = np.ones(kernel.shape[1:])
     v = _column_scales(kernel, u, mass / prompts)
-    moving, part = np.arange(len(u)), kernel  # the problems not yet solved, and their kernels
+    active, active_kernel = np.arange(len(u)), kernel  # the problems that are not solved yet
     for _ in range(iterations - 1):
-        unscaled = np.einsum("jbi,jb->bi", part, v[:, moving])
+        unscaled = np.einsum("jbi,jb->bi", active_kernel, v[:, active])
         rows = _fill(unscaled, mass)
-        unsolved = (abs(rows - u[moving] * unscaled) > tolerance / patches).any(axis=1)
+        unsolved = (abs(rows - u[active] * unscaled) > tolerance / patches).any(axis=1)
         if not unsolved.any():
             break
         if not unsolved.all():
-            moving, part, rows, unscaled = moving[unsolved], part[:, unsolved], rows[unsolved], unscaled[unsolved]
-        u[moving] = rows / unscaled
-        v[:, moving] = _column_scales(part, u[moving], mass / prompts)
+            active, active_kernel = active[unsolved], active_kernel[:, unsolved]
+            rows, unscaled = rows[unsolved], unscaled[unsolved]
+        u[active] = rows / unscaled
+        v[:, active] = _column_scales(active_kernel, u[active], mass / prompts)
     return np.moveaxis(kernel * u * v[..., None], 0, -1).reshape(similarity.shape)
 
 
 def _kernel(similarity: FloatArray, smoothing: float) -> FloatArray:
     """Return K as (N, problems, M), each column divided by its highest entry, which v compensates.
 
-    Prompts come first because there are one or two of them: sums along such a short last axis would be slow.
+    The prompts are the first axis, because sums along a last axis of length one or two would be slow.
     """
     *leading, patches, prompts = similarity.shape
     flat = np.asarray(similarity, np.float64).reshape(math.prod(leading), patches, prompts)
@@ -124,16 +124,16 @@ def _kernel(similarity: FloatArray, smoothing: float) -> FloatArray:
 
 
 def _column_scales(kernel: FloatArray, u: FloatArray, column_sum: float) -> FloatArray:
-    """Return the v, (N, problems), for which all columns of the plan sum to column_sum."""
+    """Return v, (N, problems), so that all columns of the plan sum to column_sum."""
     scales: FloatArray = column_sum / np.einsum("jbi,bi->jb", kernel, u)
     return scales
 
 
 def _fill(rows: FloatArray, mass: float) -> FloatArray:
-    """Return the row sums min(t x_i, 1/M) nearest to x (problems, M), with t such that they sum to mass.
+    """Return the row sums min(t x_i, 1/M) for x, (problems, M), with t such that they sum to mass.
 
-    sum_i min(t x_i, 1/M) is the least of k/M + t (sum of the M - k smallest x) over the number k of full rows,
-    so t is the greatest of the values that make one of these equal to mass.
+    sum_i min(t x_i, 1/M) is the minimum of k/M + t (sum of the M - k smallest x) over the number k of full rows, so t
+    is the maximum of the values for which one of these equals mass.
     """
     patches = rows.shape[1]
     if mass == 1:

@@ -37,7 +37,7 @@ class _FedPGPOptions(Section):
 
 
 class FedPGP(FrozenImages):
-    """An averaged text prompt plus a personal low-rank one, held near zero-shot CLIP (FedPGP)."""
+    """An averaged text prompt, regularised towards zero-shot CLIP, plus a personal low-rank one (FedPGP)."""
 
     title, display_names = "FedPGP", {"global text": "global text prompts"}
     class_arrays = ("global text", "low rank left", "low rank right")

@@ -1,8 +1,8 @@
 """FedPHA (Fang et al., ICML 2025): an averaged text prompt, and a personal one whose length each client may choose.
 
 The global prompt P_g (m, w) is averaged and has the same length everywhere; the local prompt P_l (m_k, w) stays and may
-be shorter or longer, so clients of different means can take part. With the singular value decomposition P_g = U S V^T,
-V (w, r) without its first floor((1 - rho) r) columns is V_2, and
+be shorter or longer, so clients with different resources can take part. With the singular value decomposition
+P_g = U S V^T, V (w, r) without its first floor((1 - rho) r) columns is V_2, and
 
     P' = P_l V_2 V_2^T
 
@@ -18,10 +18,10 @@ with the global prompt, at a distance alpha from its own features. Predictions a
 Choices, as in the authors' code: rho = 0.8, alpha = 1, weights of one for all four terms, and V_2 from the reduced
 decomposition (w x r), so that P' has only minor directions of P_g and not its whole null space. Ours: no gradient flows
 through the decomposition, which has none where singular values are equal; the prompts begin differently, as in FedOTP;
-all local prompts have the length of the global one unless `options.longest` is given (32, and 4 as the shortest, in the
-authors' code for CIFAR with different lengths). They are stored with as many rows as the longest has; unused rows are
-zero and stay so. Not built: class-specific contexts and other positions of the class name. The paper's text was not at
-hand: this follows its abstract and a public copy of its code, in which nothing slides over prompts.
+all local prompts have the length of the global one unless `options.longest` is set (32, and 4 as the shortest, in the
+authors' code for CIFAR with different lengths). They are stored with `longest` rows, of which unused ones stay zero.
+Not built: class-specific contexts and other positions of the class name. The text of the paper was not available: this
+follows its abstract and a public copy of its code, which has no sliding window over prompts.
 """
 
 from collections.abc import Mapping
@@ -44,9 +44,9 @@ class _FedPHAOptions(Section):
     """Settings of FedPHA."""
 
     longest: int = Field(0, ge=0)
-    """most vectors in a client's local prompt; 0: model.text_prompts in everyone's"""
+    """maximum number of vectors in a client's local prompt; 0: model.text_prompts for all clients"""
     shortest: int = Field(4, ge=1)
-    """fewest vectors in a client's local prompt; the number is drawn for each client, if `longest` is given"""
+    """minimum number of vectors in a client's local prompt, drawn for each client if `longest` is set"""
     ratio: float = Field(0.8, gt=0, le=1)
     """rho: share of the global prompt's directions, the minor ones, that local features are pulled to"""
     margin: float = Field(1.0, ge=0)
@@ -54,7 +54,7 @@ class _FedPHAOptions(Section):
 
 
 class FedPHA(TwoTextPrompts, FrozenImages):
-    """An averaged text prompt, and a personal one of any length, pulled and pushed (FedPHA)."""
+    """An averaged text prompt, and a personal one of any length with a pull and a push loss (FedPHA)."""
 
     title = "FedPHA"
     class_arrays = ("local text",)
@@ -98,8 +98,8 @@ def _used(prompt: Tensor) -> Tensor:
 
 def _minor_part(local: Tensor, shared: Tensor, ratio: float) -> Tensor:
     """Return P' = P_l V_2 V_2^T, (m_k, w), for the minor share `ratio` of the right singular vectors of P_g."""
-    rows = torch.linalg.svd(shared.detach().double(), full_matrices=False).Vh  # (r, w), by falling singular value
-    # The first ones are dropped; rounding first, because 5 (1 - 0.8) is a little less than 1.
+    rows = torch.linalg.svd(shared.detach().double(), full_matrices=False).Vh  # (r, w), by descending singular value
+    # floor((1 - rho) r) rows are dropped; rounded first, because 5 (1 - 0.8) is slightly less than 1.
     minor = rows[int(round(len(rows) * (1 - ratio), 6)) :].to(local)
     projected: Tensor = local @ minor.T @ minor
     return projected

@@ -33,7 +33,7 @@ class _FedTPGOptions(Section):
     """Settings of FedTPG."""
 
     heads: int = Field(4, ge=1)
-    """of the cross-attention"""
+    """heads of the cross-attention"""
 
 
 class FedTPG(FrozenImages):

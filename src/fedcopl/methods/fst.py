@@ -21,7 +21,7 @@ from ..rng import stream
 from .base import Batch, Criterion, FrozenImages, HandWrittenTexts, NamedTensors
 from .prompts import Shape
 
-_SYNTHETIC = "made-up features"
+_SYNTHETIC = "synthetic features"
 
 
 class _FSTOptions(Section):
@@ -36,10 +36,10 @@ class _FSTOptions(Section):
 
 
 class FST(HandWrittenTexts, FrozenImages):
-    """A linear classifier averaged, rare classes balanced with synthetic features (after Yan & Guo).
+    """An averaged linear classifier, rare classes balanced with synthetic features (after Yan & Guo).
 
-    z_c = <f, w_c + D_c>, where D starts at 0 and is trained. CLIP's scale s is left out: with s, images that the model
-    labelled itself have almost no loss.
+    z_c = <f, w_c + D_c>, where D starts at 0 and is trained. CLIP's scale s is left out: with s, images with the
+    model's own pseudo label have almost no loss.
     """
 
     title, display_names = "after FST-CBDG", {"classifier": "linear classifiers"}
@@ -70,15 +70,15 @@ class FST(HandWrittenTexts, FrozenImages):
         mean = super().loss(batch, criterion)
         if _SYNTHETIC not in batch.params:
             return mean
-        classes, params = batch.classes, batch.params
+        classes, params, samples = batch.classes, batch.params, self.options.samples
         missing = _missing_images(batch.label, len(classes)).to(mean)
         synthetic = self.logits(batch.encoder, params[_SYNTHETIC].flatten(0, 1), classes, params)
-        targets = torch.arange(len(classes), device=mean.device).repeat(self.options.samples)
-        each = F.cross_entropy(synthetic, targets, reduction="none").view(self.options.samples, -1).mean(0)
-        return (len(batch.label) * mean + missing @ each) / (len(batch.label) + missing.sum())
+        targets = torch.arange(len(classes), device=mean.device).repeat(samples)
+        class_means = F.cross_entropy(synthetic, targets, reduction="none").view(samples, -1).mean(0)
+        return (len(batch.label) * mean + missing @ class_means) / (len(batch.label) + missing.sum())
 
 
 def _missing_images(labels: np.ndarray, classes: int) -> Tensor:
-    """Return for each class how many images it has less than the most frequent class."""
+    """Return max_c n_c - n_c for each class, (C,), where n_c is its number of images."""
     counts = np.bincount(labels, minlength=classes)
     return torch.from_numpy(counts.max(initial=0) - counts)

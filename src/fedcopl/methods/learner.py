@@ -83,17 +83,7 @@ class ClipLearner:
     ) -> tuple[Prompts, float]:
         """Train on pseudo labels for the local epochs of one round; return all arrays and the mean loss (step 4)."""
         shuffle = stream(self.config.seed, "shuffle", self.number, round)
-        job = TrainJob(
-            self.extractor.frozen,
-            self.extractor.zero_shot_features_of,
-            prompts,
-            self.start,
-            selection,
-            round,
-            shuffle,
-            lr_factor,
-            adjustment,
-        )
+        job = TrainJob(self.extractor, prompts, self.start, selection, round, shuffle, lr_factor, adjustment)
         return Trainer(self.model, self.config, job).fit()
 
 

@@ -1,4 +1,4 @@
-"""Losses on pseudo labels: cross-entropy on hard labels, and five losses on candidate sets or soft targets."""
+"""Losses on pseudo labels: cross-entropy for hard labels, five losses for candidate sets or soft targets."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -10,28 +10,35 @@ from torch import Tensor
 from ..algorithm.select import Selection
 from ..priors.posterior import LogitAdjustment
 
-_MIN_WEIGHT = 1e-6  # a smaller weight counts as zero, as in CPL's code
+_MIN_WEIGHT = 1e-6  # smaller weights are set to 0, as in CPL's code
 _GCE_POWER = 0.7  # q of the generalised cross-entropy
 _LW_OUTSIDE = 2.0  # weight of the classes outside the candidate set in `lw`
 
 
 class LabelLoss(ABC):
-    """A loss over the selected images, which are addressed by their rows in the selection."""
+    """A loss on the pseudo labels of a selection, whose images are addressed by their rows."""
 
     @abstractmethod
     def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
         """Return the mean loss of the images at `rows`, (B,), from their logits, (B, C)."""
 
     def epoch_done(self) -> None:  # noqa: B027
-        """Update the weights of the candidates, if the loss computes them anew after each epoch."""
+        """Update the weights of the candidates, for losses that compute them from the probabilities of an epoch."""
 
 
-def label_loss(selection: Selection, kind: str, device: torch.device) -> LabelLoss:
-    """Build the loss for a selection: cross-entropy for hard labels, else the candidate-set loss named `kind`."""
+def label_loss(
+    selection: Selection, kind: str, device: torch.device, adjustment: LogitAdjustment | None = None
+) -> LabelLoss:
+    """Build the loss of a selection: cross-entropy for hard labels, else the candidate-set loss named `kind`.
+
+    With an adjustment the loss is on prior-adjusted logits, weight * z + offset, so that training does not learn the
+    priors a second time.
+    """
     if selection.candidates is None:
-        return _CrossEntropy(torch.from_numpy(selection.label).to(device))
-    targets = torch.from_numpy(selection.candidates).float().to(device)
-    return _CANDIDATE_LOSSES[kind](targets)
+        loss: LabelLoss = _CrossEntropy(torch.from_numpy(selection.label).to(device))
+    else:
+        loss = _CANDIDATE_LOSSES[kind](torch.from_numpy(selection.candidates).float().to(device))
+    return loss if adjustment is None else _AdjustedLoss(loss, adjustment, device)
 
 
 class _CrossEntropy(LabelLoss):
@@ -71,29 +78,29 @@ class _GCELoss(LabelLoss):
         self._targets = targets
 
     def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
-        each = (1 - (_GCE_POWER * logits.log_softmax(-1)).exp()) / _GCE_POWER
-        return (self._targets[rows] * each).sum(-1).mean()
+        of_classes = (1 - (_GCE_POWER * logits.log_softmax(-1)).exp()) / _GCE_POWER
+        return (self._targets[rows] * of_classes).sum(-1).mean()
 
 
 class _RCLoss(LabelLoss):
-    """`rc`: -sum_c w_c log p_c; w is uniform on S at first, then the last epoch's probabilities restricted to S."""
+    """`rc`: -sum_c w_c log p_c; w is uniform on S first, then the last epoch's probabilities restricted to S."""
 
     def __init__(self, targets: Tensor):
         self._inside = targets > 0
         self._weights = targets / targets.sum(-1, keepdim=True)
-        self._probabilities = torch.zeros_like(targets)  # of the epoch that is running
+        self._probabilities = torch.zeros_like(targets)  # of the current epoch
 
     def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
         self._probabilities[rows] = logits.detach().softmax(-1)
         return -(self._weights[rows] * logits.log_softmax(-1)).sum(-1).mean()
 
     def epoch_done(self) -> None:
-        """Restrict the probabilities of this epoch to the candidate sets: the weights of the next one."""
+        """Set the weights to the probabilities of this epoch, restricted to the candidate sets."""
         self._weights = _restricted(self._probabilities, self._inside)
 
 
 class _LWLoss(_RCLoss):
-    """`lw`: sum over S of -w_c log p_c, plus twice the sum outside S of -w_c log(1 - p_c), where w starts at 0."""
+    """`lw`: sum over S of -w_c log p_c, plus twice the sum outside S of -w_c log(1 - p_c); there w is 0 first."""
 
     def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
         outside = (self._weights * ~self._inside)[rows]
@@ -103,13 +110,13 @@ class _LWLoss(_RCLoss):
         return (inside + _LW_OUTSIDE * outside * -log_rejected).sum(-1).mean()
 
     def epoch_done(self) -> None:
-        """Normalise the probabilities of this epoch inside and outside the candidate sets separately."""
+        """Set the weights to the probabilities of this epoch, normalised separately inside and outside the sets."""
         inside, outside = (_restricted(self._probabilities, mask) for mask in (self._inside, ~self._inside))
         self._weights = inside + outside
 
 
 def _restricted(probabilities: Tensor, mask: Tensor) -> Tensor:
-    """Probabilities of the masked classes, renormalised; tiny ones are dropped, zeros where the mask is empty."""
+    """Return the normalised probabilities of the masked classes without tiny ones; 0 if the mask is empty."""
     shares = _normalised(probabilities * mask)
     return _normalised(shares * (shares >= _MIN_WEIGHT))
 
@@ -119,11 +126,8 @@ def _normalised(weights: Tensor) -> Tensor:
     return torch.where(total > 0, weights / total, 0.0)
 
 
-class AdjustedLoss(LabelLoss):
-    """Another loss on prior-adjusted logits, weight * z + offset.
-
-    Training then adds to the priors instead of learning them a second time.
-    """
+class _AdjustedLoss(LabelLoss):
+    """Another loss on prior-adjusted logits, weight * z + offset."""
 
     def __init__(self, loss: LabelLoss, adjustment: LogitAdjustment, device: torch.device):
         self._loss, self._weight = loss, adjustment.weight

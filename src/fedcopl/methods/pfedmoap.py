@@ -9,7 +9,7 @@ is an attention of the image over the experts, class by class,
 
 where Pool keeps every (d / 128)th coordinate. Prompt and gate are trained; the gate never leaves the client. Scores are
 multiplied by 10 instead of divided by the square root of a width, and E, lambda and the heads are the authors'. Here
-the nearest clients are really chosen, where the authors' code takes a fixed random order.
+the experts are the nearest clients as in the paper; the authors' code takes a fixed random order.
 """
 
 from collections.abc import Mapping
@@ -31,8 +31,8 @@ from .prompts import Shape, first_prompts, text_shape
 _POOLED = 128  # coordinates of a feature that the gate receives
 _SHARPNESS = 10.0  # of the attention over the experts, instead of 1 / sqrt(width)
 _GATE = ("query", "key", "value", "output")
-_EXPERTS = "experts' text"  # as the client names what the server sends
-_EXPERTS_CLASSES = "experts' classes"  # made of them while the client trains
+_EXPERTS = "experts' text"  # the other clients' prompts, as sent by the server
+_EXPERTS_CLASSES = "experts' classes"  # their class features, computed once per round
 
 
 class _PFedMoAPOptions(Section):
@@ -45,7 +45,7 @@ class _PFedMoAPOptions(Section):
     heads: int = Field(8, ge=1)
     """of the gate's attention"""
     gate_lr: float = Field(0.01, gt=0)
-    """learning rate of the gate at its highest; the prompt has train.lr"""
+    """maximum learning rate of the gate; that of the prompt is train.lr"""
 
 
 class PFedMoAP(FrozenImages):
@@ -62,10 +62,9 @@ class PFedMoAP(FrozenImages):
         size = len(range(0, clip.feature_size, _stride(clip.feature_size)))
         if size % self.options.heads:
             raise ConfigError(f"options.heads: must divide the {size} dimensions of the gate's input")
-        gate = {_gate_name(part): (size, size) for part in _GATE} | {
-            f"{_gate_name(part)} bias": (size,) for part in _GATE
-        }
-        return {"text": text_shape(clip, self.config.model)} | gate
+        maps: dict[str, Shape] = {_gate_name(part): (size, size) for part in _GATE}
+        biases: dict[str, Shape] = {f"{name} bias": (size,) for name in maps}
+        return {"text": text_shape(clip, self.config.model)} | maps | biases
 
     def shared(self) -> tuple[str, ...]:
         return ("text",)
@@ -85,8 +84,8 @@ class PFedMoAP(FrozenImages):
         }
 
     def max_lr(self, name: str) -> float:
-        highest: float = self.config.train.lr if name == "text" else self.options.gate_lr
-        return highest
+        max_lr: float = self.config.train.lr if name == "text" else self.options.gate_lr
+        return max_lr
 
     def inference_prompts(self, prompts: Mapping[str, Array]) -> Mapping[str, Array]:
         return {**prompts, "text": prompts.get("own text", prompts["text"])}
@@ -98,18 +97,18 @@ class PFedMoAP(FrozenImages):
         """Compute the experts' class features, which do not change during training."""
         if _EXPERTS not in constants:
             return constants
-        return {**constants, _EXPERTS_CLASSES: _of_experts(encoder, constants[_EXPERTS])}
+        return {**constants, _EXPERTS_CLASSES: _experts_classes(encoder, constants[_EXPERTS])}
 
     def class_features(self, encoder: Encoder, params: NamedTensors) -> Tensor:
-        """Return the class features T_L of the client, then those of each expert, (E, C, d)."""
+        """Return the class features T_e, (E, C, d), by the client's own prompt first."""
         local = encoder.class_features(params["text"])[None]
         if _EXPERTS not in params:
             return local
-        known = params.get(_EXPERTS_CLASSES)
-        return torch.cat([local, _of_experts(encoder, params[_EXPERTS]) if known is None else known])
+        experts = params.get(_EXPERTS_CLASSES)
+        return torch.cat([local, _experts_classes(encoder, params[_EXPERTS]) if experts is None else experts])
 
     def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
-        """Return z_c = s <Pool f, T_MoE(c)> + lambda s <f, T_L(c)>; without experts, z_c = s <f, T_L(c)>."""
+        """Return z_c = s <Pool f, T_MoE(c)> + lambda s <f, T_own(c)>; without experts, z_c = s <f, T_own(c)>."""
         local = encoder.logits(images, classes[0])
         if len(classes) == 1:
             return local
@@ -120,7 +119,7 @@ class PFedMoAP(FrozenImages):
         return encoder.clip.logit_scale * mixed + own_weight * local
 
 
-def _of_experts(encoder: Encoder, prompts: Tensor) -> Tensor:
+def _experts_classes(encoder: Encoder, prompts: Tensor) -> Tensor:
     return torch.stack([encoder.class_features(prompt) for prompt in prompts])
 
 
@@ -134,7 +133,7 @@ def _stride(width: int) -> int:
 
 
 def _mixture(images: Tensor, classes: Tensor, gate: Mapping[str, tuple[Tensor, Tensor]], heads: int) -> Tensor:
-    """Return <f, T_MoE(c)>, (B, C), where T_MoE is an attention of the image over the E experts' class features.
+    """Return <f, T_MoE(c)>, (B, C), where T_MoE is the attention of the image over the E experts' class features.
 
     Args:
         images: (B, p).

@@ -1,8 +1,8 @@
 """pFedPrompt (Guo et al., WWW 2023): a shared text prompt, and attention over each client's own images.
 
 There is no published code. This is a reconstruction: Tip-Adapter's kernel over the client's own pseudo-labelled images,
-or, taking its "spatial visual features" literally, CALIP's attention between patches and classes. Neither is trained,
-and nothing of them is sent. Image features are of length 1 (L2-normalised).
+or, by the words "spatial visual features" of the paper, CALIP's attention between patches and classes. Neither is
+trained, and nothing of them is sent. Image features are L2-normalised.
 """
 
 from collections.abc import Callable
@@ -57,7 +57,7 @@ class _MemoryPFedPrompt(FrozenImages):
 
     def build_memory(self, frozen: Callable[[], Tensor], selection: Selection, classes: int) -> dict[str, Array]:
         memory = _build_memory(in_double(frozen()), selection, classes, self.options.memory_per_class)
-        # Image numbers are exact in float32 up to 16 million; all arrays of a client have one type.
+        # All arrays of a client have one dtype; image numbers are exact in float32 up to 16 million.
         return {name: part.astype(np.float32) for name, part in zip((_KEYS, _VALUES, _IMAGES), memory, strict=True)}
 
     def inference_logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
@@ -72,7 +72,7 @@ class _MemoryPFedPrompt(FrozenImages):
     def _with_memory(
         self, logits: Tensor, images: Tensor, params: NamedTensors, own: NDArray[np.int64] | None
     ) -> Tensor:
-        """Add alpha phi(A) L to the logits; `own` are the client's own images, whose keys are left out."""
+        """Add alpha phi(A) L to the logits; the keys of the images `own` are left out."""
         weight: float = self.options.memory_weight
         if weight == 0 or _KEYS not in params:
             return logits
@@ -122,17 +122,21 @@ def pfedprompt(config: RunConfig) -> Method:
 
 
 class _Memory(NamedTuple):
-    """The remembered images: m keys."""
+    """A key-value cache of m images, as in Tip-Adapter."""
 
     keys: FloatArray  # (m, d) image features
-    values: FloatArray  # (m, C) 1 for the pseudo label of each, or 1/k for each of its k candidates
-    images: IntArray  # (m,) which of the client's images each key is
+    values: FloatArray  # (m, C) one-hot pseudo labels, or 1/k for each of k candidates
+    images: IntArray  # (m,) indices among the client's images
 
 
 def _build_memory(features: FloatArray, selection: Selection, classes: int, per_class: int = 16) -> _Memory:
-    """Build a memory of the `per_class` most confident images of each class, which a selection lists first.
+    """Build a memory of the `per_class` most confident images of each class, the first of the class in a selection.
 
-    features is (n, d), of all the client's images.
+    Args:
+        features: Features of all images of the client, (n, d).
+        selection: Pseudo-labelled images.
+        classes: C.
+        per_class: The maximum number of images of each class.
     """
     index, label, candidates = selection
     by_class = np.argsort(label, kind="stable")
@@ -149,19 +153,21 @@ def _memory_logits(
     kernel: _Kernel = "exp",
     images: IntArray | None = None,
 ) -> FloatArray:
-    """Return what the memory adds to the logits of each image, before the weight alpha: phi(A) L, (n, C).
+    """Return the memory's logits phi(A) L, (n, C), with the cosines A of image and key, (n, m), and the values L.
 
-    features is (n, d), A (n, m) the cosines of image and key, L the values.
-    kernel "exp" is phi(A) = exp(-sharpness (1 - A)), "softmax" is softmax(sharpness A) over the keys, so sharpness is
-    beta in the one and 1 / temperature in the other. An empty memory adds nothing.
-    images (n,) are the indices of these images if they are the client's own: their own keys are then left out,
-    as an image would otherwise confirm its own pseudo-label.
+    Args:
+        features: Image features, (n, d).
+        memory: Keys and values; an empty memory gives zeros.
+        sharpness: beta of "exp", the inverse temperature of "softmax".
+        kernel: "exp": phi(A) = exp(-beta (1 - A)); "softmax": phi(A) = softmax(beta A) over the keys.
+        images: Indices of these images among the client's, (n,), whose own keys are left out, because an image would
+            confirm its pseudo label; None: no key is left out.
     """
-    closeness = sharpness * (features @ memory.keys.T - 1)
+    scores = sharpness * (features @ memory.keys.T - 1)
     if images is not None:
-        closeness = np.where(images[:, None] == memory.images, -np.inf, closeness)
+        scores = np.where(images[:, None] == memory.images, -np.inf, scores)
     kernels: dict[str, Callable[[FloatArray], FloatArray]] = {"exp": np.exp, "softmax": _softmax}
-    logits: FloatArray = kernels[kernel](closeness) @ memory.values
+    logits: FloatArray = kernels[kernel](scores) @ memory.values
     return logits
 
 
@@ -174,25 +180,31 @@ def _spatial_logits(
     text_weight: float,
     image_weight: float,
 ) -> FloatArray:
-    """Return what parameter-free attention between patches and classes adds to the logits s f W^T, (n, C).
+    """Return the logits b2 s f W'^T + b3 s f' W^T, (n, C), of CALIP's attention between patches and classes.
 
-    features is f (n, d), patches F (n, M, d), text W (C, d), scale s. With A = 2 F W^T, each class becomes the patches
-    that resemble it, W' = softmax over patches (A)^T F, and each image the classes of its patches,
-    f' = mean + max over patches of softmax over classes (A) W. The gain is b2 s f W'^T + b3 s f' W^T, where b2 is
-    text_weight and b3 image_weight.
+    With A = 2 F W^T, W' = softmax over patches (A)^T F are class features made of patches, and f' = mean + max over
+    patches of softmax over classes (A) W are image features made of classes.
+
+    Args:
+        features: f, (n, d).
+        patches: F, (n, M, d).
+        text: W, (C, d).
+        scale: s.
+        text_weight: b2.
+        image_weight: b3.
     """
-    likeness = 2 * patches @ text.T
+    similarity = 2 * patches @ text.T
     by_patch = np.einsum("nid,nd->ni", patches, features)
-    by_text = np.einsum("nci,ni->nc", _softmax(likeness.swapaxes(1, 2)), by_patch)  # f W'^T, W' itself is large
-    spoken = _softmax(likeness) @ text
-    by_image = (spoken.mean(axis=1) + spoken.max(axis=1)) @ text.T
+    by_text = np.einsum("nci,ni->nc", _softmax(similarity.swapaxes(1, 2)), by_patch)  # f W'^T without the large W'
+    patch_classes = _softmax(similarity) @ text
+    by_image = (patch_classes.mean(axis=1) + patch_classes.max(axis=1)) @ text.T
     logits: FloatArray = scale * (text_weight * by_text + image_weight * by_image)
     return logits
 
 
 def _softmax(scores: FloatArray) -> FloatArray:
-    """Return the softmax along the last axis; zeros where every score is -inf."""
+    """Return the softmax along the last axis; zeros if all scores are -inf."""
     highest = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     weights = np.exp(scores - np.where(np.isfinite(highest), highest, 0.0))
-    shares: FloatArray = weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1.0)  # the highest weighs 1
+    shares: FloatArray = weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1.0)  # the highest weight is 1
     return shares

@@ -1,7 +1,7 @@
 """A method on a frozen CLIP, and its image features; features that do not change are computed once."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -160,10 +160,8 @@ class FeatureExtractor:
         """Return the output of the frozen layers for all images."""
         return torch.cat(list(self._frozen_batches())) if self._cached is None else self._cached
 
-    def _frozen_batches(self) -> Iterator[Tensor]:
-        if self._cached is not None:
-            return iter(self._cached.split(ENCODE_BATCH))
-        return (self._frozen(tokens) for tokens in self._images.batches())
+    def _frozen_batches(self) -> Iterable[Tensor]:
+        return map(self._frozen, self._images.batches()) if self._cached is None else self._cached.split(ENCODE_BATCH)
 
     @torch.inference_mode()
     def features(self, prompts: Prompts) -> list[Tensor]:
@@ -205,9 +203,9 @@ class FeatureExtractor:
         if self._zero_shot is None:
             encoder = self._model.encoder
             cached = None if self._cached is None else self._model.method.zero_shot_features(self._cached)
-            batches = self._images.batches() if cached is None else ()
-            chunks = (chunk for tokens in batches for chunk in encoder.chunks(tokens.to(encoder.device)))
-            self._zero_shot = [encoder.image_features(chunk) for chunk in chunks] if cached is None else [cached]
+            self._zero_shot = [] if cached is None else [cached]
+            for tokens in self._images.batches() if cached is None else ():
+                self._zero_shot += map(encoder.image_features, encoder.chunks(tokens.to(encoder.device)))
         return self._zero_shot
 
     def zero_shot_features_of(self, index: NDArray[np.int64]) -> Tensor:

@@ -1,4 +1,4 @@
-"""PromptFL (Guo et al., 2023) and PromptProx: one text prompt for all, averaged.
+"""PromptFL (Guo et al., 2023) and PromptProx: one averaged text prompt.
 
 The prompt P (m, w) stands before every class name, w_c = text(P, name_c), and z_c = s <f, w_c>; images are encoded
 once, because nothing changes them. PromptProx adds FedProx's (mu / 2) |P - P^r|^2 with P^r the average that the round
@@ -25,7 +25,7 @@ class _PromptProxOptions(_PromptFLOptions):
     """Settings of PromptProx."""
 
     mu: float = Field(0.5, ge=0)
-    """weight of the proximal term; 0.5 is what the FedOTP and pFedMoAP repositories use"""
+    """weight of the proximal term; 0.5 as in the repositories of FedOTP and pFedMoAP"""
 
 
 class _PromptFL(FrozenImages):
@@ -57,12 +57,12 @@ class _Proximal(Method):
     def penalty(self, params: NamedTensors, begin: NamedTensors) -> Tensor | float:
         mu: float = self.options.mu
         if mu == 0:
-            return 0.0  # not 0 * distance: then it is PromptFL to the last bit
+            return 0.0  # instead of 0 * distance, so that the bits are those of PromptFL
         return mu / 2 * sum((params[name] - begin[name]).square().sum() for name in begin)
 
 
 class _PromptProx(_Proximal, _PromptFL):
-    """PromptFL whose clients stay near the average."""
+    """PromptFL with the proximal term."""
 
 
 class _DualPromptProx(_Proximal, _DualPromptFL):
@@ -70,10 +70,10 @@ class _DualPromptProx(_Proximal, _DualPromptFL):
 
 
 def promptfl(config: RunConfig) -> Method:
-    """One text prompt for all, averaged (PromptFL)."""
+    """One averaged text prompt (PromptFL)."""
     return _DualPromptFL(config) if config.options.get("modality") == "dual" else _PromptFL(config)
 
 
 def promptprox(config: RunConfig) -> Method:
-    """PromptFL with a proximal term that holds clients near the average."""
+    """PromptFL with a proximal term that penalises the distance to the average (PromptProx)."""
     return _DualPromptProx(config) if config.options.get("modality") == "dual" else _PromptProx(config)

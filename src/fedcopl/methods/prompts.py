@@ -1,10 +1,10 @@
 """Shapes and initial values of deep visual prompts and of a text context shared by all classes.
 
-Neutral initialisation finds prompts that hardly change the predictions. A prompt passes through its block's norm, so a
-prompt of any length acts like a full-sized token, and random prompts may be as strong as the image. Most towers ignore
-the hidden states of a blank image. Of several such candidates, the one that changes the features of synthetic images
-least is used. No real image is needed, and all sites get the same values: computed in double precision and rounded to
-fewer bits than differ between machines.
+Neutral initialisation gives prompts that hardly change the predictions. Each block normalises its tokens, so random
+prompts of any length may be as strong as the patches. Most encoders ignore the hidden states of a blank image; of
+several candidates made of these, the one that changes the features of synthetic images least is used. No real image is
+needed, and all sites get the same values: they are computed in double precision and rounded to bits that are equal on
+all machines.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ from ..rng import stream
 Shape = tuple[int, ...]
 _USUAL_TEMPLATE = "a photo of a {}"
 _KEPT_BITS = 12  # of each value: rounding errors of 1e-14 then almost never change the result
-_PERTURBATION = 0.05  # share of the patches' differences that is kept around their mean
-_PICTURES = 6  # synthetic images for comparing candidates
-_CELLS = 6  # of a synthetic image, in each direction
+_PERTURBATION = 0.05  # factor on the differences of the patches from their mean
+_PICTURES = 6  # number of synthetic images for the comparison of candidates
+_CELLS = 6  # cells of a synthetic image in each direction, each of one random colour
 
 
 def visual_shape(clip: Clip, model: Model) -> Shape:
@@ -60,23 +60,23 @@ def first_prompts(clip: Clip, config: RunConfig, shapes: Mapping[str, Shape]) ->
 
 
 def _neutral_visual(clip: Clip, random: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the patches of a blank image, their mean, or random prompts: whatever changes features least."""
+    """Return the candidate that changes features least: patches of a blank image, their mean, or random prompts."""
     return _most_neutral(clip, (*_blank_image(clip, random.shape), random)) if random.size else random
 
 
 def _most_neutral(clip: Clip, starts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     """Return the first candidate whose features of synthetic images are nearest to those without prompts.
 
-    Cosines are compared to two digits, which are the same on every machine.
+    Cosines are compared to two digits, which are equal on all machines.
     """
     coarse = stream(0, "made-up pictures").integers(0, 256, (_PICTURES, 3, _CELLS, _CELLS), np.uint8)
     cell = np.arange(clip.image_size) * _CELLS // clip.image_size
     pixels = torch.from_numpy(clip.preprocess.scale(coarse[:, :, cell][:, :, :, cell]))
     with torch.no_grad():
         tokens = clip.vision.embed(pixels.to(clip.device))
-    plain = _features(clip, tokens, ())
-    nearness = [F.cosine_similarity(_features(clip, tokens, start), plain).mean().item() for start in starts]
-    return max(zip(nearness, starts, strict=True), key=lambda pair: round(pair[0], 2))[1]
+    zero_shot = _features(clip, tokens, ())
+    cosines = [F.cosine_similarity(_features(clip, tokens, start), zero_shot).mean().item() for start in starts]
+    return max(zip(cosines, starts, strict=True), key=lambda pair: round(pair[0], 2))[1]
 
 
 @torch.no_grad()
@@ -96,14 +96,14 @@ def _blank_image(clip: Clip, shape: tuple[int, ...]) -> tuple[NDArray[np.float32
 
 
 def _spread(rows: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """Interpolate `count` rows at even distances, (count, width).
+    """Interpolate `count` evenly spaced rows, (count, width).
 
-    All differ: equal prompts would get equal gradients and stay equal.
+    They differ, because equal prompts would have equal gradients and stay equal.
     """
-    spots = ((np.arange(count) + 0.5) * len(rows) / max(count, 1) - 0.5).clip(0, len(rows) - 1)
-    below = np.floor(spots).astype(np.int64)
+    positions = ((np.arange(count) + 0.5) * len(rows) / max(count, 1) - 0.5).clip(0, len(rows) - 1)
+    below = np.floor(positions).astype(np.int64)
     above = np.minimum(below + 1, len(rows) - 1)
-    share = (spots - below)[:, None]
+    share = (positions - below)[:, None]
     mixed: NDArray[np.float64] = (1 - share) * rows[below] + share * rows[above]
     return mixed
 
@@ -116,27 +116,23 @@ def _tile_words(clip: Clip, template: str, shape: tuple[int, ...]) -> NDArray[np
 
 
 def repeat_words(clip: Clip, template: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Return P^t with each word repeated, "a a photo photo of of a a", for methods with two text prompts."""
+    """Return P^t, (m, width), with each word repeated, "a a photo photo of of a a", for a second text prompt."""
     words = _words(clip, template)
     return words[np.arange(shape[0]) * len(words) // max(shape[0], 1)]
 
 
 def _words(clip: Clip, template: str) -> NDArray[np.float32]:
-    """Embed the words before the class name; those of the usual template if there are none."""
-    given, usual = (clip.tokenizer.words(text.partition("{}")[0]) for text in (template, _USUAL_TEMPLATE))
-    embeddings: NDArray[np.float32] = (
-        clip.text.embedding.weight[torch.tensor(given or usual)].detach().float().cpu().numpy()
-    )
-    return embeddings
+    """Embed the words before the class name, (words, width); of the usual template if there are none."""
+    tokens = [clip.tokenizer.words(text.partition("{}")[0]) for text in (template, _USUAL_TEMPLATE)]
+    embeddings: Tensor = clip.text.embedding.weight[torch.tensor(tokens[0] or tokens[1])]
+    return embeddings.detach().float().cpu().numpy()
 
 
 def _rounded(values: NDArray[np.float64]) -> NDArray[np.float32]:
     """Round each value to a mantissa of `_KEPT_BITS` bits; further bits depend on the machine."""
     mantissa, exponent = np.frexp(values)
-    rounded: NDArray[np.float32] = np.ldexp(np.rint(np.ldexp(mantissa, _KEPT_BITS)), exponent - _KEPT_BITS).astype(
-        np.float32
-    )
-    return rounded
+    rounded: NDArray[np.float64] = np.ldexp(np.rint(np.ldexp(mantissa, _KEPT_BITS)), exponent - _KEPT_BITS)
+    return rounded.astype(np.float32)
 
 
 def initial_prompts(shapes: Mapping[str, Shape], std: float, seed: int) -> dict[str, NDArray[np.float32]]:
@@ -150,7 +146,7 @@ def initial_prompts(shapes: Mapping[str, Shape], std: float, seed: int) -> dict[
 def initial_layers(shapes: Mapping[str, Shape], seed: int) -> dict[str, NDArray[np.float32]]:
     """Return values uniform in +- 1 / sqrt(inputs), torch's default for linear layers, each from its own stream.
 
-    The inputs of a bias are those of the array of its name without " bias".
+    A bias has the inputs of the array whose name it extends by " bias".
     """
     layers: dict[str, NDArray[np.float32]] = {}
     for name, shape in shapes.items():

@@ -1,4 +1,4 @@
-"""The base class of methods that fit a model to a site's own unlabelled images: nothing is trained, sent or shared."""
+"""The base class of methods that fit a model to a site's unlabelled images; nothing is trained by SGD or sent."""
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -16,17 +16,17 @@ from .fedcopl import ZeroShot
 from .prompted_model import Key, key_of
 
 _FEATURES = "site's features"  # f of the site's images, (n, d), which stay at the site
-_SITES = 32  # fitted models in memory: those of all clients of a usual simulation
+_MODELS = 32  # fitted models in memory, enough for all clients of a usual simulation
 
 Scores = Callable[[FloatArray, FloatArray], FloatArray]
 """Maps features f, (m, d), and zero-shot log-probabilities, (m, C), of any images to unnormalised log p, (m, C)."""
 
 
 class SiteFit(ZeroShot, ABC):
-    """Zero-shot CLIP whose predictions a model of the site's own images corrects; a method overrides `fit`.
+    """Zero-shot CLIP, corrected by a model of the site's images; a subclass implements `fit`.
 
-    The model is fitted when it is first needed and kept, because the batches of a site share it. Test images do not
-    change it: they are predicted one by one, as a site must that is asked later.
+    The model is fitted at its first use and cached for all batches of a site. Test images do not change it, as for a
+    site that predicts single images later.
     """
 
     personal_without_training = True
@@ -37,7 +37,7 @@ class SiteFit(ZeroShot, ABC):
 
     @abstractmethod
     def fit(self, features: FloatArray, log_probs: FloatArray, texts: FloatArray, scale: float) -> Scores:
-        """Return the scores by a model of the site's images.
+        """Fit a model to the site's images, and return its scores of any images.
 
         Args:
             features: f of the site's images, (n, d), of length one.
@@ -50,7 +50,7 @@ class SiteFit(ZeroShot, ABC):
         return {_FEATURES: as_numpy(frozen())}
 
     def inference_logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
-        """Return the scores of the site's model, or zero-shot CLIP's logits before there is one."""
+        """Return the scores of the site's model, or zero-shot CLIP's logits before images are selected."""
         logits = self.logits(encoder, images, classes, params)
         if _FEATURES not in params:
             return logits
@@ -63,6 +63,6 @@ class SiteFit(ZeroShot, ABC):
             image_features, texts, scale = in_double(features), in_double(classes), float(encoder.clip.logit_scale)
             log_probs = torch.from_numpy(scale * image_features @ texts.T).log_softmax(-1).numpy()
             self._fitted[key] = self.fit(image_features, log_probs, texts, scale)
-            if len(self._fitted) > _SITES:
+            if len(self._fitted) > _MODELS:
                 self._fitted.popitem(last=False)
         return self._fitted[key]

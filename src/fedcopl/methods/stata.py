@@ -1,4 +1,4 @@
-"""StatA (Zanella et al., CVPR 2025) at each site alone: TransCLIP's mixture, held at Gaussians known from the texts.
+"""StatA (Zanella et al., CVPR 2025) at each site alone: TransCLIP's mixture, anchored at Gaussians around the texts.
 
 Image features f_i (n, d) have assignments z_i (C,) to classes with a mean mu_k (d,) and a diagonal covariance
 Sigma_k (d,) each. With y_i the text's probabilities and w_ij the affinity of neighbours, it lowers
@@ -18,8 +18,8 @@ site lacks has n_k near 0 and stays at its anchor, where TransCLIP's centre woul
 
 Choices: as the authors' code, n_k is the number of images assigned to k (`soft_counts=true`: sum_i z_ik, as in the
 paper), alpha = 1, and lambda, kappa, neighbours, iterations and passes are TransCLIP's. log Sigma is part of log p, as
-in the paper and one of the two public versions of their code. From the paper and not their code: means are not made of
-length one, so that each update lowers the sum above. Test images are predicted by the same formula with neighbours
+in the paper and one of the two public versions of their code. From the paper and not their code: means are not
+normalised, so that each update lowers the objective. Test images are predicted by the same formula with neighbours
 among the site's images. Not built: the stream of batches that their online experiments fit one after another.
 """
 
@@ -33,7 +33,7 @@ from ..algorithm.transduction import nearest, neighbour_terms
 from .site_fit import Scores, SiteFit
 from .transclip import TransCLIPOptions
 
-_LEAST_VARIANCE = 1e-8  # of a coordinate in which all images agree
+_LEAST_VARIANCE = 1e-8  # of a coordinate
 
 
 class _Gaussians(NamedTuple):
@@ -81,8 +81,8 @@ class StatA(SiteFit):
                 model = _anchored(features, z, anchor, options.anchor, soft_counts=options.soft_counts)
 
         def scores(images: FloatArray, image_log_probs: FloatArray) -> FloatArray:
-            around, weights = nearest(images, features, count)
-            neighbours = np.einsum("ik,ikc->ic", weights, z[around])
+            nearest_index, weights = nearest(images, features, count)
+            neighbours = np.einsum("ik,ikc->ic", weights, z[nearest_index])
             total: FloatArray = text * image_log_probs + kappa * model.log_likelihood(images) + neighbours
             return total
 
@@ -90,7 +90,7 @@ class StatA(SiteFit):
 
 
 def _text_anchor(features: FloatArray, probabilities: FloatArray, texts: FloatArray) -> _Gaussians:
-    """Return mu' and Sigma': the text features, and the variance of the images around them, for all classes alike."""
+    """Return mu' and Sigma': the text features, and the variance of the images around them, equal for all classes."""
     shared = np.einsum("ic,icd->d", probabilities, (features[:, None] - texts) ** 2) / len(features)
     return _Gaussians(texts, np.tile(np.maximum(shared, _LEAST_VARIANCE), (len(texts), 1)))
 
@@ -105,6 +105,6 @@ def _anchored(
     shares = np.divide(z, mass, where=mass > 0, out=np.zeros_like(z))
     first, second = shares.T @ features, shares.T @ features**2  # E f and E f^2, (C, d)
     means = beta * first + (1 - beta) * anchor.means
-    around = second - 2 * means * first + means**2  # E (f - mu)^2
-    variances = beta * around + (1 - beta) * (anchor.variances + (anchor.means - means) ** 2)
+    squares = second - 2 * means * first + means**2  # E (f - mu)^2
+    variances = beta * squares + (1 - beta) * (anchor.variances + (anchor.means - means) ** 2)
     return _Gaussians(means, np.maximum(variances, _LEAST_VARIANCE))

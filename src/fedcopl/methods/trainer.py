@@ -1,8 +1,8 @@
 """Step 4 of the algorithm: one client's local epochs on its pseudo labels."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,8 +15,8 @@ from ..config import RunConfig
 from ..labelers import choose_labeler
 from ..priors.posterior import LogitAdjustment
 from .base import Batch, NamedTensors, as_numpy
-from .losses import AdjustedLoss, LabelLoss, label_loss
-from .prompted_model import PromptedModel, Prompts
+from .losses import label_loss
+from .prompted_model import FeatureExtractor, PromptedModel, Prompts
 from .prompts import kind_of
 
 
@@ -24,8 +24,7 @@ from .prompts import kind_of
 class TrainJob:
     """One client's training in one round."""
 
-    frozen: Callable[[Rows], Tensor]  # returns the output of the frozen layers for the images at these indices
-    zero_shot: Callable[[Rows], Tensor]  # returns zero-shot CLIP's features of the images at these indices
+    extractor: FeatureExtractor
     prompts: Prompts  # the arrays at the beginning of the round
     start: Prompts  # the initial arrays of the run, towards which weights may decay
     selection: Selection
@@ -50,8 +49,7 @@ class Trainer:
         scaled = {name: self._units[name].scale(value) for name, value in self._begin.items()}
         self._trained = {name: value.clone().requires_grad_() for name, value in scaled.items()}
         self._optimizer = SGD(momentum=config.train.momentum, weight_decay=config.train.weight_decay)
-        loss = label_loss(job.selection, choose_labeler(config).loss, device)
-        self._loss: LabelLoss = loss if job.adjustment is None else AdjustedLoss(loss, job.adjustment, device)
+        self._loss = label_loss(job.selection, choose_labeler(config).loss, device, job.adjustment)
 
     def fit(self) -> tuple[Prompts, float]:
         """Run the local epochs.
@@ -86,10 +84,11 @@ class Trainer:
         index, label = selection.index[rows], selection.label[rows]
         candidates = None if selection.candidates is None else selection.candidates[rows]
         images, classes = (
-            self._model.image_features(self._job.frozen(index), params),
+            self._model.image_features(self._job.extractor.frozen(index), params),
             self._model.class_features(params),
         )
-        batch = Batch(encoder, images, classes, params, index, label, candidates, lambda: self._job.zero_shot(index))
+        zero_shot = partial(self._job.extractor.zero_shot_features_of, index)
+        batch = Batch(encoder, images, classes, params, index, label, candidates, zero_shot)
         positions = torch.from_numpy(rows).to(encoder.device)
         loss = method.loss(batch, lambda logits: self._loss(logits, positions))
         objective = loss + method.penalty(self._prompts(), self._begin)
