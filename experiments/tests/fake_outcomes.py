@@ -1,4 +1,4 @@
-"""Stored outcomes computed by a function of the test."""
+"""Stored outcomes whose final accuracy is a function of the settings."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ PAPER, DEMO, SMOKE = (ExperimentSetup(find_scale(name)) for name in ("paper", "d
 
 
 class FakeOutcomes:
-    """A store in which every run has the final accuracy `rule(config)`; None: it is not stored."""
+    """A store in which every run has the final accuracy `rule(config)`; None: the run is not stored."""
 
     def __init__(self, rule, **more):
         self._rule, self._more = rule, more
@@ -24,4 +24,4 @@ class FakeOutcomes:
         return None if final is None else stored(run_key(config), final, **config.model_dump())
 
 
-NOTHING = FakeOutcomes(lambda config: None)
+NO_RUNS = FakeOutcomes(lambda config: None)

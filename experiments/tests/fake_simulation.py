@@ -1,6 +1,6 @@
-"""A fake of a simulation and its report in a worker: the same folder, lock and files, no torch.
+"""A fake simulation for workers, with the folder, lock and files of a real one, without torch.
 
-The option `act` sets what a run does: `crash`, `meet 2`, ...; with `until=FILE` it succeeds once FILE exists.
+The option `act` names the behaviour of a run, a key of `ACTS`; with `until=FILE` the run succeeds once FILE exists.
 """
 
 import multiprocessing
@@ -30,13 +30,13 @@ from fedcopl_experiments.worker_process import main; main()
 
 def simulate(config: RunConfig, folder: Path, *, resume: bool, progress: ProgressReporter):
     assert resume
-    assert "torch" not in sys.modules, "a worker loads torch before its simulation does"
-    with RunFolder(folder) as held:
-        held.open(config, resume=resume)
-        held.begin(config)
+    assert "torch" not in sys.modules, "a worker imports torch before its simulation"
+    with RunFolder(folder) as run_folder:
+        run_folder.open(config, resume=resume)
+        run_folder.begin(config)
         with (folder.parent / "executions.txt").open("a") as file:
-            seen = os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("FEDCOPL_WORKERS")
-            file.write(f"{folder.name} {os.getpid()} {seen[0]} {seen[1]}\n")
+            gpu, workers = os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("FEDCOPL_WORKERS")
+            file.write(f"{folder.name} {os.getpid()} {gpu} {workers}\n")
         progress.started(config, 2, 0)
         print("output of a library")  # must not be read as a message
         act = config.options.get("act", "behave")
@@ -44,10 +44,10 @@ def simulate(config: RunConfig, folder: Path, *, resume: bool, progress: Progres
             ACTS[act](config, folder.parent)
         progress.round_done(RoundRecord(round=0))
         outcome = outcome_of(config)
-        held.write_text("checkpoint.safetensors", "large")
-        held.write_json("results.json", to_plain(outcome))
-        held.write_text("prompts/server.safetensors", "prompts")
-        held.write_text("examples.json", "[]")
+        run_folder.write_text("checkpoint.safetensors", "large")
+        run_folder.write_json("results.json", to_plain(outcome))
+        run_folder.write_text("prompts/server.safetensors", "prompts")
+        run_folder.write_text("examples.json", "[]")
     if act == "be killed at the end" and not is_fixed(config):
         os.kill(os.getpid(), 9)
     return outcome

@@ -1,4 +1,4 @@
-"""Stored runs small enough to compute by hand: two clients, two classes, two rounds."""
+"""Stored runs with two clients, two classes and two rounds, for calculations by hand."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ VERSIONS = {"python": "3.11.0", "fedcopl": "0.1.0"}
 
 
 def outcome_of(config: RunConfig, final: float | None = 0.75) -> Outcome:
-    """Return a run from 0.5 without training to `final`, which is its best round."""
+    """Return a run with an accuracy of 0.5 before training and `final` after the last, best round."""
     return Outcome(
         name=config.name,
         seed=config.seed,

@@ -1,4 +1,4 @@
-"""Each table and figure has the right runs."""
+"""The runs of each table and figure."""
 
 import re
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_scale_paper_has_the_papers_settings():
 
 def test_scale_paper_differs_from_the_defaults_only_in_named_settings():
     chosen = {"name", "data.source", "data.path", "model.backbone", "evaluation.every", "evaluation.everywhere"}
-    chosen |= set(AS_PUBLISHED)  # and of FPL and CPL the reading, see above
+    chosen |= set(AS_PUBLISHED)
     config, usual = flat(PAPER.config("dtd").model_dump()), flat(RunConfig().model_dump())
     assert {key for key in usual if config[key] != usual[key]} <= chosen
 
@@ -79,7 +79,7 @@ def test_table1_has_both_skews_of_all_six():
 
 @pytest.mark.parametrize("table", ["table1", "table2", "table4", "table8"])
 def test_zero_shot_in_paper_tables_is_over_all_test_images(table):
-    # As the paper's must be: it has the same number under every skew.
+    # The paper prints the same number under every skew.
     measures = {cell.row[0]: cell.measure for cell in EXPERIMENTS[table].cells(PAPER)}
     assert measures.pop("CLIP") == "zero_shot_of_all"
     assert set(measures.values()) == {"final"}
@@ -87,10 +87,10 @@ def test_zero_shot_in_paper_tables_is_over_all_test_images(table):
 
 def test_label_rules_of_the_papers_tables_and_of_the_grid():
     for name, among, likeliest in (("table1", "sure", True), ("table9", "sure", True), ("grid", "all", False)):
-        read = [c for cell in EXPERIMENTS[name].cells(DEMO) for c in cell.configs]
-        baselines = [c.labels for c in read if c.labeler != "copl"]
+        runs = [c for cell in EXPERIMENTS[name].cells(DEMO) for c in cell.configs]
+        baselines = [c.labels for c in runs if c.labeler != "copl"]
         assert {(labels.among, labels.cpl_keep_likeliest) for labels in baselines} == {(among, likeliest)}
-        assert {c.labels.among for c in read if c.labeler == "copl"} == {"all"}  # CoPL has filters of its own
+        assert {c.labels.among for c in runs if c.labeler == "copl"} == {"all"}  # CoPL has its own filters
 
 
 def test_table2_is_the_quantity_skew():
@@ -137,7 +137,7 @@ def test_the_figures_about_clients():
     assert {cell.column[1]: cell.configs[0].sharing.participation for cell in cells} == {"0.5": 0.5, "0.8": 0.8, "1": 1}
 
 
-def test_the_grid_has_every_method_and_its_bounds():
+def test_the_grid_has_every_method_and_the_upper_bounds():
     cells = EXPERIMENTS["grid"].cells(DEMO)
     trained = {name for name in METHODS if choose_method(RunConfig(method=name)).trains}
     fitted = {method.name: method.title for method in untrained_methods()}
@@ -157,7 +157,7 @@ def test_the_grid_has_every_labeler():
     assert columns == {(variant, title) for variant in ("as published", "+ priors") for title in titles}
 
 
-def test_an_interrupted_grid_has_whole_columns():
+def test_an_interrupted_grid_has_complete_columns():
     runs = [run for run in runs_of([EXPERIMENTS["grid"]], DEMO, [1]) if run.method != "priors"]
     order = [(run.priors.logit_bias, list(LABELERS).index(run.labeler)) for run in runs]
     assert order == sorted(order)
@@ -242,14 +242,14 @@ def test_runs_are_shared():
     assert len({run_key(config) for config in runs}) == len(runs)
 
 
-def test_a_whole_seed_comes_before_the_next():
+def test_runs_are_sorted_by_seed():
     runs = runs_of(find_experiments(["table5"]), DEMO, [4, 7])
     assert [run.seed for run in runs] == [4] * 5 + [7] * 5
 
 
 def test_smoke_is_small():
     runs = runs_of(ENTRIES, SMOKE, [1])
-    assert len(runs) <= 55 + 2 * len(grid_methods())  # each method as published and by today's defaults
+    assert len(runs) <= 55 + 2 * len(grid_methods())  # each method as published and with the default settings
     assert {(run.rounds, run.train.epochs) for run in runs} == {(1, 1)}
 
 
@@ -295,7 +295,7 @@ def test_folders_and_features_are_blocks_of_the_grid(tmp_path):
     }
     file = str(tmp_path / "dtd.npz")
     assert {(c.data.source, c.data.path, c.model.backbone) for c in features} == {("features", file, file)}
-    # By what they declare: images are encoded once, and class features depend on no array.
+    # Methods that encode each image once and whose class features depend on no array.
     assert {c.method for c in features} == {"priors", "transclip", "stata", "bca", "fedclip", "fst"}
 
 
@@ -337,11 +337,11 @@ def test_runs_of_one_more_method_are_as_documented(counts, monkeypatch):
 def test_variant_with_priors_has_the_defaults():
     published, default_settings = (configs("grid", DEMO, column=(word, "FPL")) for word in ("as published", "+ priors"))
     assert set(published) == set(default_settings) == {(method.title,) for method in grid_methods()}
-    usual = flat(RunConfig().model_dump())
-    for row, one in published.items():
-        assert is_as_published(one)
-        before, after = flat(one.model_dump()), flat(default_settings[row].model_dump())
+    defaults = flat(RunConfig().model_dump())
+    for row, config in published.items():
+        assert is_as_published(config)
+        before, after = flat(config.model_dump()), flat(default_settings[row].model_dump())
         changed = {name for name in after if after[name] != before[name]} - {"name"}
         assert changed <= set(AS_PUBLISHED)
-        assert all(after[name] == usual[name] for name in AS_PUBLISHED)
+        assert all(after[name] == defaults[name] for name in AS_PUBLISHED)
         assert after["priors.logit_bias"] and after["priors.label_shift"] and after["priors.prototypes"]

@@ -38,7 +38,7 @@ def test_tensorboard_has_all_measurements(tmp_path):
     assert points(first.Scalars("macro")) == MACRO
     assert points(first.Scalars("loss")) == [(2, 0.25)]
     assert points(first.Scalars("drift.visual.cosine")) == [(1, 0.5), (2, 0.5)]
-    # The run began at 03:04:05 and was three seconds on when its second round was done.
+    # The rounds ended 1 and 3 seconds after the start of the run.
     assert [event.wall_time - first.Scalars("macro")[0].wall_time for event in first.Scalars("macro")] == [0, 1, 3]
 
 
@@ -49,7 +49,7 @@ def test_tensorboard_has_the_settings(tmp_path):
     metadata = board(tmp_path / "run-k2").SummaryMetadata("_hparams_/session_start_info")
     settings = HParamsPluginData.FromString(metadata.plugin_data.content).session_start_info.hparams
     assert settings["seed"].number_value == 2
-    assert settings["ran"].string_value == "FedCoPL"
+    assert settings["title"].string_value == "FedCoPL"
     assert settings["data.partition"].string_value == "dirichlet"
     assert settings["labels.global_allocation"].bool_value is True
 
@@ -82,7 +82,7 @@ def test_tensorboard_needs_no_torch(tmp_path):
 
 @pytest.fixture(scope="module")
 def mlflow_folder(tmp_path_factory):
-    """A database that was written twice, the second time with one more run."""
+    """A database to which runs were added twice."""
     folder = tmp_path_factory.mktemp("mlflow") / "it's here"
     assert write_mlflow(RUNS[:1], folder) == 1
     assert write_mlflow(RUNS, folder) == 1
@@ -108,7 +108,7 @@ def test_mlflow_has_all_measurements(client):
     assert first.info.status == "FINISHED"
     assert first.info.end_time - first.info.start_time == 55_000  # 03:04:05 to 03:05:00
     assert first.data.params["data.beta"] == "0.1"
-    assert first.data.tags["fedcopl.ran"] == "FedCoPL"
+    assert first.data.tags["fedcopl.title"] == "FedCoPL"
     assert first.data.metrics["macro"] == 0.75
     history = client.get_metric_history(first.info.run_id, "macro")
     assert [(point.step, point.value) for point in history] == MACRO
@@ -133,43 +133,43 @@ def test_mlflow_telemetry_is_off(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_file_that_is_no_mlflow_database(tmp_path):
+def test_invalid_mlflow_database(tmp_path):
     (tmp_path / "mlflow.db").write_text("no database " * 100)
     with pytest.raises(RunFolderError, match=r"mlflow\.db: cannot be written for MLflow: .*not a database"):
         write_mlflow(RUNS, tmp_path)
 
 
 def offline_records(file):
-    """Read a .wandb file: a log in LevelDB's format, in blocks of 32 kB, after a header of 7 bytes."""
+    """Yield the records of a .wandb file: a header of 7 bytes, then LevelDB's log format in blocks of 32 kB."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     content, at, message = file.read_bytes(), 7, b""
     while at + 7 <= len(content):
-        if 32768 - at % 32768 < 7:  # no room for a header: the rest of the block is empty
+        if 32768 - at % 32768 < 7:  # the rest of a block that is too small for a header is empty
             at += 32768 - at % 32768
             continue
         _, size, kind = struct.unpack_from("<IHB", content, at)
         message += content[at + 7 : at + 7 + size]
         at += 7 + size
-        if kind in {1, 4}:  # whole, or the last part
+        if kind in {1, 4}:  # a complete record, or the last part of one
             yield Record.FromString(message)
             message = b""
 
 
 @pytest.mark.slow
 def test_wandb_has_all_measurements_without_a_network(tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_MODE", "online")  # whatever is set: nothing is sent
+    monkeypatch.setenv("WANDB_MODE", "online")  # is ignored: nothing is sent
     assert write_wandb(RUNS[:1], tmp_path) == 1
-    assert write_wandb(RUNS, tmp_path) == 1  # what is there is not written twice, a failed run not at all
+    assert write_wandb(RUNS, tmp_path) == 1  # neither runs that exist nor failed runs are written
     assert sorted(path.name.split("-")[-1] for path in (tmp_path / "wandb").iterdir()) == ["k1", "k2"]
     assert [path.name for path in tmp_path.iterdir()] == ["wandb"]
     [file] = tmp_path.glob("wandb/offline-run-*-k1/*.wandb")
     records = list(offline_records(file))
     [run] = [record.run for record in records if record.HasField("run")]
-    settings = {one.key: json.loads(one.value_json) for one in run.config.update}
+    settings = {setting.key: json.loads(setting.value_json) for setting in run.config.update}
     assert (run.run_id, run.display_name, run.project) == ("k1", "first", "fedcopl")
     assert (
-        settings["ran"] == "FedCoPL" and settings["data.beta"] == 0.1 and settings["labels.global_allocation"] is True
+        settings["title"] == "FedCoPL" and settings["data.beta"] == 0.1 and settings["labels.global_allocation"] is True
     )
     rows = [
         {item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
@@ -178,7 +178,7 @@ def test_wandb_has_all_measurements_without_a_network(tmp_path, monkeypatch):
     ]
     assert [(row["_step"], row["macro"]) for row in rows] == MACRO
     assert [row["_timestamp"] - rows[0]["_timestamp"] for row in rows] == [0, 1, 3]
-    assert "exit" in {record.WhichOneof("record_type") for record in records}  # it is whole
+    assert "exit" in {record.WhichOneof("record_type") for record in records}  # the file is complete
 
 
 WRITERS = {"tensorboard": write_tensorboard, "mlflow": write_mlflow, "wandb": write_wandb}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fake_outcomes import DEMO, NOTHING, PAPER, SMOKE, FakeOutcomes
+from fake_outcomes import DEMO, NO_RUNS, PAPER, SMOKE, FakeOutcomes
 from fedcopl.run.record import Drift, RefreshRecord, RoundRecord
 from fedcopl_experiments.experiment_catalog import ENTRIES, EXPERIMENTS
 from fedcopl_experiments.figure_drawing import draw_heat_maps, draw_lines
@@ -26,13 +26,13 @@ def lines(panel):
 
 
 def test_accuracy_over_rounds_includes_zero_shot():
-    # Made-up runs have 62.5 % after the first round, `final` after the second, 50 % without training.
+    # The fake runs have 50 % before training, 62.5 % after the first round and `final` after the second.
     [panel] = panels("fig-accuracy", DEMO, lambda config: 0.75 if config.seed == 1 else 0.85, (1, 2))
     ours = lines(panel)["FedCoPL", ""].points
     assert [(point.x, point.mean) for point in ours] == [(1, 62.5), (2, pytest.approx(80))]
     assert ours[1].sample.std == pytest.approx(50**0.5)  # of 75 and 85
     assert [point.mean for point in lines(panel)["zero-shot CLIP", ""].points] == [50, 50]
-    assert (panel.title, panel.across) == ("digits", "communication round")
+    assert (panel.title, panel.x_label) == ("digits", "communication round")
 
 
 def test_accuracy_over_the_number_of_clients():
@@ -49,7 +49,9 @@ def test_accuracy_over_the_number_of_clients():
 def test_figures_show_the_papers_numbers():
     first = panels("fig-clients", PAPER, lambda config: None)[0]
     assert first.title == "DTD"
-    assert lines(first)["FedCoPL", ""].paper == ((10, 60.89),)  # table 1; the figure's other points are in no table
+    assert lines(first)["FedCoPL", ""].paper == (
+        (10, 60.89),
+    )  # from table 1; no table has the other points of the figure
     assert lines(first)["FedOPT + FPL", ""].paper == ((10, 51.97),)
     rate = panels("fig-participation", PAPER, lambda config: None)[0]
     assert lines(rate)["FedCoPL", ""].paper == ((1, 60.89),)
@@ -69,9 +71,9 @@ def test_drift_of_both_prompts_solid_while_both_are_aggregated():
     drift = {"visual": Drift(0.25, 0.5), "text": Drift(None, 0.75)}
     rounds = (RoundRecord(round=0, drift=drift), RoundRecord(round=1, drift={}), RoundRecord(round=2, drift=None))
     diversity, cosine = panels("fig-drift", DEMO, lambda config: 0.5, rounds=rounds)
-    assert (diversity.up, cosine.up) == ("drift diversity", "cosine distance")
+    assert (diversity.y_label, cosine.y_label) == ("drift diversity", "cosine distance")
     assert [(p.x, p.mean) for p in lines(cosine)["text prompts", ""].points] == [(1, 0.75)]
-    assert lines(diversity)["text prompts", ""].points == ()  # infinite: all moved, nothing in common
+    assert lines(diversity)["text prompts", ""].points == ()  # the drift diversity is infinite
     assert [(p.x, p.mean) for p in lines(diversity)["visual prompts", ""].points] == [(1, 0.25)]
     assert ("visual prompts", "only visual prompts aggregated") in lines(cosine)
 
@@ -80,20 +82,20 @@ def test_pseudo_labels_with_and_without_global_allocation():
     refreshes = tuple(RefreshRecord(round=n, pseudo_label_accuracy=share) for n, share in {0: 0.8, 5: 0.9}.items())
     [panel] = panels("fig-allocation", DEMO, lambda config: 0.5, refreshes=refreshes)
     assert [(p.x, p.mean) for p in lines(panel)["without", ""].points] == [(1, 80), (6, 90)]
-    assert panel.up == "pseudo label accuracy (%)"
+    assert panel.y_label == "pseudo label accuracy (%)"
 
 
 def test_no_panels_without_stored_runs():
-    assert build_panels(EXPERIMENTS["fig-clients"], DEMO, NOTHING, (1,)) == []
+    assert build_panels(EXPERIMENTS["fig-clients"], DEMO, NO_RUNS, (1,)) == []
 
 
 def test_the_partition_of_every_skew():
     maps = build_heat_maps(EXPERIMENTS["fig-partition"], DEMO, seed=1)
-    assert [found.title for found in maps] == ["digits, β = 0.1", "digits, β = 0.05", "digits, quantity"]
-    for found in maps:
-        assert found.counts.shape == (5, 10)
-        assert found.counts.sum() == 1198  # every training image has one owner
-    assert (maps[2].counts > 0).sum() == 10  # two classes each
+    assert [partition.title for partition in maps] == ["digits, β = 0.1", "digits, β = 0.05", "digits, quantity"]
+    for partition in maps:
+        assert partition.counts.shape == (5, 10)
+        assert partition.counts.sum() == 1198  # every training image belongs to one client
+    assert (maps[2].counts > 0).sum() == 10  # two classes per client
 
 
 def test_missing_data_set_has_no_partition():
@@ -126,7 +128,7 @@ def test_class_names_are_not_parsed_as_formulas(tmp_path):
     assert all(file.stat().st_size > 1000 for file in files)
 
 
-def test_the_numbers_behind_a_figure():
+def test_csv_of_a_figure():
     made = panels("fig-tau", PAPER, lambda config: 0.6 if config.labels.confidence_quantile == 0.5 else None)
     rows = list(csv.DictReader(io.StringIO(panels_csv(made))))
     row = next(r for r in rows if r["line"] == "DTD" and r["x"] == "0.5")

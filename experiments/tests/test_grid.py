@@ -99,10 +99,10 @@ def test_failure_is_recorded_and_does_not_stop_others(tmp_path):
     for act, config in bad.items():
         assert outcome.failed[run_key(config)] == FAILURES[act]
         assert watcher.of(run_key(config))[-1] == f"failed: {FAILURES[act]}"
-        kept = store_of(tmp_path).find(run_key(config))
-        assert (kept.status, kept.outcome) == ("failed", None)
-        assert kept.error.splitlines()[0] == FAILURES[act]
-    assert "fake_simulation.py" in store_of(tmp_path).find(run_key(bad["crash"])).error  # where it happened
+        run = store_of(tmp_path).find(run_key(config))
+        assert (run.status, run.outcome) == ("failed", None)
+        assert run.error.splitlines()[0] == FAILURES[act]
+    assert "fake_simulation.py" in store_of(tmp_path).find(run_key(bad["crash"])).error  # the traceback
 
 
 def test_unexpected_error_ends_the_process(tmp_path):
@@ -154,7 +154,7 @@ DAMAGES = [
     *(lambda folder, name=name: (folder / name).unlink() for name in FINAL_FILES),
     lambda folder: damage(folder / "results.json", lambda text: text[:100]),
     lambda folder: damage(folder / "results.json", lambda text: "{}"),
-    lambda folder: damage(folder / "results.json", lambda text: text.replace("dirichlet", "iid")),  # another run's
+    lambda folder: damage(folder / "results.json", lambda text: text.replace("dirichlet", "iid")),  # of another run
 ]
 
 
@@ -232,7 +232,7 @@ def test_no_jobs_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_two_grids_in_one_folder_share_the_work(tmp_path):
-    configs = [config_of(seed, "meet 3") for seed in range(6)]  # one grid alone has two processes
+    configs = [config_of(seed, "meet 3") for seed in range(6)]  # one grid has only two processes
     outcomes = []
     grids = [Thread(target=lambda: outcomes.append(execute(tmp_path, *configs, jobs=2)[0])) for _ in range(2)]
     for thread in grids:
@@ -246,7 +246,7 @@ def test_two_grids_in_one_folder_share_the_work(tmp_path):
         assert outcome.failed == {}
 
 
-def test_run_of_a_killed_grid_is_taken_over(tmp_path):
+def test_a_run_that_another_process_locks_is_executed_later(tmp_path):
     config = config_of()
     folder = tmp_path / "runs" / run_key(config)
     hold = "import sys, time; from pathlib import Path; from fedcopl.run.folder import RunFolder\n"
@@ -256,7 +256,7 @@ def test_run_of_a_killed_grid_is_taken_over(tmp_path):
     outcomes = []
     thread = Thread(target=lambda: outcomes.append(execute(tmp_path, config, config_of(2))[0]))
     thread.start()
-    while run_key(config_of(2)) not in store_of(tmp_path).done():  # the other run does not wait for it
+    while run_key(config_of(2)) not in store_of(tmp_path).done():  # the other run is executed meanwhile
         time.sleep(0.01)
     assert executions(tmp_path)[0][0] == run_key(config_of(2))
     holder.kill()
@@ -289,13 +289,13 @@ def test_file_in_the_working_folder_is_not_imported(tmp_path, monkeypatch):
 # GPUs -----------------------------------------------------------------------------------------------------------------
 
 
-def test_each_process_has_a_gpu_of_its_own(tmp_path, monkeypatch):
+def test_each_process_has_its_own_gpu(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
     execute(tmp_path, *(config_of(seed, "meet 2") for seed in range(5)), jobs=2)
     assert sorted({process: gpu for _, process, gpu, _ in executions(tmp_path)}.values()) == ["3", "5"]
 
 
-def ask_for_gpus(tmp_path, monkeypatch, script):
+def listed_gpus(tmp_path, monkeypatch, script):
     nvidia_smi = tmp_path / "nvidia-smi"
     nvidia_smi.write_text(f"#!/bin/sh\n{script}\n")
     nvidia_smi.chmod(nvidia_smi.stat().st_mode | stat.S_IEXEC)
@@ -305,8 +305,8 @@ def ask_for_gpus(tmp_path, monkeypatch, script):
 
 
 def test_gpus_are_listed_without_torch(tmp_path, monkeypatch):
-    assert ask_for_gpus(tmp_path, monkeypatch, "echo 0; echo 1") == ["0", "1"]
-    assert ask_for_gpus(tmp_path, monkeypatch, "echo no driver; exit 9") == []
+    assert listed_gpus(tmp_path, monkeypatch, "echo 0; echo 1") == ["0", "1"]
+    assert listed_gpus(tmp_path, monkeypatch, "echo no driver; exit 9") == []
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     assert grid_workers.devices() == []
 

@@ -1,4 +1,4 @@
-"""Killed grids: real processes, real signals."""
+"""Grids that are killed or interrupted, with real processes and signals."""
 
 import os
 import signal
@@ -60,7 +60,7 @@ def busy_grid(tmp_path):
 
 
 def wait_until_gone(workers):
-    until(lambda: not any(is_running(worker) for worker in workers), lambda: "a worker computes on without its grid")
+    until(lambda: not any(is_running(worker) for worker in workers), lambda: "a worker still runs after its grid ended")
 
 
 def test_workers_die_with_a_grid_that_is_killed(busy_grid):
@@ -73,35 +73,35 @@ def test_workers_die_with_a_grid_that_is_killed(busy_grid):
 
 def test_ctrl_c_stops_cleanly_and_prints_how_to_continue(busy_grid, tmp_path):
     process, workers = busy_grid
-    os.killpg(process.pid, signal.SIGINT)  # as the terminal does: the workers get it too
-    _, said = process.communicate()
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does, which also signals the workers
+    _, stderr = process.communicate()
     assert process.returncode == 130
-    assert said == "stopped with 1 of 3 runs done; the same command continues\n"
+    assert stderr == "stopped with 1 of 3 runs done; the same command continues\n"
     assert not any(is_running(worker) for worker in workers)
-    assert [run.status for run in store_of(tmp_path).runs()] == ["done"]  # a stop is no failure
+    assert [run.status for run in store_of(tmp_path).runs()] == ["done"]  # interrupted runs are not recorded as failed
 
 
-# The real thing -------------------------------------------------------------------------------------------------------
+# Real runs ----------------------------------------------------------------------------------------------------------
 
 REAL = """
 import sys
 from pathlib import Path
 sys.path += sys.argv[2:]
-from test_grid_killed import RealDiary, real_config
+from test_grid_killed import PrintingWatcher, real_config
 from fedcopl_experiments.grid_runner import run_grid
-print(run_grid([real_config()], Path(sys.argv[1]), watcher=RealDiary()), flush=True)
+print(run_grid([real_config()], Path(sys.argv[1]), watcher=PrintingWatcher()), flush=True)
 """
 
 
-class RealDiary(RecordingWatcher):
+class PrintingWatcher(RecordingWatcher):
     def progressed(self, key, round, rounds):
         print("round", round, flush=True)
 
 
 def real_config():
-    alone = {"logit_bias": False, "prototypes": False}  # what sites learn together is older than the first round
-    quick = {"rounds": 5, "data": {"clients": 2}, "train": {"epochs": 1}, "model": {"threads": 1}, "priors": alone}
-    return RunConfig.from_mapping(quick, "test")
+    priors = {"logit_bias": False, "prototypes": False}  # estimated before the first round
+    settings = {"rounds": 5, "data": {"clients": 2}, "train": {"epochs": 1}, "model": {"threads": 1}, "priors": priors}
+    return RunConfig.from_mapping(settings, "test")
 
 
 def accuracies(folder):
@@ -147,9 +147,9 @@ def test_kill_9_at_any_moment_changes_no_result(tmp_path):
     assert store_of(folder).find(key).status == "failed"
 
     third = start(folder)
-    said = third.communicate()[0]
-    assert "round 0\n" not in said  # resumed, not started again
-    assert "failed={}" in said
+    printed = third.communicate()[0]
+    assert "round 0\n" not in printed  # the run was resumed
+    assert "failed={}" in printed
 
     simulate(real_config(), tmp_path / "undisturbed")
     assert accuracies(folder / "runs" / key) == accuracies(tmp_path / "undisturbed")

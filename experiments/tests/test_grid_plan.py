@@ -1,4 +1,4 @@
-"""Plans of grids, printed before any run."""
+"""Plans of grids: statuses, expected times, missing data and models."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from stored_runs import failed, stored
 
 
 @pytest.fixture(autouse=True)
-def steady_machine(monkeypatch):
+def fixed_machine(monkeypatch):
     """Use a machine without a GPU and of fixed speed: 0.01 s per encoded image, 0.5 s per training step."""
     monkeypatch.setattr(grid_plan, "devices", list)
     monkeypatch.setattr(grid_plan, "_measure", lambda config: (0.01, 0.5))
@@ -41,10 +41,10 @@ def test_expected_times_are_of_similar_runs(store):
     store.record(stored(run_key(first), **first.model_dump()))  # 3 s for 10 rounds of 4 epochs
     short = first.model_copy(update={"rounds": 5})
     made = make_plan([*configs, short], store)
-    *whole, half = [run.seconds for run in made.runs]
-    assert whole == pytest.approx([3] * 5, rel=0.15)  # one of them is measured after every round
-    assert half == pytest.approx(1.5, rel=0.1)  # zero-shot is looked at once, in few rounds as in many
-    assert made.seconds(jobs=2) == pytest.approx((sum(whole[1:]) + half) / 2)
+    *full, half = [run.seconds for run in made.runs]
+    assert full == pytest.approx([3] * 5, rel=0.15)  # one of them is evaluated after every round
+    assert half == pytest.approx(1.5, rel=0.1)  # zero-shot is measured once per run
+    assert made.seconds(jobs=2) == pytest.approx((sum(full[1:]) + half) / 2)
     assert all(run.similar_runs == 1 for run in made.runs)
 
 
@@ -80,12 +80,12 @@ def test_missing_data_and_models_of_the_paper_are_listed(monkeypatch, tmp_path):
         monkeypatch.setenv(variable, str(tmp_path))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     monkeypatch.setattr(grid_plan, "find_spec", lambda name: None)
-    said = list(missing([PAPER.config("dtd"), PAPER.config("dtd", "promptfl", "fpl", "quantity")]))
-    assert len(said) == 4
-    assert said[0].startswith("data: data/dtd: there is no such folder")
-    assert said[1].startswith("model: ViT-B/32 is in no cache")
-    assert "fedcopl[hub]" in said[2]
-    assert said[3].startswith("GPU: none was found")
+    lines = list(missing([PAPER.config("dtd"), PAPER.config("dtd", "promptfl", "fpl", "quantity")]))
+    assert len(lines) == 4
+    assert lines[0].startswith("data: data/dtd: there is no such folder")
+    assert lines[1].startswith("model: ViT-B/32 is not in a cache")
+    assert "fedcopl[hub]" in lines[2]
+    assert lines[3].startswith("GPU: none was found")
 
 
 def test_a_model_in_a_cache_is_not_missing(monkeypatch, tmp_path):
@@ -98,5 +98,5 @@ def test_a_model_in_a_cache_is_not_missing(monkeypatch, tmp_path):
 
 def test_unknown_model_is_listed():
     config = DEMO.config("digits")
-    strange = config.model_copy(update={"model": config.model.model_copy(update={"backbone": "ViT-B/33"})})
-    assert any(line.startswith("model: ViT-B/33: no such file") for line in missing([strange]))
+    unknown = config.model_copy(update={"model": config.model.model_copy(update={"backbone": "ViT-B/33"})})
+    assert any(line.startswith("model: ViT-B/33: no such file") for line in missing([unknown]))

@@ -25,7 +25,7 @@ def test_command_is_installed_with_help(target):
 
 @pytest.mark.parametrize("target", COMMANDS.values(), ids=COMMANDS)
 def test_command_loads_without_torch(target):
-    # Every `fedcopl --help` loads it.
+    # Every `fedcopl --help` imports it.
     script = f"import sys, {target.split(':')[0]}; print(*sorted(set({HEAVY}) & set(sys.modules)))"
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert printed.split() == []

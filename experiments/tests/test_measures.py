@@ -1,4 +1,4 @@
-"""Measures read the right number of a run; all numbers of the test's run differ."""
+"""Each measure returns the right number of a run in which all numbers differ."""
 
 from dataclasses import replace
 
@@ -40,11 +40,11 @@ RUN = Outcome(
 @pytest.mark.parametrize(
     ("measure", "number"),
     [
-        ("final", 60),  # the last round's macro: neither the best round's, nor weighted, nor on all images
+        ("final", 60),  # macro accuracy of the last round
         ("zero_shot", 40),
-        ("zero_shot_of_all", 41),  # counted by images
+        ("zero_shot_of_all", 41),  # weighted by images
         ("first_labels", 90),
-        ("kilobytes_up", 1),  # a round
+        ("kilobytes_up", 1),  # per round
         ("seconds", 12),
     ],
 )

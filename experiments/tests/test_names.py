@@ -7,8 +7,8 @@ from pathlib import Path
 import fedcopl
 import fedcopl_experiments
 
-OURS, THEIRS = (Path(package.__file__).parent for package in (fedcopl_experiments, fedcopl))
-VAGUE = {"told", "place", "places"}
+EXPERIMENTS, PACKAGE = (Path(package.__file__).parent for package in (fedcopl_experiments, fedcopl))
+AMBIGUOUS = {"told", "place", "places"}
 
 
 def trees(folder):
@@ -20,14 +20,16 @@ def classes(folder):
 
 
 def test_class_names_are_unique():
-    ours = Counter(classes(OURS))
-    assert [name for name, times in ours.items() if times > 1] == []
-    assert ours.keys() & set(classes(THEIRS)) == set()
+    counts = Counter(classes(EXPERIMENTS))
+    assert [name for name, count in counts.items() if count > 1] == []
+    assert counts.keys() & set(classes(PACKAGE)) == set()
 
 
 def test_file_names_are_unique():
-    files = Counter(path.name for folder in (OURS, THEIRS) for path in folder.rglob("*.py"))
-    assert [path.name for path in OURS.rglob("*.py") if files[path.name] > 1 and path.name != "__init__.py"] == []
+    files = Counter(path.name for folder in (EXPERIMENTS, PACKAGE) for path in folder.rglob("*.py"))
+    assert [
+        path.name for path in EXPERIMENTS.rglob("*.py") if files[path.name] > 1 and path.name != "__init__.py"
+    ] == []
 
 
 def names(tree):
@@ -37,5 +39,5 @@ def names(tree):
                 yield name
 
 
-def test_no_vague_names():
-    assert {name for tree in trees(OURS) for name in names(tree) if name.strip("_") in VAGUE} == set()
+def test_no_name_is_ambiguous():
+    assert {name for tree in trees(EXPERIMENTS) for name in names(tree) if name.strip("_") in AMBIGUOUS} == set()

@@ -1,4 +1,4 @@
-"""The paper's tables are consistent, except for listed numbers."""
+"""The numbers of the paper's tables are consistent, except for those that are listed here."""
 
 from collections import defaultdict
 from decimal import Decimal
@@ -29,7 +29,7 @@ def columns(name):
     return list(dict.fromkeys(column for _, _, column in paper_tables()[name].numbers))
 
 
-def test_every_table_has_as_many_numbers_as_in_print():
+def test_every_table_has_all_numbers_of_the_paper():
     sizes = {name: len(table.numbers) for name, table in paper_tables().items()}
     assert sizes == {
         "table1": 10 * 14,
@@ -139,7 +139,7 @@ def test_the_rn50_table_repeats_digits_of_vit_b_16():
 
 def shares(images):
     """Return all accuracies that are possible with this number of test images, as printed."""
-    return {(Decimal(100 * right) / images).quantize(CENT) for right in range(images + 1)}
+    return {(Decimal(100 * correct) / images).quantize(CENT) for correct in range(images + 1)}
 
 
 def test_the_zero_shot_accuracy_of_dtd_belongs_to_the_official_split():
@@ -166,7 +166,7 @@ def test_zero_shot_is_of_the_whole_test_set_except_listed_numbers():
     assert len({number.value for name, dataset, number in zero_shot if (name, dataset) == ("table1", "DTD")}) == 1
 
 
-def test_doubtful_numbers_are_exactly_these():
+def test_the_list_of_doubtful_numbers():
     doubtful = {
         (name, row, *column)
         for name, table in paper_tables().items()

@@ -28,9 +28,9 @@ def typed(monkeypatch, capsys, tmp_path):
 
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["fedcopl", "reproduce", *words])
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as end:
             cli.main()
-        return left.value.code or 0, *capsys.readouterr()
+        return end.value.code or 0, *capsys.readouterr()
 
     return run
 
@@ -42,13 +42,16 @@ def test_without_a_name_all_experiments_are_listed(typed):
         assert any(line.startswith(f"{name} ") for line in out.splitlines())
 
 
-MISTAKES = {
+USER_ERRORS = {
     "a name": (["tabel1"], "tabel1: there is no such table or figure"),
     "a scale": (
         ["table1", "--scale", "large"],
         "--scale: there is no scale 'large' (known: smoke, short, demo, paper)",
     ),
-    "seeds": (["table1", "--seeds", "many"], "--seeds: should be how many, as 5, or which, as 1,2,3 (given: 'many')"),
+    "seeds": (
+        ["table1", "--seeds", "many"],
+        "--seeds: should be a number of seeds, as 5, or a list, as 1,2,3 (given: 'many')",
+    ),
     "a data set": (["table1", "--dataset", "birds"], "--dataset: there is no data set 'birds'"),
     "a data set of another table": (
         ["table4", "--scale", "paper", "--dataset", "cifar10"],
@@ -58,12 +61,12 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("words", "message"), MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize(("words", "message"), USER_ERRORS.values(), ids=USER_ERRORS)
 def test_user_error_is_one_line_before_any_run(typed, tmp_path, words, message):
-    code, out, said = typed(*words)
+    code, out, err = typed(*words)
     assert (code, out) == (2, "")
-    assert said.startswith(f"fedcopl: {message}")
-    assert said.count("\n") == 1
+    assert err.startswith(f"fedcopl: {message}")
+    assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -86,7 +89,7 @@ def test_dry_run_lists_runs_cost_and_missing_parts(typed, tmp_path):
     assert "fedcopl-copl-dtd-no-entropy-filter, dirichlet 0.1, ViT-B/32" in out
     assert "0 of 3" in out
     assert "15 runs, 0 done, 15 to run\n" in out
-    assert "times: 0 by stored runs, 0 measured here, 15 unknown" in out
+    assert "times: 0 from stored runs, 0 measured here, 15 unknown" in out
     assert "missing: data: data/dtd: there is no such folder" in out
     assert list(tmp_path.iterdir()) == []
 
@@ -94,8 +97,8 @@ def test_dry_run_lists_runs_cost_and_missing_parts(typed, tmp_path):
 def test_draw_only_runs_nothing(typed, tmp_path):
     code, out, _ = typed("table6", "fig-clients", "--draw-only", "--scale", "paper", "--dataset", "dtd")
     assert code == 0
-    assert "47.34†" in out  # the paper's number, and that it is doubtful
-    assert "fig-clients" in out  # the paper's points alone
+    assert "47.34†" in out  # the paper's number, marked as doubtful
+    assert "fig-clients" in out  # with the paper's points only
     assert (tmp_path / "results/paper/table6.tex").exists()
     assert not (tmp_path / "results/runs").exists()
 
@@ -108,11 +111,11 @@ def test_figure_without_numbers_is_reported(typed, tmp_path):
 
 @pytest.mark.slow
 def test_failed_runs_are_listed_and_the_rest_is_drawn(typed, tmp_path):
-    code, out, said = typed("table6", "--scale", "paper", "--dataset", "dtd", "--seeds", "1", "--data", "nowhere")
+    code, out, err = typed("table6", "--scale", "paper", "--dataset", "dtd", "--seeds", "1", "--data", "nowhere")
     assert code == 1
-    assert "4 of 4 runs failed; the same command tries them again:" in said
-    assert "and 3 more: nowhere/dtd: there is no such folder" in said
-    assert "Traceback" not in said
+    assert "4 of 4 runs failed; the same command repeats them:" in err
+    assert "and 3 more: nowhere/dtd: there is no such folder" in err
+    assert "Traceback" not in err
     assert "–: 4 of 4 numbers have no run yet." in out
     assert "47.34†" in (tmp_path / "results/paper/table6.md").read_text()
 
@@ -133,8 +136,8 @@ def test_table_from_runs_to_files_and_no_run_twice(typed, tmp_path, jobs, monkey
     assert [row["seeds"] for row in rows] == ["1"] * 4
     assert all(f"{float(row['mean']):.1f}" in first.stdout for row in rows)
     assert (tmp_path / "results/smoke/fig-drift.pdf").exists()
-    code, again, said = typed(*words)
-    assert "4 runs, 4 of them finished before" in said
+    code, again, err = typed(*words)
+    assert "4 runs, 4 of them finished before" in err
     assert (code, again) == (0, first.stdout)
 
 
@@ -142,10 +145,10 @@ def test_ctrl_c_prints_how_to_continue(tmp_path):
     process = subprocess.Popen([*COMMAND, "table2"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     assert "27 runs, 0 of them finished before" in process.stderr.readline()
     os.kill(process.pid, signal.SIGINT)
-    _, said = process.communicate()
+    _, err = process.communicate()
     assert process.returncode == 130
-    assert "fedcopl: stopped with 0 of 27 runs done; the same command continues" in said
-    assert "Traceback" not in said
+    assert "fedcopl: stopped with 0 of 27 runs done; the same command continues" in err
+    assert "Traceback" not in err
 
 
 def outcome(macro=0.5):
@@ -161,10 +164,10 @@ def test_one_line_for_every_run():
     lines.finished("a", outcome())
     lines.started("b", RunConfig(name="two"))
     lines.failed("b", "[red]no[/red]")
-    said = console.export_text().splitlines()
-    assert said[0] == "3 runs, 1 of them finished before"
-    assert said[1].startswith("2/3 one, dirichlet 0.1, glyph-clip, seed 4: accuracy 50.0 %, 2 min; about")
-    assert said[2].startswith("3/3 two, dirichlet 0.1, glyph-clip, seed 1: failed: [red]no[/red]; about 0 s left")
+    err = console.export_text().splitlines()
+    assert err[0] == "3 runs, 1 of them finished before"
+    assert err[1].startswith("2/3 one, dirichlet 0.1, glyph-clip, seed 4: accuracy 50.0 %, 2 min; about")
+    assert err[2].startswith("3/3 two, dirichlet 0.1, glyph-clip, seed 1: failed: [red]no[/red]; about 0 s left")
 
 
 def test_progress_bars_advance_and_disappear():
@@ -190,13 +193,13 @@ def test_no_progress_bars_without_a_terminal(capsys):
 def test_time_left_counts_runs_of_this_call_only(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("fedcopl_experiments.commands.grid_display.time.monotonic", lambda: now[0])
-    tally = GridProgress()
-    tally.plan(total=10, done_before=4)
-    assert tally.time_left == "time left unknown"
-    tally.start("a", RunConfig())
-    tally.progress("a", 0.5)
+    progress = GridProgress()
+    progress.plan(total=10, done_before=4)
+    assert progress.time_left == "time left unknown"
+    progress.start("a", RunConfig())
+    progress.progress("a", 0.5)
     now[0] += 30  # half a run in half a minute: 5.5 runs are left
-    assert tally.time_left == "about 6 min left"
+    assert progress.time_left == "about 6 min left"
 
 
 @pytest.mark.parametrize(

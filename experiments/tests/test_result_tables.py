@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fake_outcomes import DEMO, NOTHING, PAPER, FakeOutcomes
+from fake_outcomes import DEMO, NO_RUNS, PAPER, FakeOutcomes
 from fedcopl.run.record import Measured, RefreshRecord
 from fedcopl_experiments.experiment_catalog import ENTRIES, EXPERIMENTS
 from fedcopl_experiments.measures import SeedSample, StoredOutcomes
 from fedcopl_experiments.result_tables import build_table
 from fedcopl_experiments.run_key import run_key
 from fedcopl_experiments.store import ResultStore
-from fedcopl_experiments.table_formats import latex, ours, signed, theirs, to_csv, to_latex, to_markdown
+from fedcopl_experiments.table_formats import latex, our_number, paper_number, signed, to_csv, to_latex, to_markdown
 from stored_runs import failed, stored
 
 TABLES = [experiment for experiment in ENTRIES if experiment.kind != "figure"]
@@ -38,22 +38,22 @@ def test_mean_and_spread_over_the_seeds():
     found = entry(made, ("FedCoPL", "CoPL"), ("digits",)).sample
     assert found.mean == pytest.approx(184 / 3)
     assert found.std == pytest.approx(math.sqrt(21 / 9))
-    assert ours(entry(made, ("FedCoPL", "CoPL"), ("digits",)), 1) == "61.3 ± 1.5"
+    assert our_number(entry(made, ("FedCoPL", "CoPL"), ("digits",)), 1) == "61.3 ± 1.5"
     assert "Mean ± standard deviation over the seeds 1, 2, 3." in made.notes
 
 
-def test_every_number_names_what_ran():
+def test_every_number_names_its_method():
     made = table("table2", DEMO, lambda config: 0.5)
-    assert entry(made, ("PromptFL", "FPL"), ("digits",)).ran == "PromptFL + FPL (as published)"
-    assert entry(made, ("CLIP", "-"), ("digits",)).ran == "CLIP"
+    assert entry(made, ("PromptFL", "FPL"), ("digits",)).runs == "PromptFL + FPL (as published)"
+    assert entry(made, ("CLIP", "-"), ("digits",)).runs == "CLIP"
     assert "All methods as published: without priors." in made.notes
     assert "All methods as published: without priors." in to_latex(made)
     [row] = [row for row in csv.DictReader(io.StringIO(to_csv(made))) if row["Method"] == "FedCoPL"]
-    assert row["ran"] == "FedCoPL (as published)"
+    assert row["runs"] == "FedCoPL (as published)"
     both = table("grid", DEMO, lambda config: 0.5)
     assert "All methods as published: without priors." not in both.notes
-    assert entry(both, ("PromptFL",), ("as published", "FPL")).ran == "PromptFL + FPL (as published)"
-    assert entry(both, ("PromptFL",), ("+ priors", "FPL")).ran == "PromptFL + FPL + priors"
+    assert entry(both, ("PromptFL",), ("as published", "FPL")).runs == "PromptFL + FPL (as published)"
+    assert entry(both, ("PromptFL",), ("+ priors", "FPL")).runs == "PromptFL + FPL + priors"
 
 
 def test_one_seed_has_no_spread():
@@ -66,19 +66,19 @@ def test_paper_number_and_difference_are_shown():
     made = table("table1", PAPER, lambda config: 0.6)
     found = entry(made, ("FedCoPL", "CoPL"), ("DTD", "β = 0.1"))
     assert found.difference == pytest.approx(60 - 60.89)
-    assert theirs(found, 2) == "60.89, −0.89"
+    assert paper_number(found, 2) == "60.89, −0.89"
 
 
 def test_tables_of_digits_show_no_paper_numbers():
     for experiment in TABLES:
-        assert all(e.paper is None for e in build_table(experiment, DEMO, NOTHING, (1,)).entries)
+        assert all(e.paper is None for e in build_table(experiment, DEMO, NO_RUNS, (1,)).entries)
 
 
 @pytest.mark.parametrize("name", ["table1", "table2", "table4", "table8"])
 def test_zero_shot_is_of_the_whole_test_set_as_in_the_paper(name):
-    # Two sites: 1 of 1 and 1 of 3 right. Plain mean 2/3; of all four images 1/2 are right, however they are shared out.
-    before = Measured(macro=2 / 3, weighted=0.5)
-    made = table(name, DEMO, lambda config: 0.9, zero_shot=before)
+    # Two clients with 1 of 1 and 1 of 3 correct: the mean over clients is 2/3, the accuracy on all four images 1/2.
+    zero_shot = Measured(macro=2 / 3, weighted=0.5)
+    made = table(name, DEMO, lambda config: 0.9, zero_shot=zero_shot)
     assert {e.sample.mean for row, entries in made.blocks[0].rows if row[0] == "CLIP" for e in entries} == {50}
     assert "CLIP: accuracy on the whole test set, as in the paper; the others: mean over the clients." in made.notes
 
@@ -108,7 +108,7 @@ def test_gains_are_counted_seed_by_seed():
     made = table("table3", DEMO, rule, (1, 2))
     found = entry(made, ("PromptFL", "CoPL"), ("digits",))
     assert found.gain == pytest.approx(10)
-    assert ours(found, 1) == "62.5 ± 3.5 (+10.0)"
+    assert our_number(found, 1) == "62.5 ± 3.5 (+10.0)"
     assert entry(made, ("PromptFL", "FPL"), ("digits",)).gain is None
 
 
@@ -116,7 +116,7 @@ def test_best_two_of_a_column_are_marked_with_ties():
     final = {"promptfl": 0.70, "promptprox": 0.7004, "pfedprompt": 0.6, "fedotp": 0.65, "fedcopl": 0.1}
     made = table("table4", DEMO, lambda config: final[config.method])
     marks = {row[0]: entries[0].mark for row, entries in made.blocks[0].rows}
-    # 70.0 and 70.04 look alike with one decimal, so both are best.
+    # 70.0 and 70.04 are equal with one decimal, so both are best.
     assert marks == {
         "PromptFL": "best",
         "PromptProx": "best",
@@ -153,7 +153,7 @@ def test_bounds_are_not_marked():
 
 def test_missing_numbers_are_dashes_with_a_note():
     made = table("table5", DEMO, lambda config: None if config.labels.entropy_filter is False else 0.5, (1, 2))
-    assert ours(entry(made, ("✓", "-", "✓"), ("digits",)), 1) == "–"
+    assert our_number(entry(made, ("✓", "-", "✓"), ("digits",)), 1) == "–"
     assert "–: 3 of 5 numbers have no run yet." in made.notes
     half = table("table5", DEMO, lambda config: 0.5 if config.seed == 1 else None, (1, 2))
     assert "5 numbers have fewer seeds so far." in half.notes
@@ -161,8 +161,8 @@ def test_missing_numbers_are_dashes_with_a_note():
 
 def test_doubtful_numbers_carry_a_dagger_and_its_reason():
     made = table("table5", PAPER, lambda config: None)
-    assert theirs(entry(made, ("-", "-", "-"), ("DTD",)), 2) == "45.79†"
-    assert theirs(entry(made, ("✓", "✓", "✓"), ("DTD",)), 2) == "60.89"
+    assert paper_number(entry(made, ("-", "-", "-"), ("DTD",)), 2) == "45.79†"
+    assert paper_number(entry(made, ("✓", "✓", "✓"), ("DTD",)), 2) == "60.89"
     assert any(note.startswith("† doubtful in the paper: digit for digit PromptFL") for note in made.notes)
     sizes = table("table7", PAPER, lambda config: None)
     daggers = {e.dagger for e in sizes.entries if e.dagger}
@@ -172,9 +172,9 @@ def test_doubtful_numbers_carry_a_dagger_and_its_reason():
 
 
 def test_data_set_sizes_need_no_run():
-    made = build_table(EXPERIMENTS["table7"], DEMO, NOTHING, (1,))
+    made = build_table(EXPERIMENTS["table7"], DEMO, NO_RUNS, (1,))
     row = ("digits", "Digit recognition")
-    assert [ours(e, 0) for e in dict(made.blocks[0].rows)[row]] == ["10", "1,198", "599"]
+    assert [our_number(e, 0) for e in dict(made.blocks[0].rows)[row]] == ["10", "1,198", "599"]
 
 
 def test_pseudo_labels_of_the_first_refresh():
@@ -187,7 +187,7 @@ def test_pseudo_labels_of_the_first_refresh():
         name: entry(made, (name,), ("digits",), "Quantity-based label skew").sample.mean
         for name in ("FPL", "CPL", "CoPL")
     }
-    assert found == pytest.approx({"FPL": 80, "CPL": 75, "CoPL": 80})  # of CPL: sets that hold the truth
+    assert found == pytest.approx({"FPL": 80, "CPL": 75, "CoPL": 80})  # of CPL: share of sets that contain the label
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def columns_of(line):
 
 @pytest.mark.parametrize("setup", [PAPER, DEMO], ids=["paper", "demo"])
 @pytest.mark.parametrize("experiment", TABLES, ids=lambda experiment: experiment.name)
-def test_latex_is_sound(experiment, setup):
+def test_latex_is_well_formed(experiment, setup):
     text = to_latex(build_table(experiment, setup, FakeOutcomes(lambda config: 0.5), (1, 2)))
     plain = re.sub(r"\\[\\{}]", "", text)  # without line breaks and written-out braces
     assert plain.count("{") == plain.count("}")
@@ -231,7 +231,7 @@ def test_latex_is_sound(experiment, setup):
     [kinds] = re.findall(r"\\begin\{tabular\}\{(l+c+)\}", text)
     rows = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert {columns_of(line) for line in rows} == {len(kinds)}
-    assert text.isascii()  # nothing that a plain LaTeX cannot set
+    assert text.isascii()  # as plain LaTeX requires
     assert not re.search(r"(?<!\\)[#%_](?!$| needs)", re.sub(r"\$[^$]*\$|%$", "", text, flags=re.M))
 
 

@@ -74,7 +74,7 @@ def hashed():
 
 
 def test_every_module_of_a_simulation_is_hashed():
-    # A new module that decides results must not be forgotten; these only keep, show or name them.
+    # These modules store, show or name results; every other module that a simulation imports must be hashed.
     harmless = {"__init__.py", "errors.py", "files.py", "run/folder.py", "run/progress_reporter.py"}
     script = "import sys, fedcopl.simulation.simulate; print(*(m.__file__ for m in sys.modules.values() if m and " + (
         "m.__name__.startswith('fedcopl')), sep='\\n')"
@@ -93,7 +93,7 @@ def test_pages_and_commands_are_not_hashed():
 
 
 def test_excluded_parts_exist():
-    # A name that no longer exists would hide that its successor is hashed.
+    # The successor of a renamed part would be hashed.
     for name in keys.WITHOUT_EFFECT:
         assert any(path.with_suffix("").name == Path(name).name for path in (PACKAGE / name).parent.iterdir()), name
 

@@ -1,4 +1,4 @@
-"""The results store: atomic, readable by plain SQL, and refused in one line if damaged."""
+"""The results store: atomic writes, queries in plain SQL, and one-line errors for damaged files."""
 
 import csv
 import os
@@ -25,12 +25,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "reproduce.md"
 
 @pytest.fixture
 def store(tmp_path):
-    return ResultStore(tmp_path / "place" / FILE_NAME)
+    return ResultStore(tmp_path / "results" / FILE_NAME)
 
 
-def message(store, question, *values):
+def query(store, statement, *values):
     with closing(sqlite3.connect(store.path)) as database:
-        return database.execute(question, values).fetchall()
+        return database.execute(statement, values).fetchall()
 
 
 def test_stored_run_is_read_back_unchanged(store):
@@ -55,13 +55,13 @@ printable_text = st.text(st.characters(exclude_categories=["Cs", "Cc"]))  # sett
 @given(text=printable_text, seed=st.integers(0, 2**80), number=st.floats(allow_nan=False, allow_infinity=False))
 def test_any_setting_value_is_stored(tmp_path_factory, text, seed, number):
     store = ResultStore(tmp_path_factory.mktemp("store") / FILE_NAME)
-    text += "\udcff"  # half a letter, as Python reads the name of a file that is no UTF-8
+    text += "\udcff"  # as Python decodes file names that are not UTF-8
     run = stored(seed=seed, data={"path": text}, options={"number": number, "text": text})
     north, south = run.outcome.clients
     run = replace(run, outcome=replace(run.outcome, clients=(replace(north, name=text), south)))
     store.record(run)
     assert store.find("k1") == run
-    assert len(message(store, "SELECT * FROM clients WHERE metric = 'final'")) == 2
+    assert len(query(store, "SELECT * FROM clients WHERE metric = 'final'")) == 2
 
 
 def test_only_failed_runs_are_replaced(store):
@@ -74,29 +74,29 @@ def test_only_failed_runs_are_replaced(store):
     store.record(failed())
     store.record(stored(final=0.5))
     assert [run.outcome.final.macro for run in store.runs()] == [0.75]
-    assert message(store, "SELECT count(*) FROM settings WHERE name = 'seed'") == [(1,)]
+    assert query(store, "SELECT count(*) FROM settings WHERE name = 'seed'") == [(1,)]
 
 
-def test_the_tables_hold_every_number(store):
+def test_the_tables_contain_every_number(store):
     store.record(stored(seed=4))
     value = "SELECT value FROM {} WHERE key = 'k1' AND {}"
-    assert message(store, "SELECT status, seed, zero_shot_macro, final_macro, best_global FROM runs") == [
+    assert query(store, "SELECT status, seed, zero_shot_macro, final_macro, best_global FROM runs") == [
         ("done", 4, 0.5, 0.75, 0.75)
     ]
-    assert message(store, value.format("settings", "name = 'data.beta'")) == [(0.1,)]
-    assert message(store, value.format("settings", "name = 'labels.global_allocation'")) == [(1,)]
-    assert message(store, value.format("rounds", "metric = 'macro' ORDER BY round")) == [(0.625,), (0.75,)]
-    assert message(store, value.format("rounds", "metric = 'drift.visual.diversity' AND round = 1")) == [(1.5,)]
-    assert message(store, value.format("rounds", "metric = 'loss'")) == [(0.25,)]  # the other round has none
-    assert message(store, value.format("clients", "client = 'south' AND metric = 'train'")) == [(5,)]
+    assert query(store, value.format("settings", "name = 'data.beta'")) == [(0.1,)]
+    assert query(store, value.format("settings", "name = 'labels.global_allocation'")) == [(1,)]
+    assert query(store, value.format("rounds", "metric = 'macro' ORDER BY round")) == [(0.625,), (0.75,)]
+    assert query(store, value.format("rounds", "metric = 'drift.visual.diversity' AND round = 1")) == [(1.5,)]
+    assert query(store, value.format("rounds", "metric = 'loss'")) == [(0.25,)]  # the first round has no loss
+    assert query(store, value.format("clients", "client = 'south' AND metric = 'train'")) == [(5,)]
     by_class = "SELECT class, value FROM classes WHERE metric = ? ORDER BY class"
-    assert message(store, by_class, "train") == [("cat", 5), ("dog", 5)]
-    assert message(store, by_class, "selected") == [("cat", 3), ("dog", 4)]
-    assert message(store, by_class, "recall") == [("cat", 0.75)]
-    assert message(store, "SELECT version FROM versions WHERE package = 'python'") == [("3.11.0",)]
+    assert query(store, by_class, "train") == [("cat", 5), ("dog", 5)]
+    assert query(store, by_class, "selected") == [("cat", 3), ("dog", 4)]
+    assert query(store, by_class, "recall") == [("cat", 0.75)]
+    assert query(store, "SELECT version FROM versions WHERE package = 'python'") == [("3.11.0",)]
 
 
-def test_a_run_without_labels_is_kept(store):
+def test_a_run_without_labels_is_stored(store):
     unknown = {"macro": None, "weighted": None, "everywhere": None}
     run = stored()
     outcome = replace(
@@ -108,27 +108,27 @@ def test_a_run_without_labels_is_kept(store):
     )
     store.record(replace(run, outcome=outcome))
     assert store.find("k1").outcome == outcome
-    assert message(store, "SELECT final_macro FROM runs") == [(None,)]
-    assert message(store, "SELECT DISTINCT metric FROM clients ORDER BY 1") == [("test",), ("train",)]
+    assert query(store, "SELECT final_macro FROM runs") == [(None,)]
+    assert query(store, "SELECT DISTINCT metric FROM clients ORDER BY 1") == [("test",), ("train",)]
 
 
-# What a user may find instead of a store ------------------------------------------------------------------------------
+# Invalid files -------------------------------------------------------------------------------------------------------
 
 
-def test_file_that_is_no_database(store):
+def test_a_file_of_another_format(store):
     store.path.parent.mkdir()
-    store.path.write_text("my shopping list, which is long enough to be looked into: " + "milk " * 200)
-    for work in (store.runs, lambda: store.record(stored())):
+    store.path.write_text("text " * 200)
+    for use in (store.runs, lambda: store.record(stored())):
         with pytest.raises(RunFolderError, match=r"results\.sqlite: is not a results store, or damaged.*move it away"):
-            work()
-    assert store.path.read_text().startswith("my shopping list")
+            use()
+    assert store.path.read_text() == "text " * 200
 
 
 def test_a_damaged_store(store):
     for number in range(20):
         store.record(stored(f"k{number}"))
-    whole = store.path.read_bytes()
-    store.path.write_bytes(whole[:4096] + bytes(len(whole) - 4096))
+    content = store.path.read_bytes()
+    store.path.write_bytes(content[:4096] + bytes(len(content) - 4096))
     with pytest.raises(RunFolderError, match="damaged"):
         store.runs()
 
@@ -167,13 +167,13 @@ def test_database_of_another_program(store):
         database.execute("CREATE TABLE holidays (day TEXT)")
     with pytest.raises(RunFolderError, match="is a database of another program"):
         store.record(stored())
-    assert message(store, "SELECT name FROM sqlite_master") == [("holidays",)]
+    assert query(store, "SELECT name FROM sqlite_master") == [("holidays",)]
 
 
 def test_store_folder_that_cannot_be_created(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match=r"file/place: cannot be created: Not a directory"):
-        ResultStore(tmp_path / "file" / "place" / FILE_NAME).record(stored())
+    with pytest.raises(RunFolderError, match=r"file/results: cannot be created: Not a directory"):
+        ResultStore(tmp_path / "file" / "results" / FILE_NAME).record(stored())
 
 
 # Several processes ----------------------------------------------------------------------------------------------------
@@ -208,9 +208,9 @@ def test_kill_9_leaves_complete_runs_only(store):
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    assert message(store, "PRAGMA integrity_check") == [("ok",)]
-    [(rows,)] = message(store, "SELECT count(*) FROM rounds WHERE key = 'a-0'")
-    counts = message(store, "SELECT runs.key, count(round) FROM runs LEFT JOIN rounds USING (key) GROUP BY runs.key")
+    assert query(store, "PRAGMA integrity_check") == [("ok",)]
+    [(rows,)] = query(store, "SELECT count(*) FROM rounds WHERE key = 'a-0'")
+    counts = query(store, "SELECT runs.key, count(round) FROM runs LEFT JOIN rounds USING (key) GROUP BY runs.key")
     assert {count for _, count in counts} == {rows}
     store.record(stored("after"))
     assert store.find("after") is not None
@@ -221,7 +221,7 @@ def test_kill_9_leaves_complete_runs_only(store):
 
 @pytest.fixture
 def mixed(store):
-    """Three runs, one failed, one with a text setting where the others have a number."""
+    """Three runs: one failed, and one with a number for a setting that is text in the others."""
     store.record(stored("k1", data={"path": 'a,"b"\nc'}))
     store.record(stored("k2", final=0.5, labels={"cpl_alpha": 0.25}, options={"mu": 1.0}))
     store.record(failed("k3"))
@@ -271,7 +271,7 @@ def test_unusual_values_and_an_empty_store_are_exported(store, tmp_path, suffix)
 
 
 def test_unknown_format_is_refused(mixed, tmp_path):
-    with pytest.raises(ConfigError, match=r"all\.xls: can be exported as \.csv or \.parquet"):
+    with pytest.raises(ConfigError, match=r"all\.xls: should end in \.csv or \.parquet"):
         mixed.export(tmp_path / "all.xls")
 
 
@@ -304,7 +304,7 @@ def test_the_page_shows_three_queries():
 
 
 def test_queries_of_the_page_run(grid_of_four):
-    means, curve, classes = (message(grid_of_four, example) for example in examples())
+    means, curve, classes = (query(grid_of_four, example) for example in examples())
     # fedcopl: (75 + 50) / 2, promptfl: (50 + 25) / 2; both from 50
     assert means == [("fedcopl", 0.1, 2, 50.0, 62.5), ("promptfl", 0.1, 2, 50.0, 37.5)]
     assert curve == [

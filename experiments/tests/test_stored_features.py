@@ -1,4 +1,4 @@
-"""Stored features run through the ordinary machinery with the logits of the file."""
+"""Runs on stored features have the logits of the file."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ CLASSES, WIDTH, SCALE = 3, 6, 20.0
 
 
 def write(path, text_length=0.25, **changes):
-    """Write 60 training and 30 test images around three directions; the texts are the directions, disturbed."""
+    """Write 60 training and 30 test features around three directions, and class embeddings near these directions."""
     rng = np.random.default_rng(5)
     directions = np.eye(WIDTH)[:CLASSES]
     arrays = {"scale": np.array(SCALE)}
@@ -51,8 +51,9 @@ def test_texts_get_length_one_and_logits_stay():
     assert images.shape == (6, WIDTH + 1)
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(images, axis=1), 1, atol=1e-6)
-    given = np.concatenate([train, test])
-    np.testing.assert_allclose(images @ unit.T, given / np.linalg.norm(given, axis=1)[:, None] @ texts.T, atol=1e-6)
+    features = np.concatenate([train, test])
+    logits = features / np.linalg.norm(features, axis=1)[:, None] @ texts.T
+    np.testing.assert_allclose(images @ unit.T, logits, atol=1e-6)
     assert np.all(images.std(axis=0) > 0)  # no coordinate in which all images are equal
 
 

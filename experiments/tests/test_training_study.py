@@ -13,7 +13,7 @@ from test_priors_study import data
 __all__ = ["data"]  # a fixture
 
 
-def test_targets_that_are_predicted_already_leave_the_head_at_zero():
+def test_the_head_stays_at_zero_if_its_targets_are_the_initial_predictions():
     rng = np.random.default_rng(1)
     features, offset = rng.normal(size=(50, 4)), rng.normal(size=(50, 3))
     head = train_head(features, offset, np.exp(log_softmax(offset)), np.ones(50))
@@ -28,11 +28,11 @@ def test_a_head_learns_separable_classes_and_ignores_images_of_weight_zero():
     assert scores.argmax(axis=1).tolist() == [0, 0, 1, 1, 0]
 
 
-def test_every_head_is_measured_beside_the_priors(data):
+def test_all_heads_are_measured(data):
     row = training_study.measure_heads(data, "0.1", seed=1, clients=3)
     assert tuple(row) == HEADS
     assert all(0 <= value <= 100 for value in row.values())
-    assert row["soft"] == pytest.approx(row["priors"], abs=2.0)  # the targets are the priors' own posteriors
+    assert row["soft"] == pytest.approx(row["priors"], abs=2.0)  # the targets are the posteriors of the priors
 
 
 def test_the_page_has_the_means_of_both_studies(tmp_path, monkeypatch):
@@ -51,5 +51,5 @@ def test_the_page_has_the_means_of_both_studies(tmp_path, monkeypatch):
 
 
 def test_a_table_has_a_row_for_each_kind():
-    found = {"digits": {kind: {"seed": [1], **{key: [50.0] for key in HEADS}} for kind in SPLITS}}
-    assert table(found, HEADS).count("| digits |") == len(SPLITS)
+    results = {"digits": {kind: {"seed": [1], **{key: [50.0] for key in HEADS}} for kind in SPLITS}}
+    assert table(results, HEADS).count("| digits |") == len(SPLITS)

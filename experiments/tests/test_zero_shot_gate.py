@@ -2,9 +2,9 @@
 
 FEDCOPL_REAL_MODELS=MODELS FEDCOPL_REAL_DATA=DATA make test-real
 
-MODELS holds a folder for each model: `ViT-B-32`, `ViT-B-16` (OpenAI's, in any form that `model.backbone` reads) or
-`photo-clip`. DATA holds a folder for each data set, named as in `fedcopl data list`; CIFAR-10 may also lie in DATA
-itself. Every model that is there is tried on every data set that is there and has a number; nothing is skipped.
+MODELS has a folder for each model: `ViT-B-32`, `ViT-B-16` (OpenAI's, in any format that `model.backbone` reads) or
+`photo-clip`. DATA has a folder for each data set, named as in `fedcopl data list`; CIFAR-10 may also be in DATA itself.
+Every available model is tested on every available data set for which there is a number.
 """
 
 import hashlib
@@ -24,19 +24,23 @@ from fedcopl_experiments.paper_numbers import paper_tables
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
-WITHIN = 0.3  # points
-TABLES = {"ViT-B-32": "table2", "ViT-B-16": "table4"}  # that of RN50 is in doubt as a whole
+TOLERANCE = 0.3  # points
+TABLES = {"ViT-B-32": "table2", "ViT-B-16": "table4"}  # all numbers of RN50 are doubtful
 CLIP = ("CLIP", "-")
-# photo-clip is no model of the paper's: its own number, measured by this very function on the first 40 test images of
-# each class of CIFAR-10, in the order of the file, for the weights of this checksum.
-PHOTO_CLIP, EACH, RECORDED = "a3eeb74484ba68ac42b323efa66a6dc6b36a5eb4a6e20b0b84be87f54eaca7cb", 40, 54.5
+# photo-clip is not in the paper: checksum of its weights, and its accuracy measured by `zero_shot` on the first 40 test
+# images of each class of CIFAR-10, in the order of the file.
+PHOTO_CLIP, PHOTO_CLIP_IMAGES, PHOTO_CLIP_ACCURACY = (
+    "a3eeb74484ba68ac42b323efa66a6dc6b36a5eb4a6e20b0b84be87f54eaca7cb",
+    40,
+    54.5,
+)
 
 
-def folder_of(variable, what):
-    given = os.environ.get(variable)
-    assert given, f"{variable} is not set: it should name a folder with {what}"
-    assert Path(given).is_dir(), f"{variable}: {given} is no folder"
-    return Path(given)
+def folder_of(variable, content):
+    folder = os.environ.get(variable)
+    assert folder, f"{variable} is not set: it should name a folder with {content}"
+    assert Path(folder).is_dir(), f"{variable}: {folder} is not a folder"
+    return Path(folder)
 
 
 def data_folder(name):
@@ -47,7 +51,7 @@ def data_folder(name):
 
 
 def expected():
-    """Return (model, data set, points, images of each class: 0 is all) of everything available."""
+    """Yield model, data set, accuracy in % and test images per class (0: all) of everything available."""
     models = folder_of("FEDCOPL_REAL_MODELS", f"a folder for each model: {', '.join(TABLES)} or photo-clip")
     for model, table in TABLES.items():
         for name, title in TITLES.items():
@@ -55,7 +59,7 @@ def expected():
             if (models / model).exists() and printed is not None and data_folder(name):
                 yield models / model, name, printed.value, 0
     if (models / "photo-clip").exists() and data_folder("cifar10"):
-        yield models / "photo-clip", "cifar10", RECORDED, EACH
+        yield models / "photo-clip", "cifar10", PHOTO_CLIP_ACCURACY, PHOTO_CLIP_IMAGES
 
 
 def zero_shot(model, name, each):
@@ -66,9 +70,9 @@ def zero_shot(model, name, each):
     dataset = replace(dataset, train=first_of_each_class(dataset.train, 1), test=tested)
     built = build_model(config, build_clip(config.model), dataset.classes, dataset.template)
     prepared = build_images(dataset, built.clip.preprocess, ProgressReporter())
-    assert prepared.dataset.skipped == [], "the paper's number is that of all test images"
-    right, tried = built.test_set(built.images(prepared.test), prepared.dataset.test.labels).score(None)
-    return 100 * right / tried
+    assert prepared.dataset.skipped == [], "the paper's number is for all test images"
+    correct, total = built.test_set(built.images(prepared.test), prepared.dataset.test.labels).score(None)
+    return 100 * correct / total
 
 
 def first_of_each_class(part, each):
@@ -79,15 +83,15 @@ def first_of_each_class(part, each):
 def test_zero_shot_agrees_with_the_paper():
     cases = list(expected())
     known = ", ".join([*TABLES, "photo-clip"])
-    assert cases, f"nothing to try: FEDCOPL_REAL_MODELS holds none of {known}, or FEDCOPL_REAL_DATA none of their data"
-    found = {(model.name, name): (zero_shot(model, name, each), points) for model, name, points, each in cases}
-    wrong = {key: pair for key, pair in found.items() if abs(pair[0] - pair[1]) > WITHIN}
+    assert cases, f"nothing to test: FEDCOPL_REAL_MODELS has none of {known}, or FEDCOPL_REAL_DATA none of their data"
+    accuracies = {(model.name, name): (zero_shot(model, name, each), points) for model, name, points, each in cases}
+    wrong = {key: pair for key, pair in accuracies.items() if abs(pair[0] - pair[1]) > TOLERANCE}
     assert wrong == {}, "measured and expected; trained numbers must not be compared with the paper's"
 
 
-def test_recorded_number_is_of_these_weights():
+def test_the_recorded_accuracy_belongs_to_these_weights():
     models = folder_of("FEDCOPL_REAL_MODELS", "a folder for each model")
     weights = models / "photo-clip" / "model.safetensors"
     if weights.exists():
-        found = hashlib.sha256(weights.read_bytes()).hexdigest()
-        assert found == PHOTO_CLIP, "another photo-clip: measure its own zero-shot accuracy and record both"
+        checksum = hashlib.sha256(weights.read_bytes()).hexdigest()
+        assert checksum == PHOTO_CLIP, "another photo-clip: measure its zero-shot accuracy and record both"

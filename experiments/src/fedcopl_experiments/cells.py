@@ -14,11 +14,11 @@ class ExperimentCell:
 
     row: tuple[str, ...]
     column: tuple[str, ...]
-    configs: tuple[RunConfig, ...]  # the seed is replaced; of several the mean is shown
+    configs: tuple[RunConfig, ...]  # their seed is replaced; of several configurations the mean is shown
     measure: str = "final"
     block: str = ""
-    baseline: RunConfig | None = None  # the gain is the difference to it
-    ranked: bool = True  # whether it may be marked as the best; bounds may not
+    baseline: RunConfig | None = None  # the difference to it is shown as the gain
+    ranked: bool = True  # whether it may be marked as the best; upper bounds are not
     spread: bool = True  # whether the standard deviation over the seeds is shown
 
 

@@ -23,11 +23,11 @@ class Experiment:
 
     name: str
     kind: ExperimentKind
-    about: str
+    description: str
     cells: Cells
     heads: tuple[str, ...] = ()  # headings of the columns that name a row
-    best_of: Best = "column"  # the best two of a column or of a row are marked
-    note: str = ""  # below the table: our reading of the paper
+    best_of: Best = "column"  # where the best two numbers are marked; "": nowhere
+    note: str = ""  # below the table: how we interpret the paper
 
 
 OF_ALL = "CLIP: accuracy on the whole test set, as in the paper; the others: mean over the clients."
@@ -46,9 +46,9 @@ METHOD_PL = ("Method", "PL")
 RN50_DATA = ("dtd", "resisc45", "ucf101", "cifar10")
 
 
-def _entry(name: str, about: str, cells: Cells, heads: tuple[str, ...] = (), best: Best = "column") -> Experiment:
+def _entry(name: str, description: str, cells: Cells, heads: tuple[str, ...] = (), best: Best = "column") -> Experiment:
     kind: ExperimentKind = "figure" if name.startswith("fig-") else "table" if name.startswith("table") else "page"
-    return Experiment(name, kind, about, cells, heads, best, NOTES.get(name, ""))
+    return Experiment(name, kind, description, cells, heads, best, NOTES.get(name, ""))
 
 
 ENTRIES = (
@@ -81,19 +81,19 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 
 def find_experiments(names: Iterable[str]) -> list[Experiment]:
     """Return the experiments of these names and aliases, each once."""
-    found: dict[str, Experiment] = {}
+    experiments: dict[str, Experiment] = {}
     for name in names:
         if name not in EXPERIMENTS and name not in ALIASES:
             known = [*EXPERIMENTS, *ALIASES]
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise ConfigError(f"{name}: there is no such table or figure (known: {', '.join(known)}){hint}")
-        found |= {part: EXPERIMENTS[part] for part in ALIASES.get(name, (name,))}
-    return list(found.values())
+        experiments |= {part: EXPERIMENTS[part] for part in ALIASES.get(name, (name,))}
+    return list(experiments.values())
 
 
 def runs_of(experiments: Iterable[Experiment], setup: ExperimentSetup, seeds: Sequence[int]) -> list[RunConfig]:
-    """Return all runs, each once, seed by seed, so that an interrupted grid has every row."""
+    """Return all runs, each once, sorted by seed, so that an interrupted grid has a number in every row."""
     cells = [cell for experiment in experiments for cell in experiment.cells(setup) if cell.measure not in NEEDS_NO_RUN]
     configs = [config for cell in cells for config in (*cell.configs, *([cell.baseline] if cell.baseline else []))]
     return list({run.to_toml(): run for seed in seeds for run in (seeded(config, seed) for config in configs)}.values())

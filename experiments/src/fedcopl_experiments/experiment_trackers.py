@@ -23,9 +23,9 @@ from .store import StoredRun, accuracies, round_rows
 EXPERIMENT = "fedcopl"
 KEY_TAG = "fedcopl.key"
 DATABASE = "mlflow.db"
-OFFLINE = "offline-run-*-"  # and the key: the name that `wandb sync` expects
+OFFLINE = "offline-run-*-"  # followed by the key: the folder name that `wandb sync` expects
 BATCH = 1000  # metrics in one call of MLflow
-LONGEST = 6000  # maximum characters of a setting in MLflow
+MAX_SETTING_LENGTH = 6000  # characters, in MLflow
 EVENTS = "events.out.tfevents.*"
 TENSORBOARD = (
     "tensorboard.summary.writer.event_file_writer",
@@ -56,7 +56,7 @@ def _write_events(folder: Path, events: Iterable[Any], make_writer: Callable[[st
         for event in events:
             writer.add_event(event)
         writer.close()
-        for file in old:  # or the run would be shown twice
+        for file in old:  # otherwise TensorBoard shows the run twice
             file.unlink()
     except OSError as error:
         raise RunFolderError(f"{folder}: cannot be written: {error.strerror or error}") from error
@@ -102,7 +102,7 @@ def _quiet() -> Iterator[None]:
 
 def _add(client: Any, entities: Any, runs: Sequence[StoredRun], folder: Path) -> int:
     experiment = _experiment(client, folder)
-    new = [run for run in runs if not _is_there(client, experiment, run)]
+    new = [run for run in runs if not _is_stored(client, experiment, run)]
     for run in new:
         _log(client, entities, experiment, run)
     return len(new)
@@ -132,8 +132,8 @@ def write_wandb(runs: Iterable[StoredRun], folder: Path) -> int:
             rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
             _log_offline(wandb, run, temporary)
-            [made] = temporary.glob(f"wandb/{OFFLINE}{_tag(run.key)}")
-            made.rename(complete / made.name)
+            [written] = temporary.glob(f"wandb/{OFFLINE}{_tag(run.key)}")
+            written.rename(complete / written.name)
         rmtree(temporary, ignore_errors=True)
         return len(new)
     except FedCoPLError:
@@ -167,26 +167,28 @@ def _log_offline(wandb: Any, run: StoredRun, folder: Path) -> None:
         id=_tag(run.key),
         name=run.settings.get("name"),
         dir=str(folder),
-        config={"ran": run.ran, **flat(run.settings), "fedcopl.code": run.code, "fedcopl.folder": run.folder},
+        config={"title": run.title, **flat(run.settings), "fedcopl.code": run.code, "fedcopl.folder": run.folder},
         settings=quiet,
         reinit="create_new",
-    ) as made:
-        for step, measured in sorted(steps.items()):
-            made.log(measured, step=step)
+    ) as logger:
+        for step, values in sorted(steps.items()):
+            logger.log(values, step=step)
 
 
 def _experiment(client: Any, folder: Path) -> str:
-    found = client.get_experiment_by_name(EXPERIMENT)
+    existing = client.get_experiment_by_name(EXPERIMENT)
     artifacts = (folder / "artifacts").absolute().as_uri()
-    return str(found.experiment_id if found else client.create_experiment(EXPERIMENT, artifact_location=artifacts))
+    return str(
+        existing.experiment_id if existing else client.create_experiment(EXPERIMENT, artifact_location=artifacts)
+    )
 
 
-def _is_there(client: Any, experiment: str, run: StoredRun) -> bool:
+def _is_stored(client: Any, experiment: str, run: StoredRun) -> bool:
     """Return whether the run was written completely; an incomplete one is removed."""
-    found = client.search_runs([experiment], f"tags.`{KEY_TAG}` = '{_tag(run.key)}'")
-    for half in (old for old in found if old.info.status != "FINISHED"):
-        client.delete_run(half.info.run_id)
-    return any(old.info.status == "FINISHED" for old in found)
+    stored = client.search_runs([experiment], f"tags.`{KEY_TAG}` = '{_tag(run.key)}'")
+    for incomplete in (old for old in stored if old.info.status != "FINISHED"):
+        client.delete_run(incomplete.info.run_id)
+    return any(old.info.status == "FINISHED" for old in stored)
 
 
 def _tag(key: str) -> str:
@@ -195,32 +197,32 @@ def _tag(key: str) -> str:
 
 
 def _log(client: Any, entities: Any, experiment: str, run: StoredRun) -> None:
-    began = round(1000 * _time(run.started))
-    about = {"ran": run.ran, "code": run.code, "host": run.host, "folder": run.folder}
-    tags = {KEY_TAG: _tag(run.key), **{f"fedcopl.{name}": value for name, value in about.items()}}
-    made = client.create_run(experiment, began, tags, run.settings.get("name")).info.run_id
-    params = [entities.Param(name, str(value)[:LONGEST]) for name, value in flat(run.settings).items()]
+    start = round(1000 * _time(run.started))
+    facts = {"title": run.title, "code": run.code, "host": run.host, "folder": run.folder}
+    tags = {KEY_TAG: _tag(run.key), **{f"fedcopl.{name}": value for name, value in facts.items()}}
+    run_id = client.create_run(experiment, start, tags, run.settings.get("name")).info.run_id
+    params = [entities.Param(name, str(value)[:MAX_SETTING_LENGTH]) for name, value in flat(run.settings).items()]
     metrics = [entities.Metric(metric, value, round(1000 * when), step) for step, metric, value, when in _metrics(run)]
-    client.log_batch(made, params=params)
-    for start in range(0, len(metrics), BATCH):
-        client.log_batch(made, metrics=metrics[start : start + BATCH])
-    client.set_terminated(made, "FINISHED", round(1000 * _time(run.finished)))
+    client.log_batch(run_id, params=params)
+    for first in range(0, len(metrics), BATCH):
+        client.log_batch(run_id, metrics=metrics[first : first + BATCH])
+    client.set_terminated(run_id, "FINISHED", round(1000 * _time(run.finished)))
 
 
 def _metrics(run: StoredRun) -> Iterator[tuple[int, str, float, float]]:
     """Yield (step, metric, value, time) of all measurements."""
     assert run.outcome is not None
-    began = _time(run.started)
-    spent = {record.round: record.seconds for record in run.outcome.rounds}
+    start = _time(run.started)
+    elapsed = {record.round: record.seconds for record in run.outcome.rounds}
     for kind, share in accuracies(run.outcome.zero_shot).items():
         if share is not None:
-            yield 0, kind, share, began
+            yield 0, kind, share, start
     for number, metric, value in round_rows(run.outcome):
-        yield number + 1, metric, float(value), began + spent[number]
+        yield number + 1, metric, float(value), start + elapsed[number]
 
 
 def _plain_settings(run: StoredRun) -> dict[str, bool | int | float | str]:
-    settings = {"ran": run.ran, **flat(run.settings)}
+    settings = {"title": run.title, **flat(run.settings)}
     return {name: value for name, value in settings.items() if isinstance(value, bool | int | float | str)}
 
 

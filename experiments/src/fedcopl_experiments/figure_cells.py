@@ -27,14 +27,14 @@ def _over(setup: ExperimentSetup, setting: str, values: Sequence[float]) -> list
 
 
 def drift(setup: ExperimentSetup) -> list[ExperimentCell]:
-    """Return two panels for each data set: drift of both prompts with both aggregated, and with visual ones only."""
+    """Return the drift of text and visual prompts, with both aggregated and with only the visual prompts aggregated."""
     return [
         ExperimentCell(
-            (f"{prompt} prompts", what), (title(data), kind), (aggregating(setup, data, what),), f"{kind}-{prompt}"
+            (f"{prompt} prompts", shared), (title(data), kind), (aggregating(setup, data, shared),), f"{kind}-{prompt}"
         )
         for data in setup.columns(("cifar10", "dtd", "resisc45"))
         for kind in ("diversity", "cosine")
-        for what in ("both", "visual")
+        for shared in ("both", "visual")
         for prompt in ("text", "visual")
     ]
 
@@ -69,7 +69,7 @@ def accuracy(setup: ExperimentSetup) -> list[ExperimentCell]:
 
 
 def taus(setup: ExperimentSetup) -> list[ExperimentCell]:
-    """Return both sweeps as lines, one for each data set, over the quantile level."""
+    """Return both sweeps as lines over the quantile level, one line for each data set."""
     return [
         replace(cell, column=(name, *cell.column)) for name, setting in SWEEPS.items() for cell in sweep(setting)(setup)
     ]

@@ -1,4 +1,4 @@
-"""The numbers of a figure: panels of lines over rounds, clients, participation rates or quantile levels."""
+"""The numbers of figures: panels with lines over rounds, clients, participation rates or quantile levels."""
 
 import csv
 import io
@@ -17,11 +17,11 @@ from fedcopl.errors import FedCoPLError
 
 from .cells import ExperimentCell, seeded
 from .experiment_catalog import EXPERIMENTS, Experiment
-from .measures import CURVES, RoundCurve, SeedSample, StoredOutcomes, read, read_curves
+from .measures import CURVES, SeedSample, StoredOutcomes, read, read_curves
 from .paper_numbers import paper_tables
 from .scales import ExperimentSetup
 
-ACCURACY = "accuracy (%)"
+ACCURACY, ROUND = "accuracy (%)", "communication round"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Point:
 
 @dataclass(frozen=True)
 class FigureLine:
-    """Our values over the seeds, and the paper's where it prints them."""
+    """A line of our values over the seeds, and of the paper's values if it prints them."""
 
     name: str
     variant: str  # drawn dashed if not empty
@@ -51,10 +51,10 @@ class Panel:
     """One plot of a figure."""
 
     title: str
-    across: str
-    up: str
+    x_label: str
+    y_label: str
     lines: tuple[FigureLine, ...]
-    ticks: tuple[float, ...] = ()  # all values of the x axis, if they are few
+    ticks: tuple[float, ...] = ()  # all values of the x axis; empty: rounds
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,17 @@ def build_panels(
     experiment: Experiment, setup: ExperimentSetup, outcomes: StoredOutcomes, seeds: Sequence[int]
 ) -> list[Panel]:
     """Return the panels that have data."""
-    build = PANELS[experiment.name]
     cells: dict[tuple[str, ...], list[ExperimentCell]] = {}
     for cell in experiment.cells(setup):
         cells.setdefault(cell.column if cell.measure in CURVES else cell.column[:1], []).append(cell)
-    panels = [build(column, group, setup, outcomes, seeds) for column, group in cells.items()]
+    build = PANELS[experiment.name]
+    panels = [build(PanelData(column, group, setup, outcomes, seeds)) for column, group in cells.items()]
     return [panel for panel in panels if any(line.points or line.paper for line in panel.lines)]
 
 
 def build_heat_maps(experiment: Experiment, setup: ExperimentSetup, seed: int) -> list[PartitionMap]:
     """Return the partition under each skew for one seed; none if the data set is missing."""
-    return [found for cell in experiment.cells(setup) if (found := _heat_map(cell, seed))]
+    return [heat_map for cell in experiment.cells(setup) if (heat_map := _heat_map(cell, seed))]
 
 
 def _heat_map(cell: ExperimentCell, seed: int) -> PartitionMap | None:
@@ -95,79 +95,68 @@ def _heat_map(cell: ExperimentCell, seed: int) -> PartitionMap | None:
     return PartitionMap(", ".join(cell.column), counts, tuple(dataset.classes))
 
 
-def _over_rounds(up: str) -> "Build":
+@dataclass(frozen=True)
+class PanelData:
+    """The cells of one panel, and the stored outcomes of their runs."""
+
+    column: Sequence[str]
+    cells: Sequence[ExperimentCell]
+    setup: ExperimentSetup
+    outcomes: StoredOutcomes
+    seeds: Sequence[int]
+
+    def curve(self, cell: ExperimentCell) -> tuple[Point, ...]:
+        """Return a point for each round with the values of all seeds."""
+        values: dict[int, list[float]] = {}
+        for curve in read_curves(cell, self.outcomes, self.seeds):
+            for round, value in curve:
+                values.setdefault(round, []).append(value)
+        return tuple(Point(round, SeedSample(tuple(values[round]))) for round in sorted(values))
+
+    def points(self, cells: Iterable[ExperimentCell]) -> tuple[Point, ...]:
+        """Return a point for each cell that has finished runs."""
+        points = (Point(float(cell.column[-1]), read(cell, self.outcomes, self.seeds)) for cell in cells)
+        return tuple(point for point in points if point.sample.values)
+
+
+def _over_rounds(y_label: str) -> "Build":
     """Return the builder of panels over the rounds."""
 
-    def build(
-        column: Sequence[str],
-        cells: Sequence[ExperimentCell],
-        setup: ExperimentSetup,
-        outcomes: StoredOutcomes,
-        seeds: Sequence[int],
-    ) -> Panel:
-        lines = tuple(FigureLine(cell.row[0], "", _points(read_curves(cell, outcomes, seeds))) for cell in cells)
-        return Panel(column[0], "communication round", up, lines)
+    def build(data: PanelData) -> Panel:
+        lines = tuple(FigureLine(cell.row[0], "", data.curve(cell)) for cell in data.cells)
+        return Panel(data.column[0], ROUND, y_label, lines)
 
     return build
 
 
-def _drift(
-    column: Sequence[str],
-    cells: Sequence[ExperimentCell],
-    setup: ExperimentSetup,
-    outcomes: StoredOutcomes,
-    seeds: Sequence[int],
-) -> Panel:
-    dataset, kind = column
-    up = {"diversity": "drift diversity", "cosine": "cosine distance"}[kind]
+def _drift(data: PanelData) -> Panel:
+    dataset, kind = data.column
+    y_label = {"diversity": "drift diversity", "cosine": "cosine distance"}[kind]
     variant = {"both": "", "visual": "only visual prompts aggregated"}
-    lines = tuple(
-        FigureLine(cell.row[0], variant[cell.row[1]], _points(read_curves(cell, outcomes, seeds))) for cell in cells
-    )
-    return Panel(dataset, "communication round", up, lines)
+    lines = tuple(FigureLine(cell.row[0], variant[cell.row[1]], data.curve(cell)) for cell in data.cells)
+    return Panel(dataset, ROUND, y_label, lines)
 
 
-def _points(curves: Iterable[RoundCurve]) -> tuple[Point, ...]:
-    """Collect the values of all seeds for each round."""
-    values: dict[int, list[float]] = {}
-    for curve in curves:
-        for round, value in curve:
-            values.setdefault(round, []).append(value)
-    return tuple(Point(round, SeedSample(tuple(values[round]))) for round in sorted(values))
-
-
-def _over_values(across: str) -> "Build":
+def _over_values(x_label: str) -> "Build":
     """Return the builder of panels of final accuracies over the values of a setting."""
 
-    def build(
-        column: Sequence[str],
-        cells: Sequence[ExperimentCell],
-        setup: ExperimentSetup,
-        outcomes: StoredOutcomes,
-        seeds: Sequence[int],
-    ) -> Panel:
+    def build(data: PanelData) -> Panel:
         rows: dict[str, list[ExperimentCell]] = {}
-        for cell in cells:
+        for cell in data.cells:
             rows.setdefault(cell.row[0], []).append(cell)
-        known = _known(setup) if setup.is_paper else {}
+        printed = _paper_values(data.setup) if data.setup.is_paper else {}
         lines = tuple(
-            FigureLine(name, "", _read_points(group, outcomes, seeds), _paper_points(group, known))
-            for name, group in rows.items()
+            FigureLine(name, "", data.points(group), _paper_points(group, printed)) for name, group in rows.items()
         )
-        ticks = tuple(dict.fromkeys(float(cell.column[-1]) for cell in cells))
-        title = "" if "{}" in across else column[0]
-        return Panel(title, across.format(column[0]), ACCURACY, lines, ticks)
+        ticks = tuple(dict.fromkeys(float(cell.column[-1]) for cell in data.cells))
+        title = "" if "{}" in x_label else data.column[0]
+        return Panel(title, x_label.format(data.column[0]), ACCURACY, lines, ticks)
 
     return build
 
 
-def _read_points(cells: Iterable[ExperimentCell], outcomes: StoredOutcomes, seeds: Sequence[int]) -> tuple[Point, ...]:
-    found = (Point(float(cell.column[-1]), read(cell, outcomes, seeds)) for cell in cells)
-    return tuple(point for point in found if point.sample.values)
-
-
-def _known(setup: ExperimentSetup) -> dict[tuple[str, str], float]:
-    """(settings, measure) -> what the paper's tables say of it: its figures have no numbers of their own."""
+def _paper_values(setup: ExperimentSetup) -> dict[tuple[str, str], float]:
+    """Return the numbers of the paper's tables by settings and measure; its figures print no numbers."""
     return {
         (_settings(cell.configs[0]), cell.measure): number.value
         for name in ("table1", "table10", "table11")
@@ -181,13 +170,13 @@ def _settings(config: RunConfig) -> str:
 
 
 def _paper_points(
-    cells: Iterable[ExperimentCell], known: Mapping[tuple[str, str], float]
+    cells: Iterable[ExperimentCell], printed: Mapping[tuple[str, str], float]
 ) -> tuple[tuple[float, float], ...]:
     keys = ((float(cell.column[-1]), (_settings(cell.configs[0]), cell.measure)) for cell in cells)
-    return tuple((x, known[key]) for x, key in keys if key in known)
+    return tuple((x, printed[key]) for x, key in keys if key in printed)
 
 
-Build = Callable[[Sequence[str], Sequence[ExperimentCell], ExperimentSetup, StoredOutcomes, Sequence[int]], Panel]
+Build = Callable[[PanelData], Panel]
 PANELS: Mapping[str, Build] = {
     "fig-accuracy": _over_rounds(ACCURACY),
     "fig-allocation": _over_rounds("pseudo label accuracy (%)"),
@@ -199,7 +188,7 @@ PANELS: Mapping[str, Build] = {
 
 
 def panels_csv(panels: Iterable[Panel]) -> str:
-    """The numbers behind a figure, one line for each point."""
+    """Return the numbers of a figure, one line for each point."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["panel", "y", "line", "variant", "x", "mean", "std", "seeds", "paper"])
@@ -214,4 +203,4 @@ def _csv_rows(panel: Panel, line: FigureLine) -> Iterator[list[str | int]]:
         sample = points.get(x, SeedSample(()))
         numbers = ["" if n is None else f"{n:.6g}" for n in (sample.mean, sample.std, paper.get(x))]
         mean, std, printed = numbers
-        yield [panel.title, panel.up, line.name, line.variant, f"{x:g}", mean, std, len(sample.values), printed]
+        yield [panel.title, panel.y_label, line.name, line.variant, f"{x:g}", mean, std, len(sample.values), printed]

@@ -1,4 +1,4 @@
-"""The methods of the grid, read from the registry: a new method has its row without being named here."""
+"""The methods of the grid, read from the registry of methods."""
 
 from dataclasses import dataclass
 
@@ -13,9 +13,9 @@ class GridMethod:
     name: str  # as in the settings
     title: str
     trains: bool
-    averages: bool  # any array
-    centralised: bool
-    needs_features_only: bool  # the image and class features of zero-shot CLIP, neither prompts nor patches
+    averages: bool  # whether it averages any array
+    centralised: bool  # whether it trains on all images in one place
+    needs_features_only: bool  # uses the image and class features of zero-shot CLIP, no prompts and no patches
     accepts_true_labels: bool  # as an upper bound
 
 

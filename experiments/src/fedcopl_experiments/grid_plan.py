@@ -1,4 +1,4 @@
-"""Plan of a grid: finished runs, expected time of the others, and what is missing on this machine."""
+"""Plan of a grid: its finished runs, the expected time of the others, and missing data, models and devices."""
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -67,31 +67,31 @@ def make_plan(configs: Sequence[RunConfig], store: ResultStore) -> GridPlan:
 
 
 def _planned(config: RunConfig, stored: Mapping[str, StoredRun], times: "RunTimes") -> PlannedRun:
-    known = stored.get(run_key(config))
-    status = "to run" if known is None else "done" if known.is_done else "failed before"
+    run = stored.get(run_key(config))
+    status = "to run" if run is None else "done" if run.is_done else "failed before"
     rates = times.rates(_kind(config))
     seconds = statistics.median(rates) * _work(config) if rates else times.measured(config)
     return PlannedRun(config, status, seconds, len(rates))
 
 
 class RunTimes:
-    """Expected wall times, by stored runs of the same kind or by a measurement on this machine."""
+    """Expected wall times, from stored runs of the same kind or from a measurement on this machine."""
 
     def __init__(self, runs: Iterable[StoredRun]):
         self._rates: dict[RunKind, list[float]] = {}
         self._measured: dict[RunKind, tuple[float, float] | None] = {}
         for run in runs:
-            with suppress(ConfigError):  # of a version with other settings
+            with suppress(ConfigError):  # a run of a version with other settings
                 if run.is_done:
                     config = RunConfig.from_mapping(run.settings, run.folder)
                     self._rates.setdefault(_kind(config), []).append(run.seconds / _work(config))
 
     def rates(self, kind: RunKind) -> Sequence[float]:
-        """Return the seconds for a unit of work in each run of this kind."""
+        """Return the seconds per unit of work of each stored run of this kind."""
         return self._rates.get(kind, ())
 
     def measured(self, config: RunConfig) -> float | None:
-        """Return the seconds by one encoding batch and one training step; None if model or data are missing."""
+        """Estimate the seconds from one encoding batch and one training step; None if model or data are missing."""
         kind = _kind(config)
         if kind not in self._measured:
             self._measured[kind] = None if list(missing([config])) else _measure(config)
@@ -156,7 +156,7 @@ def _check_data(data: Data) -> None:
         load_dataset(data)
 
 
-NO_PARTITION = {"clients": 1, "partition": "iid", "beta": 0.1}  # the data sets differ in their images alone
+NO_PARTITION = {"clients": 1, "partition": "iid", "beta": 0.1}  # so that each data set is checked once
 
 
 def _missing_model(backbone: str) -> Iterator[str]:
@@ -167,9 +167,9 @@ def _missing_model(backbone: str) -> Iterator[str]:
         except FedCoPLError as error:
             yield f"model: {error}"
     elif not _is_cached(release):
-        yield f"model: {backbone} is in no cache; it will be downloaded from {release.name}, or see docs/models.md"
+        yield f"model: {backbone} is not in a cache; it will be downloaded from {release.name}, or see docs/models.md"
         if find_spec("huggingface_hub") is None:
-            yield "extra: pip install 'fedcopl[hub]', to fetch models"
+            yield "extra: pip install 'fedcopl[hub]', to download models"
 
 
 def _is_cached(release: KnownModel) -> bool:

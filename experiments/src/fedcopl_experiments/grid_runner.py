@@ -1,7 +1,7 @@
-"""Execution of a grid of runs: finished runs are skipped, interrupted ones resumed, failed ones do not stop the others.
+"""Execution of a grid of runs; it skips finished runs, resumes interrupted ones, and continues after failures.
 
-A grid's folder holds `results.sqlite` and `runs/<key>/`, the folder of each run. A grid has no other state, so that it
-may be killed at any moment, and two grids may work in one folder.
+The folder of a grid has `results.sqlite` and a folder `runs/<key>/` for each run. A grid has no other state, so it
+may be killed at any moment, and two grids may use one folder.
 """
 
 import platform
@@ -21,13 +21,13 @@ from fedcopl.plurals import counted
 from fedcopl.run.record import Outcome
 
 from .grid_workers import Messages, Worker, devices
-from .run_folders import drop_checkpoint, whole_outcome, write_missing_report
+from .run_folders import drop_checkpoint, finished_outcome, write_missing_report
 from .run_key import code_version, run_key
 from .store import FILE_NAME, ResultStore, StoredRun
 from .worker_messages import Crashed, Done, Failed, Progressed, RunsElsewhere, RunTask, WorkerEnded, WorkerMessage
 
 RUNS = "runs"
-RETRY = 1.0  # seconds until a run that another grid executes is tried again
+RETRY = 1.0  # seconds between attempts to start a run that another grid is executing
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class GridOutcome:
     """The keys of finished, skipped and failed runs."""
 
     done: tuple[str, ...]
-    skipped: tuple[str, ...]  # finished before, or by another grid
-    failed: Mapping[str, str]
+    skipped: tuple[str, ...]  # finished before this grid, or by another one
+    failed: Mapping[str, str]  # key: reason
 
 
 class GridWatcher(Protocol):
@@ -143,7 +143,7 @@ class _Grid:
             self._skipped.append(key)
             self._watcher.finished(key, stored.outcome)
             return True
-        outcome = whole_outcome(self._folder_of(key))
+        outcome = finished_outcome(self._folder_of(key))
         if outcome is not None:
             write_missing_report(self._folder_of(key))
             self._finish(_ActiveRun(key, _now(), time.monotonic()), outcome)
@@ -156,8 +156,8 @@ class _Grid:
             if worker.is_alive:
                 return worker
             worker.stop()
-        taken = [worker.device for worker in self._active]
-        device = min(self._devices, key=taken.count, default=None)
+        used = [worker.device for worker in self._active]
+        device = min(self._devices, key=used.count, default=None)
         return Worker(self._messages, device, shares_cores=self._jobs > 1)
 
     def _begin(self, key: str) -> None:
@@ -181,9 +181,9 @@ class _Grid:
             return
         run = self._active.get(worker)
         if run is not None:
-            self._take(worker, run, message)
+            self._handle(worker, run, message)
 
-    def _take(self, worker: Worker, run: _ActiveRun, message: WorkerMessage) -> None:
+    def _handle(self, worker: Worker, run: _ActiveRun, message: WorkerMessage) -> None:
         if isinstance(message, Progressed):
             self._watcher.progressed(run.key, message.round, message.rounds)
             return
@@ -203,7 +203,7 @@ class _Grid:
             case Failed(reason) | Crashed(reason):
                 self._fail(run, reason)
             case WorkerEnded():
-                self._fail(run, worker.why_ended())
+                self._fail(run, worker.end_reason())
 
     def _finish(self, run: _ActiveRun, outcome: Outcome) -> None:
         self._store.record(self._stored(run, outcome=outcome))
@@ -218,7 +218,7 @@ class _Grid:
         self._watcher.failed(run.key, stored.reason)
 
     def _stored(self, run: _ActiveRun, *, outcome: Outcome | None = None, error: str | None = None) -> StoredRun:
-        known = outcome or Outcome(
+        result = outcome or Outcome(
             settings=self._configs[run.key].model_dump(),
             seconds=time.monotonic() - run.began,
             versions={"python": platform.python_version(), "fedcopl": version("fedcopl")},
@@ -226,13 +226,13 @@ class _Grid:
         return StoredRun(
             key=run.key,
             status="failed" if outcome is None else "done",
-            settings=known.settings,
+            settings=result.settings,
             outcome=outcome,
             error=error,
-            seconds=known.seconds,
+            seconds=result.seconds,
             host=platform.node(),
             code=code_version(),
-            versions=known.versions,
+            versions=result.versions,
             started=run.started,
             finished=_now(),
             folder=f"{RUNS}/{run.key}",

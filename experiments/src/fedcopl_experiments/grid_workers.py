@@ -1,6 +1,6 @@
-"""Worker processes of a grid, as the grid sees them.
+"""Worker processes of a grid.
 
-Plain subprocesses instead of a pool: the death of one does not affect the others, and a script that starts a grid
+They are plain subprocesses instead of a pool: if one is killed, the others continue, and a script that starts a grid
 needs no `if __name__ == "__main__"`.
 """
 
@@ -35,7 +35,7 @@ class Worker:
             text=True,
             encoding="utf-8",
         )
-        self._stderr_start = 0  # bytes on stderr before the current run
+        self._stderr_start = 0  # length of stderr before the current run
         self.device = device
         self._listener = Thread(target=self._listen, args=(messages,), daemon=True)
         self._listener.start()
@@ -66,8 +66,8 @@ class Worker:
             self._process.communicate()
         self._stderr.close()
 
-    def why_ended(self) -> str:
-        """Return why the process ended, by its exit code and last line on stderr."""
+    def end_reason(self) -> str:
+        """Describe how the process ended, by its exit code and its last line on stderr."""
         code = self._process.wait()
         if code == -signal.SIGKILL:
             return "its process was killed (SIGKILL): perhaps there was not enough memory; try fewer --jobs"
@@ -89,12 +89,12 @@ class Worker:
 
 def _environment(device: str | None, shares_cores: bool) -> dict[str, str]:
     """Return a worker's environment: its GPU, and no processes of its own if other runs share the cores."""
-    seen = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
-    return dict(os.environ) | seen | ({"FEDCOPL_WORKERS": "1"} if shares_cores else {})
+    gpu = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
+    return dict(os.environ) | gpu | ({"FEDCOPL_WORKERS": "1"} if shares_cores else {})
 
 
 def devices() -> list[str]:
-    """Return the usable GPUs by their names in CUDA_VISIBLE_DEVICES, without importing torch."""
+    """Return the usable GPUs, as CUDA_VISIBLE_DEVICES names them, without importing torch."""
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None:
         return [name.strip() for name in allowed.split(",") if name.strip()]
@@ -103,7 +103,7 @@ def devices() -> list[str]:
         return []
     command = [nvidia_smi, "--query-gpu=index", "--format=csv,noheader"]
     try:
-        listed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        process = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError):  # no driver, or one that hangs
         return []
-    return listed.stdout.split()
+    return process.stdout.split()

@@ -37,7 +37,7 @@ class SeedSample:
 
 
 class StoredOutcomes:
-    """Lookup of finished runs in a store by their settings, of this version of the code or of any."""
+    """Finds finished runs in a store by their settings, of this version of the code or of any version."""
 
     def __init__(self, store: ResultStore, *, any_code: bool = False):
         self._store, self._any_code = store, any_code
@@ -61,12 +61,12 @@ class StoredOutcomes:
 
     @cached_property
     def _latest(self) -> dict[str, StoredRun]:
-        """The run of each settings that finished last, whatever the version."""
-        return {question: run for run in self._store.runs() if (question := _settings_text_of(run))}
+        """The latest finished run of each settings, of any version."""
+        return {text: run for run in self._store.runs() if (text := _settings_text_of(run))}
 
 
 def _settings_text(config: RunConfig) -> str:
-    """Return the deciding settings as text, with the rounds that are run instead of those that are configured."""
+    """Return the deciding settings as text, with the number of rounds that the method executes."""
     from fedcopl.methods import with_effective_rounds  # imports torch
 
     return json.dumps(deciding_settings(with_effective_rounds(config)), sort_keys=True)
@@ -77,12 +77,12 @@ def _settings_text_of(run: StoredRun) -> str | None:
         return None
     try:
         return _settings_text(RunConfig.from_mapping(run.settings, run.folder))
-    except ConfigError:  # of a version with other settings
+    except ConfigError:  # a run of a version with other settings
         return None
 
 
 def read(cell: ExperimentCell, outcomes: StoredOutcomes, seeds: Iterable[int]) -> SeedSample:
-    """Return a cell's number for each seed of which all runs are finished."""
+    """Return a cell's number for each seed whose runs are all finished."""
     number = NUMBERS[cell.measure]
     values = (
         _mean_of([_measured(outcomes.outcome(seeded(config, seed)), number) for config in cell.configs])
@@ -98,14 +98,14 @@ def read_gain(cell: ExperimentCell, outcomes: StoredOutcomes, seeds: Iterable[in
     pairs = (
         [_measured(outcomes.outcome(seeded(run, seed)), number) for run in (config, cell.baseline)] for seed in seeds
     )
-    return SeedSample(tuple(ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None))
+    return SeedSample(tuple(value - base for value, base in pairs if value is not None and base is not None))
 
 
 def read_curves(cell: ExperimentCell, outcomes: StoredOutcomes, seeds: Iterable[int]) -> list[RoundCurve]:
     """Return a cell's curve for each finished seed."""
     [config] = cell.configs
-    found = (outcomes.outcome(seeded(config, seed)) for seed in seeds)
-    curves = [CURVES[cell.measure](outcome) for outcome in found if outcome is not None]
+    finished = (outcomes.outcome(seeded(config, seed)) for seed in seeds)
+    curves = [CURVES[cell.measure](outcome) for outcome in finished if outcome is not None]
     return [curve for curve in curves if curve]
 
 
@@ -114,8 +114,8 @@ def _measured(outcome: Outcome | None, number: NumberOf) -> float | None:
 
 
 def _mean_of(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known and len(known) == len(values) else None
+    present = [value for value in values if value is not None]
+    return statistics.fmean(present) if present and len(present) == len(values) else None
 
 
 def percent(share: float | None) -> float | None:
@@ -144,8 +144,8 @@ def _kilobytes_up(outcome: Outcome) -> float:
 NUMBERS: Mapping[str, NumberOf] = {
     "final": lambda outcome: percent(outcome.final.macro),
     "zero_shot": lambda outcome: percent(outcome.zero_shot.macro),
-    # Weighted by images: the accuracy on the whole test set, whatever the partition, as the paper's 43.24 on DTD
-    # under all three skews.
+    # Weighted by images, this is the accuracy on the whole test set under every partition, as in the paper, which
+    # prints 43.24 on DTD under all three skews.
     "zero_shot_of_all": lambda outcome: percent(outcome.zero_shot.weighted),
     "first_labels": _first_labels,
     "first_coverage": _first_coverage,

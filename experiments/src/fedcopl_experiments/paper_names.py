@@ -28,7 +28,7 @@ BASELINES = {  # "FedOPT" is how the paper spells FedOTP
     "FedOPT": "fedotp",
 }
 OURS = ("fedcopl", "copl")  # method and labeler
-# The lines of the paper's figures over clients, FedCoPL and the baselines with FPL: (method, labeler)
+# Lines of the paper's figures: FedCoPL and the baselines with FPL, each with method and labeler
 CURVE_METHODS = {"FedCoPL": OURS} | {f"{name} + FPL": (method, "fpl") for name, method in BASELINES.items()}
 AVERAGE = "Average"
 SIZES = {"Classes": "classes", "Training Size": "train", "Testing Size": "test"}
@@ -41,5 +41,5 @@ BLOCKS = {
 
 
 def title(dataset: str) -> str:
-    """Return the paper's name of a data set, or its own."""
+    """Return the paper's name of a data set that is in the paper, otherwise the given name."""
     return TITLES.get(dataset, dataset)

@@ -1,4 +1,4 @@
-"""The numbers printed in the paper, with reasons to doubt some of them."""
+"""The numbers printed in the paper, with notes on doubtful ones."""
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ class PaperNumber:
     value: float
     mark: str = ""  # "best" (bold), "second" (underlined)
     gain: float | None = None  # printed in brackets
-    doubt: str = ""  # why it may be wrong
+    doubt: str = ""  # reason why the number may be wrong
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def _row(content: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tuple[C
     gains = row.get("gains", [None] * len(values))
     doubt = row.get("doubt") or content.get("doubt", "")
     for column, value, mark, gain in zip(content["columns"], values, marks, gains, strict=True):
-        doubtful = next((why for part, why in row.get("doubts", {}).items() if part in column), doubt)
+        doubtful = next((reason for name, reason in row.get("doubts", {}).items() if name in column), doubt)
         yield (
             (row.get("block", ""), tuple(row["name"]), tuple(column)),
             PaperNumber(float(value), MARKS[mark], gain, doubtful),

@@ -33,12 +33,12 @@ from fedcopl.rng import stream
 Results = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]  # set -> split -> column -> value of each seed
 Arrays = Mapping[str, NDArray[Any]]
 SPLITS = ("0.05", "0.1", "0.5", "1", "iid", "quantity", "iid, tail 10:1", "0.1, tail 10:1")
-WITHOUT = {"+ label shift": "logit bias", "all": "+ prototypes"}  # the same parts without label shift
-# even: the logit bias, given a uniform class prior; known: all parts, given the class prior over all clients
+WITHOUT_LABEL_SHIFT = {"+ label shift": "logit bias", "all": "+ prototypes"}
+# even: logit bias with a given uniform class prior; known: all parts with the given true class prior over all clients
 COLUMNS = ("zero-shot", "even", "logit bias", "+ label shift", "+ prototypes", "all", "known")
 SHOWN = ("zero-shot", "+ label shift", "all")  # on the page
 CLIENTS, TEN_CLIENTS = 5, {"dtd"}
-TAIL = 10  # images of the most common class for one of the rarest
+TAIL = 10  # ratio of the numbers of images of the most common and the rarest class
 LONG_TABLE = (
     "# The priors, seed by seed\n\nMacro accuracy in %; [priors](../docs/priors.md) explains the columns.\n\n{}\n"
 )
@@ -51,7 +51,7 @@ ABLATIONS = {
     "EVEN_SPREAD": (0.0, "the predicted shares are not shrunk"),
     "SCALES": ((1.0,), "one temperature only"),
 }
-ABLATION_PAGE = """# What each rule of the priors is worth
+ABLATION_PAGE = """# Ablation: each rule of the priors
 
 Macro accuracy in % with one rule of [the estimation](../docs/priors.md) switched off: the mean over all sets,
 splits and seeds below, and the largest loss and gain of a set and split. Made by
@@ -65,7 +65,7 @@ START, END = "<!-- study: made by fedcopl_experiments.priors_study -->", "<!-- e
 
 
 class StudyClient:
-    """One client's images; the estimation sees features and log-probabilities only."""
+    """One client's images; the estimation uses features and log-probabilities only."""
 
     def __init__(self, data: Arrays, train: NDArray[np.int64], test: NDArray[np.int64]):
         self.features, self.test = data["train"][train], data["test"][test]
@@ -88,7 +88,7 @@ class StudyClient:
         return float((posteriors.argmax(axis=1) == self.labels).mean())
 
     def reply(self, estimation: Estimation) -> NDArray[np.float64]:
-        """Return the sums of the last step that the estimation asks for."""
+        """Return the sums that the last step of the estimation requests."""
         sums = []
         for statistic in estimation.steps[-1]:
             part, self.scores = self.scores.compute(statistic, self.read_features)
@@ -100,18 +100,17 @@ def with_tail(data: Arrays, seed: int) -> dict[str, NDArray[Any]]:
     """Return the data with classes of geometrically falling size, 10:1 from the first to the last."""
     classes = len(data["text"])
     shares = TAIL ** (-stream(seed, "tail").permutation(classes) / (classes - 1))
-    kept = dict(data)
+    reduced = dict(data)
     for part in ("train", "test"):
         labels = data[f"{part}_y"]
-        index = np.concatenate(
-            [of[: max(1, round(shares[c] * len(of)))] for c in range(classes) for of in [np.flatnonzero(labels == c)]]
-        )
-        kept[part], kept[f"{part}_y"] = data[part][index], labels[index]
-    return kept
+        members = [np.flatnonzero(labels == label) for label in range(classes)]
+        index = np.concatenate([m[: max(1, round(s * len(m)))] for m, s in zip(members, shares, strict=True)])
+        reduced[part], reduced[f"{part}_y"] = data[part][index], labels[index]
+    return reduced
 
 
 def split_clients(data: Arrays, split: str, seed: int, clients: int) -> list[StudyClient]:
-    """Split the images over clients; those without test images are left out."""
+    """Split the images over clients; clients without training or test images are left out."""
     labels, classes = (data["train_y"], data["test_y"]), len(data["text"])
     rng, kind = stream(seed, f"split {split}"), split.split(",")[0]
     if kind == "iid":
@@ -120,11 +119,12 @@ def split_clients(data: Arrays, split: str, seed: int, clients: int) -> list[Stu
         parts = partition.quantity(*labels, classes, clients, rng)
     else:
         parts = partition.dirichlet(*labels, classes, clients, rng, beta=float(kind))
-    return [StudyClient(data, *own) for own in zip(parts.train, parts.test, strict=True) if all(map(len, own))]
+    rows = zip(parts.train, parts.test, strict=True)
+    return [StudyClient(data, train, test) for train, test in rows if len(train) and len(test)]
 
 
 def fit(clients: Sequence[StudyClient], text: NDArray[np.float64], **settings: Any) -> Estimation:
-    """Run the estimation among these clients."""
+    """Run the estimation with these clients."""
     for client in clients:
         client.scores = ClientScores(client.log_probs)
     estimation = Estimation(PriorSettings(*text.shape, **settings), text)
@@ -152,63 +152,62 @@ def measure(
     for part in columns:
         model = fit(clients, text, **settings[part]).outcome or no_priors(len(text))
         row[part] = np.mean([client.accuracy(model) for client in clients])
-        if part in WITHOUT:  # without label shift the estimation is the same, and clients use the common class prior
+        if part in WITHOUT_LABEL_SHIFT:  # same estimation, but clients use the common class prior
             common = replace(model, strength=math.inf)
-            row[WITHOUT[part]] = np.mean([client.accuracy(common) for client in clients])
+            row[WITHOUT_LABEL_SHIFT[part]] = np.mean([client.accuracy(common) for client in clients])
     return {part: 100 * float(value) for part, value in row.items()}
 
 
 def run(out: Path, sets: Mapping[str, Any], splits: Sequence[str], seeds: Sequence[int]) -> None:
-    """Measure every set and split, and write the accuracies of each seed; what is there already is kept."""
-    found: dict[str, dict[str, dict[str, list[float]]]] = json.loads(out.read_text()) if out.exists() else {}
+    """Measure the missing sets and splits, and add the accuracies of each seed to a file."""
+    results: dict[str, dict[str, dict[str, list[float]]]] = json.loads(out.read_text()) if out.exists() else {}
     for name, load in sets.items():
         for split in splits:
-            if split in found.get(name, {}):
+            if split in results.get(name, {}):
                 continue
             rows = [measure(name, load(seed), split, seed) for seed in seeds]
             measured = {column: [round(row[column], 2) for row in rows] for column in COLUMNS}
-            found.setdefault(name, {})[split] = {"seed": list(seeds), **measured}
-            write_text(out, json.dumps(found, indent=1) + "\n")
+            results.setdefault(name, {})[split] = {"seed": list(seeds), **measured}
+            write_text(out, json.dumps(results, indent=1) + "\n")
             print(name, split, {column: round(float(np.mean(measured[column])), 1) for column in COLUMNS}, flush=True)
 
 
 def ablate(out: Path, sets: Mapping[str, Any], splits: Sequence[str], seeds: Sequence[int]) -> None:
-    """Measure every set and split with each rule switched off; what is there already is kept."""
-    found: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
+    """Measure the missing sets and splits with each rule switched off, and add the accuracies to a file."""
+    results: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
     for name, off in {"": None, **{name: value for name, (value, _) in ABLATIONS.items()}}.items():
-        before = getattr(rules, name, None)
+        constant = getattr(rules, name, None)
         if name:
             setattr(rules, name, off)
         for kind, load in sets.items():
             for split in splits:
-                if split not in found.setdefault(name, {}).setdefault(kind, {}):
+                if split not in results.setdefault(name, {}).setdefault(kind, {}):
                     rows = [measure(kind, load(seed), split, seed, ("+ label shift", "all")) for seed in seeds]
-                    found[name][kind][split] = {
-                        "seed": list(seeds),
-                        **{column: [round(row[column], 2) for row in rows] for column in SHOWN},
-                    }
-                    write_text(out, json.dumps(found, indent=1) + "\n")
+                    columns = {column: [round(row[column], 2) for row in rows] for column in SHOWN}
+                    results[name][kind][split] = {"seed": list(seeds), **columns}
+                    write_text(out, json.dumps(results, indent=1) + "\n")
         if name:
-            setattr(rules, name, before)
+            setattr(rules, name, constant)
 
 
-def ablation_page(found: Mapping[str, Results]) -> str:
+def ablation_page(results: Mapping[str, Results]) -> str:
     """Return the page of the ablations, one row per rule."""
-    cells = [(kind, split) for kind, splits in found[""].items() for split in splits]
+    cells = [(kind, split) for kind, splits in results[""].items() for split in splits]
     heads = ("without prototypes", "largest loss", "gain", "all parts", "largest loss", "gain")
     lines = [f"| rule switched off | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
-    for name, rows in found.items():
+    for name, rows in results.items():
         words = [f"`{name}`: {ABLATIONS[name][1]}" if name else "none"]
         for column in SHOWN[1:]:
             values, full = (
-                np.array([np.mean(one[kind][split][column]) for kind, split in cells]) for one in (rows, found[""])
+                np.array([np.mean(table[kind][split][column]) for kind, split in cells])
+                for table in (rows, results[""])
             )
             words += [f"{values.mean():.2f}", f"{(values - full).min():.1f}", f"{(values - full).max():+.1f}"]
         lines.append(f"| {' | '.join(words)} |")
-    seeds = {seed for kind, split in cells for seed in found[""][kind][split]["seed"]}
+    seeds = {seed for kind, split in cells for seed in results[""][kind][split]["seed"]}
     splits = dict.fromkeys(split_words(split) for _, split in cells)
     return ABLATION_PAGE.format(
-        "\n".join(lines), "; ".join(found[""]), "; ".join(splits), ", ".join(map(str, sorted(map(int, seeds))))
+        "\n".join(lines), "; ".join(results[""]), "; ".join(splits), ", ".join(map(str, sorted(map(int, seeds))))
     )
 
 
@@ -218,14 +217,14 @@ def means(row: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def split_words(split: str) -> str:
-    """Return a split as the tables name it."""
+    """Return the name of a split in tables."""
     return split if split[0] in "iq" else f"Dirichlet {split}"
 
 
-def table(found: Results) -> str:
+def table(results: Results) -> str:
     """Return all results as a Markdown table, one row per set, split and seed."""
     lines = [f"| set | split | seed | {' | '.join(COLUMNS)} |", "|---|---|---:|" + "---:|" * len(COLUMNS)]
-    for name, splits in found.items():
+    for name, splits in results.items():
         for split, row in splits.items():
             for number, seed in enumerate(row["seed"]):
                 values = " | ".join(f"{row[column][number]:.1f}" for column in COLUMNS)
@@ -233,11 +232,11 @@ def table(found: Results) -> str:
     return "\n".join(lines)
 
 
-def summary(found: Results) -> str:
+def summary(results: Results) -> str:
     """Return the means over seeds as a Markdown table, one row per set and one column per split."""
-    splits = [split for split in SPLITS if any(split in rows for rows in found.values())]
+    splits = [split for split in SPLITS if any(split in rows for rows in results.values())]
     lines = [f"| set | {' | '.join(map(split_words, splits))} |", "|---|" + "---|" * len(splits)]
-    for name, rows in found.items():
+    for name, rows in results.items():
         cells = []
         for split in splits:
             mean = means(rows[split]) if split in rows else {}
@@ -246,7 +245,7 @@ def summary(found: Results) -> str:
     return "\n".join(lines)
 
 
-def draw(found: Results, out: Path) -> None:
+def draw(results: Results, out: Path) -> None:
     """Draw the gain over zero-shot without prototypes and of all parts, one row per set."""
     import matplotlib
 
@@ -254,9 +253,9 @@ def draw(found: Results, out: Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "fedcopl"
     from matplotlib import pyplot
 
-    splits = [split for split in SPLITS if any(split in row for row in found.values())]
-    figure, axes = pyplot.subplots(len(found), 1, figsize=(8, 1.3 * len(found) + 0.8), sharex=True, squeeze=False)
-    for axis, (name, rows) in zip(axes[:, 0], found.items(), strict=True):
+    splits = [split for split in SPLITS if any(split in row for row in results.values())]
+    figure, axes = pyplot.subplots(len(results), 1, figsize=(8, 1.3 * len(results) + 0.8), sharex=True, squeeze=False)
+    for axis, (name, rows) in zip(axes[:, 0], results.items(), strict=True):
         positions = [number for number, split in enumerate(splits) if split in rows]
         for shift, column, colour in ((-0.2, "+ label shift", "#9aa5b1"), (0.2, "all", "#2b6cb0")):
             of_splits = [means(rows[splits[position]]) for position in positions]
@@ -272,14 +271,14 @@ def draw(found: Results, out: Path) -> None:
     figure.savefig(out, metadata={"Date": None})
 
 
-def rendered(page: str, found: Results) -> str:
-    """Return the page with the block of the study written anew."""
+def update_page(page: str, results: Results) -> str:
+    """Replace the block of the study in a page."""
     before, rest = page.split(START)
-    return f"{before}{START}\n{summary(found)}\n{rest[rest.index(END) :]}"
+    return f"{before}{START}\n{summary(results)}\n{rest[rest.index(END) :]}"
 
 
 def encode(out: Path, source: str, path: str, backbone: str, images: int) -> None:
-    """Encode some images of a data set with a model, and write the arrays of the study."""
+    """Encode random images of a data set with a model, and write the arrays of the study."""
     from fedcopl.clip.device import choose_arithmetic
     from fedcopl.clip.encoder import Encoder, TokenStore
     from fedcopl.clip.frozen_clip import load_clip
@@ -292,14 +291,10 @@ def encode(out: Path, source: str, path: str, backbone: str, images: int) -> Non
     for name, part in (("train", dataset.train), ("test", dataset.test)):
         assert part.labels is not None
         index = stream(0, f"study images {name}").permutation(len(part))[:images]
-        cut = np.stack([encoder.clip.preprocess.resize_and_crop(part.images[int(position)]) for position in index])
-        store = TokenStore(encoder.clip, cut)
-        arrays[name] = np.concatenate(
-            [
-                encoder.image_features(store[np.arange(len(cut))[start : start + 256]]).numpy(force=True)
-                for start in range(0, len(cut), 256)
-            ]
-        )
+        pixels = np.stack([encoder.clip.preprocess.resize_and_crop(part.images[int(row)]) for row in index])
+        store = TokenStore(encoder.clip, pixels)
+        batches = [np.arange(start, min(start + 256, len(pixels))) for start in range(0, len(pixels), 256)]
+        arrays[name] = np.concatenate([encoder.image_features(store[rows]).numpy(force=True) for rows in batches])
         arrays[f"{name}_y"] = part.labels[index]
     text = encoder.class_features(None).numpy(force=True)
     np.savez_compressed(out, **arrays, text=text, scale=np.array(float(encoder.clip.logit_scale)))
@@ -317,19 +312,19 @@ def find_sets(
         yield file.stem, lambda seed, data=data: data
     if loader is None:
         return
-    located = importlib.util.spec_from_file_location("study_loader", loader)
-    assert located is not None and located.loader is not None
-    module = importlib.util.module_from_spec(located)
-    located.loader.exec_module(module)
+    module_spec = importlib.util.spec_from_file_location("study_loader", loader)
+    assert module_spec is not None and module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(module)
 
-    def drawn(name: str, bias: float, seed: int) -> dict[str, NDArray[Any]]:
+    def load(name: str, bias: float, seed: int) -> dict[str, NDArray[Any]]:
         data = dict(module.load(name, zero_shot=zero_shot, seed=seed, bias_std=bias))
         return data | {part: data[part].astype(np.int64) for part in ("train_y", "test_y")}
 
     for name in module.USUAL:
         for bias in biases:
             title = name if zero_shot is None else f"{name} at {zero_shot:g} %"
-            yield f"{title} (bias {bias:g})", lambda seed, name=name, bias=bias: drawn(name, bias, seed)
+            yield f"{title} (bias {bias:g})", lambda seed, name=name, bias=bias: load(name, bias, seed)
 
 
 def main() -> None:
@@ -337,16 +332,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     study, ablation, page, encoding = (commands.add_parser(name) for name in ("run", "ablation", "page", "encode"))
-    for one in (study, ablation):
-        one.add_argument("out", type=Path)
-        one.add_argument("--npz", type=Path, nargs="*", default=[])
-        one.add_argument("--loader", type=Path)
-        one.add_argument("--bias", default="0.3,0.7,1.1")
-        one.add_argument("--zero-shot", type=float, help="accuracy in % for which the loader's texts are drawn")
-        one.add_argument("--splits", default=";".join(SPLITS))
-        one.add_argument("--seeds", default="1,2,3")
+    for command in (study, ablation):
+        command.add_argument("out", type=Path)
+        command.add_argument("--npz", type=Path, nargs="*", default=[])
+        command.add_argument("--loader", type=Path)
+        command.add_argument("--bias", default="0.3,0.7,1.1")
+        command.add_argument("--zero-shot", type=float, help="zero-shot accuracy in %% that the loader simulates")
+        command.add_argument("--splits", default=";".join(SPLITS))
+        command.add_argument("--seeds", default="1,2,3")
     page.add_argument("results", type=Path)
-    page.add_argument("page", type=Path, nargs="?", help="none: only the long table is written")
+    page.add_argument("page", type=Path, nargs="?", help="without it only the long table is written")
     encoding.add_argument("out", type=Path)
     encoding.add_argument("--source", default="digits")
     encoding.add_argument("--path", default="")
@@ -356,11 +351,11 @@ def main() -> None:
     if given.command == "encode":
         encode(given.out, given.source, given.path, given.backbone, given.images)
     elif given.command == "page":
-        found = json.loads(given.results.read_text())
-        write_text(given.results.with_suffix(".md"), LONG_TABLE.format(table(found)))
+        results = json.loads(given.results.read_text())
+        write_text(given.results.with_suffix(".md"), LONG_TABLE.format(table(results)))
         if given.page:
-            write_text(given.page, rendered(given.page.read_text(encoding="utf-8"), found))
-            draw(found, given.page.parent / "images" / "priors.svg")
+            write_text(given.page, update_page(given.page.read_text(encoding="utf-8"), results))
+            draw(results, given.page.parent / "images" / "priors.svg")
     else:
         biases, seeds = map(float, given.bias.split(",")), [int(seed) for seed in given.seeds.split(",")]
         measure_all = run if given.command == "run" else ablate

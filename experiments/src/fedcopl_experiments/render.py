@@ -36,31 +36,31 @@ class Renderer:
 
     def render(self, experiments: Sequence[Experiment], update: Path | None = None) -> Rendering:
         """Render all experiments; `update` is a page with markers to fill."""
-        done = Rendering()
+        rendering = Rendering()
         for experiment in experiments:
             if experiment.kind == "figure":
-                self._figure(experiment, done)
+                self._figure(experiment, rendering)
             else:
-                self._table(experiment, done)
+                self._table(experiment, rendering)
         if update or any(experiment.name == "grid" for experiment in experiments):
-            self._page(update, done)
-        return done
+            self._page(update, rendering)
+        return rendering
 
-    def refuse_page(self, update: Path) -> None:
+    def check_page(self, update: Path) -> None:
         """Raise ConfigError if the page has no usable markers; called before any run."""
         update_page(read_page(update), self._sections(), str(update))
 
     def _sections(self) -> dict[str, str]:
         return page_sections(self.setup, self.outcomes, self.seeds, self.command)
 
-    def _table(self, experiment: Experiment, done: Rendering) -> None:
+    def _table(self, experiment: Experiment, rendering: Rendering) -> None:
         table = build_table(experiment, self.setup, self.outcomes, self.seeds)
-        done.tables.append(table)
+        rendering.tables.append(table)
         for ending, text in (("md", to_markdown(table)), ("tex", to_latex(table)), ("csv", to_csv(table))):
-            done.files.append(self.out / f"{experiment.name}.{ending}")
-            publish_text(done.files[-1], text)
+            rendering.files.append(self.out / f"{experiment.name}.{ending}")
+            publish_text(rendering.files[-1], text)
 
-    def _figure(self, experiment: Experiment, done: Rendering) -> None:
+    def _figure(self, experiment: Experiment, rendering: Rendering) -> None:
         from .figure_drawing import draw_heat_maps, draw_lines  # imports matplotlib
         from .figure_panels import build_heat_maps, build_panels, panels_csv
 
@@ -74,17 +74,17 @@ class Renderer:
             if drawn:
                 drawn.append(file.with_name(f"{file.name}.csv"))
                 publish_text(drawn[-1], panels_csv(panels))
-        done.files += drawn
+        rendering.files += drawn
         if not drawn:
-            done.empty.append(experiment.name)
+            rendering.empty.append(experiment.name)
 
-    def _page(self, update: Path | None, done: Rendering) -> None:
+    def _page(self, update: Path | None, rendering: Rendering) -> None:
         sections = self._sections()
-        done.files.append(self.out / "results.md")
-        publish_text(done.files[-1], new_page(sections))
+        rendering.files.append(self.out / "results.md")
+        publish_text(rendering.files[-1], new_page(sections))
         if update:
             publish_text(update, update_page(read_page(update), sections, str(update)))
-            done.files.append(update)
+            rendering.files.append(update)
 
 
 def read_page(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Tables in the paper's layout: our numbers over the seeds, the paper's number, the best two marked."""
+"""Tables in the paper's layout: our mean over the seeds, the paper's number, and marks of the best two."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ class TableEntry:
     dagger: str = ""  # mark of a doubtful number of the paper: †, or †1, †2 for several reasons
     ranked: bool = True
     spread: bool = True  # whether the standard deviation is shown
-    ran: str = ""  # method, labeler, and priors or as published
+    runs: str = ""  # titles of the methods that ran
 
     @property
     def difference(self) -> float | None:
@@ -67,11 +67,11 @@ class ResultTable:
     def without_empty(self) -> "ResultTable":
         """Return the table without rows, columns and blocks that have no number yet."""
         rows = [entries for block in self.blocks for _, entries in block.rows]
-        kept = [n for n in range(len(self.columns)) if any(_is_known(entries[n]) for entries in rows)]
+        kept = [n for n in range(len(self.columns)) if any(_has_number(entries[n]) for entries in rows)]
         blocks = tuple(
             replace(
                 block,
-                rows=[(name, [row[n] for n in kept]) for name, row in block.rows if any(map(_is_known, row))],
+                rows=[(name, [row[n] for n in kept]) for name, row in block.rows if any(map(_has_number, row))],
             )
             for block in self.blocks
         )
@@ -79,7 +79,7 @@ class ResultTable:
         return replace(self, columns=tuple(self.columns[n] for n in kept), blocks=filled)
 
 
-def _is_known(entry: TableEntry | None) -> bool:
+def _has_number(entry: TableEntry | None) -> bool:
     return entry is not None and bool(entry.sample.values)
 
 
@@ -117,8 +117,8 @@ def _blocks(
     """Yield the rows in order, grouped by heading."""
     rows = dict.fromkeys((cell.block, cell.row) for cell in cells)
     for title in dict.fromkeys(block for block, _ in rows):
-        mine = [row for block, row in rows if block == title]
-        yield TableBlock(title, [(row, [entries.get((title, row, column)) for column in columns]) for row in mine])
+        names = [row for block, row in rows if block == title]
+        yield TableBlock(title, [(row, [entries.get((title, row, column)) for column in columns]) for row in names])
 
 
 SIZES_OF: dict[str, Callable[[Dataset], int]] = {
@@ -135,10 +135,12 @@ def _entry(
     if cell.measure in NEEDS_NO_RUN:
         return TableEntry(_size(cell), None, paper, ranked=False)
     gain = read_gain(cell, outcomes, seeds).mean if cell.baseline else None
-    return TableEntry(read(cell, outcomes, seeds), gain, paper, ranked=cell.ranked, spread=cell.spread, ran=_ran(cell))
+    return TableEntry(
+        read(cell, outcomes, seeds), gain, paper, ranked=cell.ranked, spread=cell.spread, runs=_methods(cell)
+    )
 
 
-def _ran(cell: ExperimentCell) -> str:
+def _methods(cell: ExperimentCell) -> str:
     from fedcopl.methods import run_title  # imports torch
 
     if cell.measure.startswith("zero_shot"):
@@ -161,16 +163,16 @@ def _dataset(data: Data) -> Dataset | None:
 
 
 def _marked(block: TableBlock, best_of: str, decimals: int) -> TableBlock:
-    """Mark the best two numbers of each column or row, as they are shown, among those with the most seeds."""
+    """Mark the best two rounded numbers of each column or row, among the numbers with the most seeds."""
     grid = [list(entries) for _, entries in block.rows]
     if best_of == "row":
         grid = [_mark_line(line, decimals) for line in grid]
     elif best_of == "column":
-        grid = _turned([_mark_line(line, decimals) for line in _turned(grid)])
+        grid = _transposed([_mark_line(line, decimals) for line in _transposed(grid)])
     return replace(block, rows=[(row, entries) for (row, _), entries in zip(block.rows, grid, strict=True)])
 
 
-def _turned(grid: Sequence[Sequence[TableEntry | None]]) -> list[list[TableEntry | None]]:
+def _transposed(grid: Sequence[Sequence[TableEntry | None]]) -> list[list[TableEntry | None]]:
     return [list(line) for line in zip(*grid, strict=True)]
 
 
@@ -194,10 +196,10 @@ def _shown(entry: TableEntry | None, decimals: int) -> float | None:
 def _caption(experiment: Experiment, setup: ExperimentSetup, printed: PaperTable | None) -> str:
     if printed:
         return printed.caption
-    about = experiment.about.removesuffix("; needs no runs")
+    description = experiment.description.removesuffix("; needs no runs")
     models = {config.model.backbone for cell in experiment.cells(setup) for config in cell.configs}
-    where = f"Scale {setup.scale.name}, {', '.join(sorted(models))}: not comparable with the paper."
-    return f"{about[0].upper()}{about[1:]}. {where}"
+    scope = f"Scale {setup.scale.name}, {', '.join(sorted(models))}: not comparable with the paper."
+    return f"{description[0].upper()}{description[1:]}. {scope}"
 
 
 def _notes(
@@ -207,7 +209,7 @@ def _notes(
     seeds: Sequence[int],
     daggers: Mapping[str, str],
 ) -> tuple[str, ...]:
-    """Return the notes: seeds, methods that ran, what is missing, and which of the paper's numbers are doubtful."""
+    """Return the notes: seeds, methods, number of missing cells, and doubtful numbers of the paper."""
     entries = table.entries
     notes = [_of_seeds(seeds)] if experiment.best_of else []
     published = experiment.best_of and all(is_as_published(config) for cell in cells for config in cell.configs)

@@ -1,7 +1,7 @@
-"""The page of the grid: tables between markers, so that the text around them is kept.
+"""The page of the grid: tables between markers are replaced, and the text around them is kept.
 
 <!-- table: grid -->
-... is replaced each time ...
+...
 <!-- end -->
 """
 
@@ -26,11 +26,11 @@ MARKED = re.compile(r"(?P<begin><!-- table: (?P<name>[\w.-]+) -->\n).*?(?P<end><
 def page_sections(
     setup: ExperimentSetup, outcomes: StoredOutcomes, seeds: Sequence[int], command: str
 ) -> dict[str, str]:
-    """Return everything of the grid that can be put between markers, by name."""
+    """Return the texts that can be put between markers, by name."""
     table = build_table(EXPERIMENTS["grid"], setup, outcomes, seeds)
     notes = "".join(f"\n{note}  " for note in table.notes if not note.startswith("–")).rstrip()
     return {
-        "how": _how(setup, outcomes, seeds, command),
+        "how": _provenance(setup, outcomes, seeds, command),
         "coverage": _coverage(table, len(seeds)),
         "grid": f"{markdown_grid(table.without_empty())}{notes}\n",
     }
@@ -45,8 +45,8 @@ def new_page(sections: Mapping[str, str]) -> str:
 
 
 def update_page(page: str, sections: Mapping[str, str], origin: str) -> str:
-    """Replace the text between the markers and nothing else."""
-    named = [found["name"] for found in MARKED.finditer(page)]
+    """Replace the text between the markers; keep all other text."""
+    named = [match["name"] for match in MARKED.finditer(page)]
     unknown = [name for name in named if name not in sections]
     if unknown:
         raise ConfigError(f"{origin}: there is no table {unknown[0]!r} (known: {', '.join(sections)})")
@@ -55,14 +55,14 @@ def update_page(page: str, sections: Mapping[str, str], origin: str) -> str:
             f"{origin}: has no <!-- table: NAME --> ... <!-- end --> (known names: {', '.join(sections)})"
         )
 
-    def filled(found: re.Match[str]) -> str:
-        return f"{found['begin']}\n{sections[found['name']]}\n{found['end']}"
+    def fill(match: re.Match[str]) -> str:
+        return f"{match['begin']}\n{sections[match['name']]}\n{match['end']}"
 
-    return MARKED.sub(filled, page)
+    return MARKED.sub(fill, page)
 
 
 def _coverage(table: ResultTable, seeds: int) -> str:
-    """Return a table of how many cells of each block and variant have how many seeds."""
+    """Return a table with the number of cells of each block and variant by their number of finished seeds."""
     counts = range(seeds, -1, -1)
     lines = [
         f"| | {' | '.join(counted(count, 'seed') if count else 'not run' for count in counts)} |",
@@ -77,14 +77,14 @@ def _coverage(table: ResultTable, seeds: int) -> str:
                 for column, entry in zip(table.columns, row, strict=True)
                 if entry is not None and column[0] == variant
             ]
-            found = Counter(len(entry.sample.values) for entry in entries)
-            if set(found) - {0}:
+            cells = Counter(len(entry.sample.values) for entry in entries)
+            if set(cells) - {0}:
                 name = ", ".join(filter(None, (block.title, variant)))
-                lines.append(f"| {name} | {' | '.join(str(found[count]) for count in counts)} |")
+                lines.append(f"| {name} | {' | '.join(str(cells[count]) for count in counts)} |")
     return "\n".join(lines) + "\n"
 
 
-def _how(setup: ExperimentSetup, outcomes: StoredOutcomes, seeds: Sequence[int], command: str) -> str:
+def _provenance(setup: ExperimentSetup, outcomes: StoredOutcomes, seeds: Sequence[int], command: str) -> str:
     """Return the command, the number of runs and the versions."""
     configs = runs_of([EXPERIMENTS["grid"]], setup, seeds)
     runs = [run for config in configs if (run := outcomes.run(config))]
@@ -94,14 +94,14 @@ def _how(setup: ExperimentSetup, outcomes: StoredOutcomes, seeds: Sequence[int],
         f"Made by `{command}`: {len(runs)} of {counted(len(configs), 'run')}, "
         f"of the seeds {', '.join(map(str, seeds))}; "
         f"{sum(run.seconds for run in runs) / 60:.0f} minutes of wall time in all.\n\n"
-        f"Settings other than the defaults: {', '.join(f'`{pair}`' for pair in _unusual(configs))}.\n\n"
+        f"Settings other than the defaults: {', '.join(f'`{pair}`' for pair in _shared_changes(configs))}.\n\n"
         f"Versions: fedcopl {', '.join(codes) or '–'}; {', '.join(sorted(versions)) or '–'}.\n"
     )
 
 
-def _unusual(configs: Sequence[RunConfig]) -> list[str]:
+def _shared_changes(configs: Sequence[RunConfig]) -> list[str]:
     """Return the settings that all runs share and that differ from the defaults."""
-    usual = flat(RunConfig().model_dump())
+    defaults = flat(RunConfig().model_dump())
     each = [flat(config.model_dump()) for config in configs]
-    same = {key: value for key, value in each[0].items() if all(other.get(key) == value for other in each)}
-    return [f"{key}={value}" for key, value in same.items() if usual.get(key) != value]
+    shared = {key: value for key, value in each[0].items() if all(other.get(key) == value for other in each)}
+    return [f"{key}={value}" for key, value in shared.items() if defaults.get(key) != value]

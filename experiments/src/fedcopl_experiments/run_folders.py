@@ -14,8 +14,8 @@ CHECKPOINT = "checkpoint.safetensors"
 FINAL_FILES = (RESULTS, "prompts/server.safetensors", EXAMPLES)  # written at the end of a run, under its lock
 
 
-def whole_outcome(folder: Path) -> Outcome | None:
-    """Return the outcome of a finished run, recorded in the store or not; None if it is not finished."""
+def finished_outcome(folder: Path) -> Outcome | None:
+    """Return the outcome of a finished run, whether the store has it or not; None if the run is not finished."""
     if not all((folder / name).exists() for name in FINAL_FILES):
         return None
     try:

@@ -11,11 +11,11 @@ import fedcopl
 from fedcopl.config import RunConfig
 
 PACKAGE = Path(fedcopl.__file__).parent
-# Every part of the package affects results, except those that store or show them: a new part counts until listed.
+# Parts of the package that cannot change a result; every other part is hashed.
 WITHOUT_EFFECT = {
     *("api", "cli", "doctor", "errors", "files", "local_page", "classifier", "report", "review", "watch"),
     *("run/folder", "run/progress_reporter"),
-    # Flower carries the same requests, and a grid does not use it.
+    # A grid does not use Flower.
     *("deployment", "flower_app", "simulation/on_flower"),
 }
 LENGTH = 16  # hex digits: a collision among a million runs has a probability of 3e-8
@@ -23,7 +23,7 @@ LENGTH = 16  # hex digits: a collision among a million runs has a probability of
 
 @cache
 def code_version() -> str:
-    """Return the package's version with a hash of the files that affect results: no pages, commands or documents."""
+    """Return the version of the package with a hash of the source files that can change a result."""
     digest = sha256()
     for path in _deciding_files():
         name = path.relative_to(PACKAGE).as_posix()
@@ -39,8 +39,8 @@ def run_key(config: RunConfig) -> str:
 def deciding_settings(config: RunConfig) -> dict[str, Any]:
     """Return the settings that can change a result.
 
-    Excluded are the run's name; `model.memory`, which decides what is kept and what is computed again, to the same
-    bits; and `model.threads`, which may change a last bit, so that a grid can continue with another --jobs.
+    Excluded are the run's name; `model.memory`, which changes no bit; and `model.threads`, which may change a last bit,
+    so that a grid can continue with another --jobs.
     """
     return config.model_dump(exclude={"name": True, "model": {"memory", "threads"}})
 
@@ -51,6 +51,6 @@ def _deciding_files() -> list[Path]:
 
 def _decides(path: Path) -> bool:
     module = path.with_suffix("")
-    own = len(path.parts) > 1 or (path.suffix == ".py" and not module.name.startswith("__"))
-    named = {module.parts[0], "/".join(module.parts[:2])}
-    return own and not named & WITHOUT_EFFECT and path.suffix != ".pyc"
+    is_source = len(path.parts) > 1 or (path.suffix == ".py" and not module.name.startswith("__"))
+    parts = {module.parts[0], "/".join(module.parts[:2])}
+    return is_source and not parts & WITHOUT_EFFECT and path.suffix != ".pyc"

@@ -1,4 +1,4 @@
-"""Scales of the experiments: the paper's settings, the embedded model on digits, or one round to test that it works."""
+"""Scales of the experiments: the paper's settings, the embedded demo, or one round as a test."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ FEATURES = "features"  # `data.source` of stored features
 FEATURES_SUFFIX = ".npz"
 DEFAULT_SKEW = "dirichlet-0.1"
 NO_CHANGES: Mapping[str, Any] = {}
-# How FPL and CPL choose images: in the paper's tables (experiments/label-rules.md gives the reason), in the grid.
+# How FPL and CPL select images in the paper's tables (experiments/label-rules.md gives the reason), and in the grid.
 CONFIDENT_IMAGES: Mapping[str, Any] = {"labels.among": "sure", "labels.cpl_keep_likeliest": True}
 ORIGINAL_RULES: Mapping[str, Any] = {"labels.among": "all", "labels.cpl_keep_likeliest": False}
 SKEWS: Mapping[str, Mapping[str, Any]] = {
@@ -32,7 +32,7 @@ SKEWS: Mapping[str, Mapping[str, Any]] = {
     "quantity": {"data.partition": "quantity"},
 }
 SHORT = {"rounds": 4, "train.epochs": 2, "labels.refresh_every": 2}
-# For a folder of some hundred images, where batches of 64 would give one step an epoch: experiments/photographs.md
+# For folders of some hundred images, where batches of 64 would be one step per epoch: experiments/photographs.md
 FOLDER_SETTINGS = {"train.batch": 8}
 MEASURED_EVERY_ROUND = set(CURVE_METHODS.values())
 
@@ -42,13 +42,13 @@ class ExperimentScale:
     """Settings that all runs share, and the values of each axis of an experiment."""
 
     name: str
-    about: str
-    settings: Mapping[str, Any]  # "section.key" -> value, on top of the defaults
+    description: str
+    settings: Mapping[str, Any]  # by "section.key"; the others have their defaults
     seeds: int = 3
     client_counts: tuple[int, ...] = (5, 10, 30, 50)  # K
     participation_rates: tuple[float, ...] = (0.5, 0.8, 1.0)  # R
     taus: tuple[float, ...] = TAUS
-    labelers: tuple[str, ...] = ()  # of the grid; empty: all in the registry
+    labelers: tuple[str, ...] = ()  # of the grid; empty: all registered labelers
     dataset: str = ""  # used instead of the paper's data sets
 
 
@@ -103,12 +103,12 @@ class ExperimentSetup:
     """A scale with the choices of the command line; it makes the settings of each run."""
 
     scale: ExperimentScale
-    datasets: Sequence[str] = ()  # only these: known names, or folders of images and files of features in `folder`
-    backbone: str = ""  # instead of the experiment's own
+    datasets: Sequence[str] = ()  # known names, or names of image folders and feature files in `folder`; empty: all
+    backbone: str = ""  # replaces the model of the experiments
     folder: Path = field(default=Path("data"))  # of the data sets
-    backbones: Mapping[str, str] = field(default_factory=dict)  # of single data sets
-    methods: Sequence[str] = ()  # of the grid: only these
-    labelers: Sequence[str] = ()  # of the grid: only these
+    backbones: Mapping[str, str] = field(default_factory=dict)  # by data set
+    methods: Sequence[str] = ()  # of the grid; empty: all
+    labelers: Sequence[str] = ()  # of the grid; empty: all
 
     def check(self) -> None:
         """Raise ConfigError for data sets that are neither known nor in the folder."""
@@ -129,15 +129,15 @@ class ExperimentSetup:
 
     @property
     def grid_labelers(self) -> tuple[str, ...]:
-        """The labelers of the grid, those of plug-ins included."""
+        """The labelers of the grid, including those of plug-ins."""
         names = self.scale.labelers or tuple(LABELERS)
         return tuple(name for name in names if not self.labelers or name in self.labelers)
 
-    def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
-        """Return an experiment's data sets; those of --dataset where the scale does not use the paper's."""
+    def columns(self, datasets: Iterable[str]) -> tuple[str, ...]:
+        """Return an experiment's data sets among --dataset; at a scale with its own data set, all of --dataset."""
         if self.scale.dataset:
             return tuple(self.datasets) or (self.scale.dataset,)
-        return tuple(name for name in wanted if not self.datasets or name in self.datasets)
+        return tuple(name for name in datasets if not self.datasets or name in self.datasets)
 
     def config(
         self,
@@ -151,16 +151,16 @@ class ExperimentSetup:
     ) -> RunConfig:
         """Return the settings of one run.
 
-        A change to the value that a setting has anyway is ignored, so that experiments share runs.
+        Changes that do not change a value are ignored, so that experiments share runs.
 
         Args:
             dataset: A known data set, or a folder of images or file of features in the folder of data sets.
             method: The method.
             labeler: The labeler.
             skew: A key of `SKEWS`.
-            backbone: The experiment's own model, at scale paper.
-            changes: Settings that differ, by "section.key".
-            label_rules: How FPL and CPL choose images; not used for CoPL.
+            backbone: The model of the experiment, at scale paper.
+            changes: Settings of this run, by "section.key".
+            label_rules: Settings of FPL and CPL; not used for CoPL.
         """
         rules = NO_CHANGES if labeler == "copl" else label_rules
         unchanged = {
@@ -187,12 +187,12 @@ class ExperimentSetup:
     def _source(self, dataset: str) -> dict[str, Any]:
         """Return the settings of a data set's images and of its model."""
         path = "" if dataset == EMBEDDED else str(self.folder / dataset)
-        own = {"model.backbone": self.backbones[dataset]} if dataset in self.backbones else {}
+        backbone = {"model.backbone": self.backbones[dataset]} if dataset in self.backbones else {}
         if dataset in SOURCES:
-            return {"data.source": dataset, "data.path": path, **own}
+            return {"data.source": dataset, "data.path": path, **backbone}
         if dataset.endswith(FEATURES_SUFFIX):
             return {"data.source": FEATURES, "data.path": path, "model.backbone": path}
-        return {"data.source": "folder", "data.path": path, **FOLDER_SETTINGS, **own}
+        return {"data.source": "folder", "data.path": path, **FOLDER_SETTINGS, **backbone}
 
 
 def _name_parts(changes: Mapping[str, Any]) -> list[str]:

@@ -1,9 +1,9 @@
 """Stored image features and class embeddings of any CLIP as a data set and a frozen CLIP, for methods without prompts.
 
-The settings `data.source=features`, `data.path=FILE.npz`, `model.backbone=FILE.npz` name such features. A run is the
-same as any other; only the towers are tables. An image is one pixel whose colour is the number of its row, and the
-image encoder returns that row; a class sentence is the class name, and the text encoder returns its embedding. There
-are no patches and no words, so methods that train prompts or use patches cannot run.
+The settings `data.source=features`, `data.path=FILE.npz`, `model.backbone=FILE.npz` name such features. Both encoders
+are lookup tables: an image is one pixel whose colour encodes a row number, and the image encoder returns the feature in
+that row; a sentence is a class name, and the text encoder returns its embedding. There are no patches and no words, so
+methods that train prompts or use patches cannot run.
 
 A file has `train`, `test` (image features, n x d), `train_y`, `test_y` (labels), `text` (class embeddings, C x d),
 `scale` (the logit scale) and, if known, `classes` (names). `fedcopl_experiments.priors_study encode` writes one.
@@ -42,7 +42,7 @@ def _table_shape(width: int) -> TowerShape:
 
 
 class FeatureTable(nn.Module):
-    """An image encoder that looks up the feature of the row that a pixel's colour encodes."""
+    """An image encoder that returns the stored feature whose row number the colour of a pixel encodes."""
 
     image, patch, embed_batch = 1, 1, 4096
     prompt_width = 0
@@ -63,7 +63,7 @@ class FeatureTable(nn.Module):
 
     @property
     def prompt_levels(self) -> int:
-        raise ModelError("stored features have no image encoder, so visual prompts cannot be trained on them")
+        raise ModelError("stored features have no image encoder, so visual prompts cannot be trained")
 
     usual_prompt_levels = prompt_levels
 
@@ -82,7 +82,7 @@ class EmbeddingTable(TextTower):
 
     def forward(self, sentences: Sentences, context: Tensor | None = None) -> Tensor:
         if context is not None:
-            raise ModelError("stored features have no text encoder that could read a text prompt")
+            raise ModelError("stored features have no text encoder, so text prompts cannot be trained")
         embeddings: Tensor = self.embedding(sentences.rest[:, 0])
         return embeddings
 
@@ -126,11 +126,11 @@ def _read(path: Path) -> dict[str, NDArray[np.generic]]:
 def with_unit_texts(
     train: NDArray[np.float64], test: NDArray[np.float64], texts: NDArray[np.float64]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return all images' features and the class embeddings, both of length one, with the same logits.
+    """Return the features of all images and the class embeddings, scaled to length one without changing the logits.
 
-    An embedding that was projected on the space of images is shorter than one, because CLIP's texts lie mostly outside
-    that space. What it lacks is put into one more dimension, in which all images are 0. A random rotation then spreads
-    this dimension over all coordinates, as in a real CLIP: some methods divide by the variance of each coordinate.
+    A class embedding that was projected on the subspace of the images is shorter than one. An additional dimension, in
+    which all images are 0, brings it to length one. A random rotation then spreads this dimension over all coordinates,
+    as in a real CLIP, because some methods divide by the variance of each coordinate.
     """
     images = np.concatenate([train, test])
     images /= np.linalg.norm(images, axis=1, keepdims=True)
@@ -138,9 +138,9 @@ def with_unit_texts(
     if lengths.max() > 1 + 1e-3:
         raise DataError(f"class embeddings should have at most length 1 (the longest has {lengths.max():.3f})")
     if lengths.min() < 1 - 1e-3:
-        lacking = np.sqrt(np.maximum(1 - lengths**2, 0))
+        missing = np.sqrt(np.maximum(1 - lengths**2, 0))
         images = np.concatenate([images, np.zeros((len(images), 1))], axis=1)
-        texts = np.concatenate([texts, lacking[:, None]], axis=1)
+        texts = np.concatenate([texts, missing[:, None]], axis=1)
         rotation = np.linalg.qr(stream(0, "rotation of features").standard_normal([images.shape[1]] * 2))[0]
         images, texts = images @ rotation, texts @ rotation
     return images.astype(np.float32), texts.astype(np.float32)

@@ -40,22 +40,22 @@ def table1(setup: ExperimentSetup) -> list[ExperimentCell]:
     cells = []
     for row, run, measure in _main_rows():
         for skew in skews:
-            mine = [
+            row_cells = [
                 ExperimentCell(row, (title(data), SKEW_TITLES[skew]), (setup.config(data, *run, skew),), measure)
                 for data in setup.columns(SIX)
             ]
-            cells += _with_average(mine, (AVERAGE, SKEW_TITLES[skew]))
+            cells += _with_average(row_cells, (AVERAGE, SKEW_TITLES[skew]))
     return _by_column_order(cells)
 
 
 def table2(setup: ExperimentSetup) -> list[ExperimentCell]:
     cells = []
     for row, run, measure in _main_rows():
-        mine = [
+        row_cells = [
             ExperimentCell(row, (title(data),), (setup.config(data, *run, "quantity"),), measure)
             for data in setup.columns(SIX)
         ]
-        cells += _with_average(mine, (AVERAGE,))
+        cells += _with_average(row_cells, (AVERAGE,))
     return cells
 
 
@@ -63,8 +63,8 @@ def _with_average(cells: list[ExperimentCell], column: tuple[str, ...]) -> list[
     """Return the cells of a row, and their mean if there are several."""
     if len(cells) < 2:
         return cells
-    together = tuple(config for cell in cells for config in cell.configs)
-    return [*cells, ExperimentCell(cells[0].row, column, together, cells[0].measure)]
+    configs = tuple(config for cell in cells for config in cell.configs)
+    return [*cells, ExperimentCell(cells[0].row, column, configs, cells[0].measure)]
 
 
 def _by_column_order(cells: list[ExperimentCell]) -> list[ExperimentCell]:
@@ -80,9 +80,9 @@ def table3(setup: ExperimentSetup) -> list[ExperimentCell]:
         for labeler in ("fpl", "copl"):
             for data in setup.columns(SIX[:5]):
                 config = setup.config(data, BASELINES[name], labeler)
-                without = setup.config(data, BASELINES[name], "fpl") if labeler == "copl" else None
+                baseline = setup.config(data, BASELINES[name], "fpl") if labeler == "copl" else None
                 cells.append(
-                    ExperimentCell((name, LABELERS[labeler].title), (title(data),), (config,), baseline=without)
+                    ExperimentCell((name, LABELERS[labeler].title), (title(data),), (config,), baseline=baseline)
                 )
     return cells
 
@@ -115,14 +115,14 @@ def table5(setup: ExperimentSetup) -> list[ExperimentCell]:
 def table6(setup: ExperimentSetup) -> list[ExperimentCell]:
     rows = {("-", "-"): "none", ("✓", "✓"): "both", ("✓", "-"): "text", ("-", "✓"): "visual"}
     return [
-        ExperimentCell(row, (title(data),), (aggregating(setup, data, what),))
-        for row, what in rows.items()
+        ExperimentCell(row, (title(data),), (aggregating(setup, data, prompts),))
+        for row, prompts in rows.items()
         for data in setup.columns(FOUR)
     ]
 
 
-def aggregating(setup: ExperimentSetup, dataset: str, what: str) -> RunConfig:
-    return setup.config(dataset, changes={"sharing.aggregate": what})
+def aggregating(setup: ExperimentSetup, dataset: str, prompts: str) -> RunConfig:
+    return setup.config(dataset, changes={"sharing.aggregate": prompts})
 
 
 def table7(setup: ExperimentSetup) -> list[ExperimentCell]:
@@ -134,7 +134,7 @@ def table7(setup: ExperimentSetup) -> list[ExperimentCell]:
 
 
 def table9(setup: ExperimentSetup) -> list[ExperimentCell]:
-    """Use one run for each labeler and skew, on which alone the labels of the first refresh depend."""
+    """Return a cell for each labeler and skew; the pseudo labels of the first refresh do not depend on the method."""
     makers = {"fpl": "promptfl", "cpl": "promptfl", "copl": "fedcopl"}
     measures = {"cpl": "first_coverage"}
     return [
@@ -167,11 +167,14 @@ def sweep(setting: str) -> Cells:
 
 NO_LABELER = "no labeler"
 PUBLISHED, WITH_PRIORS = "as published", "+ priors"
-COSTS = {"seconds": "seconds", "kB up a round": "kilobytes_up"}  # of a run as published, with CoPL if it has a labeler
+COSTS = {
+    "seconds": "seconds",
+    "kB up a round": "kilobytes_up",
+}  # of a run as published, with CoPL if it uses labels
 
 
 def grid(setup: ExperimentSetup) -> list[ExperimentCell]:
-    """Return every method with every labeler, as published and with priors, for each data set, under the usual skew."""
+    """Return every method with every labeler, as published and with priors, by data set, under the default skew."""
     datasets = setup.columns(SIX)
     return [
         replace(cell, block=_grid_title(setup, data) if len(datasets) > 1 else "")
@@ -188,8 +191,8 @@ def _grid_title(setup: ExperimentSetup, dataset: str) -> str:
 
 
 def _grid_block(setup: ExperimentSetup, dataset: str) -> Iterator[ExperimentCell]:
-    """Yield all cells as published, labeler by labeler, then those with priors, then the cost of each method."""
-    trained, untrained = (_chosen(setup, dataset, methods) for methods in (grid_methods(), untrained_methods()))
+    """Yield the cells as published, then with priors, each sorted by labeler, then the cost of each method."""
+    trained, untrained = (_usable(setup, dataset, methods) for methods in (grid_methods(), untrained_methods()))
     costs: dict[str, RunConfig] = {}
     for variant, configure in ((PUBLISHED, _published), (WITH_PRIORS, _with_priors)):
         column = (variant, NO_LABELER)
@@ -201,7 +204,7 @@ def _grid_block(setup: ExperimentSetup, dataset: str) -> Iterator[ExperimentCell
             costs.setdefault(method.title, config)
             yield ExperimentCell((method.title,), column, (config,))
         for method in trained if variant == PUBLISHED else ():
-            if method.accepts_true_labels:  # a bound, so it is not ranked
+            if method.accepts_true_labels:  # an upper bound, so it is not ranked
                 config = setup.config(dataset, method.name, changes={"options.labels": "truth"})
                 yield ExperimentCell((f"{method.title} + true labels",), column, (config,), ranked=False)
         for labeler in setup.grid_labelers:
@@ -215,8 +218,8 @@ def _grid_block(setup: ExperimentSetup, dataset: str) -> Iterator[ExperimentCell
             yield ExperimentCell((row,), ("cost", cost), (config,), measure, ranked=False, spread=False)
 
 
-def _chosen(setup: ExperimentSetup, dataset: str, methods: Iterable[GridMethod]) -> list[GridMethod]:
-    """Return the methods of --method that can use a data set: with stored features those without prompts."""
+def _usable(setup: ExperimentSetup, dataset: str, methods: Iterable[GridMethod]) -> list[GridMethod]:
+    """Return the methods of --method that can use a data set: on stored features, methods without prompts."""
     features_only = setup.config(dataset).data.source == FEATURES
     usable = (method for method in methods if method.needs_features_only or not features_only)
     return [method for method in usable if not setup.methods or method.name in setup.methods]
@@ -227,6 +230,6 @@ def _published(setup: ExperimentSetup, dataset: str, method: str, labeler: str) 
 
 
 def _with_priors(setup: ExperimentSetup, dataset: str, method: str, labeler: str) -> RunConfig:
-    """Return the default settings, priors included."""
+    """Return a run with the default settings, which include priors."""
     config = setup.config(dataset, method, labeler, label_rules=ORIGINAL_RULES, changes=default_settings())
     return config.model_copy(update={"name": f"{method}-{labeler}-{dataset}-priors"})

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from .result_tables import ColumnName, ResultTable, TableBlock, TableEntry
 
-NOTHING = "–"
-NARROW = 7  # columns of numbers that fit on a page
+MISSING = "–"
+MAX_NARROW_COLUMNS = 7  # columns of numbers that fit on a page
 LATEX = {
     "\\": r"\textbackslash{}",
     **{character: "\\" + character for character in "&%$#_{}"},
@@ -26,18 +26,18 @@ LATEX = {
 }
 
 
-def ours(entry: TableEntry, decimals: int) -> str:
+def our_number(entry: TableEntry, decimals: int) -> str:
     """Format our number: mean ± std, and the gain in brackets."""
     mean, std = entry.sample.mean, entry.sample.std
     if mean is None:
-        return NOTHING
+        return MISSING
     text = f"{mean:,.{decimals}f}".replace("-", "−") + (
         f" ± {std:.{decimals}f}" if std is not None and entry.spread else ""
     )
     return text + (f" ({signed(entry.gain, decimals)})" if entry.gain is not None else "")
 
 
-def theirs(entry: TableEntry, decimals: int) -> str:
+def paper_number(entry: TableEntry, decimals: int) -> str:
     """Format the paper's number, its gain, a dagger if it is doubtful, and our difference to it."""
     if entry.paper is None:
         return ""
@@ -80,13 +80,13 @@ def _markdown_cell(entry: TableEntry | None, decimals: int) -> str:
     if entry is None:
         return ""
     wrap = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}[entry.mark]
-    text = wrap.format(ours(entry, decimals))
-    return f"{text}<br>{theirs(entry, decimals)}" if entry.paper else text
+    text = wrap.format(our_number(entry, decimals))
+    return f"{text}<br>{paper_number(entry, decimals)}" if entry.paper else text
 
 
 def to_latex(table: ResultTable) -> str:
     """Return a floating table; a wide one spans the page."""
-    is_wide = len(table.columns) > NARROW
+    is_wide = len(table.columns) > MAX_NARROW_COLUMNS
     packages = ("booktabs", "graphicx") if is_wide else ("booktabs",)
     kinds = "l" * len(table.heads) + "c" * len(table.columns)
     body = [f"\\begin{{tabular}}{{{kinds}}}", "\\toprule", *_latex_head(table)]
@@ -146,8 +146,8 @@ def _latex_cell(entry: TableEntry | None, decimals: int) -> str:
     if entry is None:
         return ""
     wrap = {"best": "\\textbf{%s}", "second": "\\underline{%s}", "": "%s"}[entry.mark]
-    text = wrap % latex(ours(entry, decimals))
-    return f"\\shortstack{{{text}\\\\{{\\scriptsize {latex(theirs(entry, decimals))}}}}}" if entry.paper else text
+    text = wrap % latex(our_number(entry, decimals))
+    return f"\\shortstack{{{text}\\\\{{\\scriptsize {latex(paper_number(entry, decimals))}}}}}" if entry.paper else text
 
 
 def _ampersands(cells: Sequence[str]) -> str:
@@ -156,15 +156,15 @@ def _ampersands(cells: Sequence[str]) -> str:
 
 def latex(text: str) -> str:
     """Escape all characters that are special in LaTeX."""
-    return re.sub("|".join(map(re.escape, LATEX)), lambda found: LATEX[found[0]], text)
+    return re.sub("|".join(map(re.escape, LATEX)), lambda match: LATEX[match[0]], text)
 
 
 def to_csv(table: ResultTable) -> str:
-    """One line for each number."""
+    """Return one line for each number."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     numbers = ("mean", "std", "seeds", "mark", "gain", "paper", "paper_gain", "difference", "doubt")
-    writer.writerow(["table", "block", *table.heads, "column", *numbers, "ran"])
+    writer.writerow(["table", "block", *table.heads, "column", *numbers, "runs"])
     for block in table.blocks:
         for row, entries in block.rows:
             for column, entry in zip(table.columns, entries, strict=True):
@@ -185,7 +185,7 @@ def _numbers(entry: TableEntry) -> list[str | int]:
         _plain(paper.gain if paper else None),
         _plain(entry.difference),
         paper.doubt if paper else "",
-        entry.ran,
+        entry.runs,
     ]
 
 

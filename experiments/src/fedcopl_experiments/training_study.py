@@ -1,12 +1,12 @@
-"""The study of training after the priors: does any training without labels improve the calibrated classifier?
+"""The study of training after the priors: can training without labels improve the calibrated classifier?
 
     python -m fedcopl_experiments.training_study heads OUT.json [--npz FILE ...] [--loader FILE.py] [--seeds 1,2]
     python -m fedcopl_experiments.training_study prompts OUT.json [--set KEY=VALUE ...] [--seeds 1,2]
     python -m fedcopl_experiments.training_study page HEADS.json PROMPTS.json PAGE
 
-`heads` trains a linear classifier on frozen features of all clients together: an upper bound of what averaging could
-reach. `prompts` trains visual and text prompts by FedCoPL on images, then estimates the priors again on the features of
-the trained image encoder. Labels are used to split the images and to measure accuracy.
+`heads` trains a linear classifier on frozen features of all clients together, an upper bound of federated averaging.
+`prompts` trains visual and text prompts with FedCoPL on images, then estimates the priors again on the features of the
+trained image encoder. Labels are used to split the images and to measure accuracy.
 """
 
 import argparse
@@ -52,8 +52,8 @@ def train_head(features: Floats, offset: Floats, targets: Floats, weights: Float
         gradient = inputs.T @ (weights[:, None] * (np.exp(log_probs) - targets)) / weights.sum() + RIDGE * head
         return float(value), gradient.ravel()
 
-    found = minimize(loss, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 40})
-    head: Floats = found.x.reshape(shape)
+    minimum = minimize(loss, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 40})
+    head: Floats = minimum.x.reshape(shape)
     return head
 
 
@@ -63,36 +63,36 @@ def measure_heads(data: Mapping[str, NDArray[Any]], split: str, seed: int, clien
     model = fit(parts, np.asarray(data["text"], np.float64)).outcome
     assert model is not None
     mean = np.concatenate([part.features for part in parts]).mean(axis=0)
-    own, tested, q = [], [], []
+    train_scores, test_scores, client_posteriors = [], [], []
     for part in parts:
         scores = part.scores.with_prototypes(model.prototypes, part.read_features)
         prior = np.log(scores.class_prior(model))
-        own.append((model.scores(part.log_probs, scores.own_distances(model.prototypes)) + prior, prior))
+        train_scores.append((model.scores(part.log_probs, scores.own_distances(model.prototypes)) + prior, prior))
         distances = 0.0 if model.prototypes is None else model.prototypes.distances(part.test)
-        tested.append((model.scores(part.test_log_probs, distances) + prior, prior))
-        q.append(np.exp(log_softmax(own[-1][0])))
-    posteriors, features = np.concatenate(q), np.concatenate([part.features for part in parts]) - mean
-    adjusted = np.concatenate([scores for scores, _ in own])
-    prior_only = np.concatenate([np.broadcast_to(prior, scores.shape) for scores, prior in own])
+        test_scores.append((model.scores(part.test_log_probs, distances) + prior, prior))
+        client_posteriors.append(np.exp(log_softmax(train_scores[-1][0])))
+    posteriors, features = np.concatenate(client_posteriors), np.concatenate([part.features for part in parts]) - mean
+    adjusted = np.concatenate([scores for scores, _ in train_scores])
+    prior_only = np.concatenate([np.broadcast_to(prior, scores.shape) for scores, prior in train_scores])
     confidence, classes = posteriors.max(axis=1), np.eye(posteriors.shape[1])
     sharpened = posteriors**2 / (posteriors**2).sum(axis=1, keepdims=True)
-    every, half = np.ones(len(posteriors)), (confidence >= np.median(confidence)).astype(np.float64)
+    all_images, half = np.ones(len(posteriors)), (confidence >= np.median(confidence)).astype(np.float64)
     recipes = {
-        "soft": (adjusted, posteriors, every),
-        "sharpened": (adjusted, sharpened, every),
+        "soft": (adjusted, posteriors, all_images),
+        "sharpened": (adjusted, sharpened, all_images),
         "confident half": (adjusted, classes[posteriors.argmax(axis=1)], half),
-        "soft, from scratch": (prior_only, posteriors, every),
+        "soft, from scratch": (prior_only, posteriors, all_images),
     }
     row = {"zero-shot": np.mean([part.accuracy(None) for part in parts])}
     row["priors"] = np.mean([part.accuracy(model) for part in parts])
     for name, (offset, targets, weights) in recipes.items():
         head = train_head(features, offset, targets, weights)
-        right = []
-        for part, (start, prior) in zip(parts, tested, strict=True):
+        accuracies = []
+        for part, (start, prior) in zip(parts, test_scores, strict=True):
             start = np.broadcast_to(prior, start.shape) if "scratch" in name else start
             predicted = (start + np.c_[part.test - mean, np.ones(len(part.test))] @ head).argmax(axis=1)
-            right.append((predicted == part.labels).mean())
-        row[name] = np.mean(right)
+            accuracies.append((predicted == part.labels).mean())
+        row[name] = np.mean(accuracies)
     return {name: 100 * float(value) for name, value in row.items()}
 
 
@@ -132,10 +132,10 @@ def measure_prompts(settings: Sequence[str], seed: int) -> dict[str, float]:
     }
 
 
-def table(found: Accuracies, columns: Sequence[str]) -> str:
+def table(results: Accuracies, columns: Sequence[str]) -> str:
     """Return a Markdown table of the means over seeds."""
     lines = [f"| images | split or labels | seeds | {' | '.join(columns)} |", "|---|---|---|" + "---:|" * len(columns)]
-    for name, rows in found.items():
+    for name, rows in results.items():
         for kind, row in rows.items():
             seeds = ", ".join(str(int(seed)) for seed in row["seed"])
             values = " | ".join(f"{np.mean(row[column]):.1f}" for column in columns)
@@ -143,11 +143,11 @@ def table(found: Accuracies, columns: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _keep(out: Path, name: str, kind: str, seeds: Sequence[int], rows: Sequence[Mapping[str, float]]) -> None:
-    found = json.loads(out.read_text()) if out.exists() else {}
+def _store(out: Path, name: str, kind: str, seeds: Sequence[int], rows: Sequence[Mapping[str, float]]) -> None:
+    results = json.loads(out.read_text()) if out.exists() else {}
     columns = {column: [round(row[column], 2) for row in rows] for column in rows[0]}
-    found.setdefault(name, {})[kind] = {"seed": list(seeds), **columns}
-    write_text(out, json.dumps(found, indent=1) + "\n")
+    results.setdefault(name, {})[kind] = {"seed": list(seeds), **columns}
+    write_text(out, json.dumps(results, indent=1) + "\n")
     print(name, kind, {column: round(float(np.mean(values)), 1) for column, values in columns.items()}, flush=True)
 
 
@@ -162,8 +162,8 @@ def main() -> None:
     prompts.add_argument("out", type=Path)
     prompts.add_argument("--name", default="digits, glyph-clip")
     prompts.add_argument("--set", nargs="*", default=[])
-    for one in (heads, prompts):
-        one.add_argument("--seeds", default="1,2")
+    for command in (heads, prompts):
+        command.add_argument("--seeds", default="1,2")
     for name in ("heads", "prompts", "page"):
         page.add_argument(name, type=Path)
     given = parser.parse_args()
@@ -181,12 +181,11 @@ def main() -> None:
         for name, load in find_sets(given.npz, given.loader, [0.7]):
             clients = 10 if name.split()[0] in TEN_CLIENTS else CLIENTS
             for split in SPLITS:
-                _keep(
-                    given.out, name, split, seeds, [measure_heads(load(seed), split, seed, clients) for seed in seeds]
-                )
+                rows = [measure_heads(load(seed), split, seed, clients) for seed in seeds]
+                _store(given.out, name, split, seeds, rows)
         return
     for kind, settings in VARIANTS.items():
-        _keep(given.out, given.name, kind, seeds, [measure_prompts([*given.set, *settings], seed) for seed in seeds])
+        _store(given.out, given.name, kind, seeds, [measure_prompts([*given.set, *settings], seed) for seed in seeds])
 
 
 if __name__ == "__main__":

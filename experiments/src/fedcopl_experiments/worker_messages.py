@@ -10,7 +10,7 @@ from fedcopl.run.record import Outcome, read_outcome, to_plain
 
 @dataclass(frozen=True)
 class RunTask:
-    """Order of the grid: run these settings in this folder."""
+    """A run that a worker executes: settings and folder."""
 
     settings: Mapping[str, Any]
     folder: str
@@ -34,12 +34,12 @@ class Done:
 
 @dataclass(frozen=True)
 class RunsElsewhere:
-    """Another grid is running it or has just finished it."""
+    """Another grid is executing the run or has just finished it."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The run failed with a `FedCoPLError`; the process can take another run."""
+    """The run failed with a `FedCoPLError`; the process can execute another run."""
 
     message: str
 
@@ -53,7 +53,7 @@ class Crashed:
 
 @dataclass(frozen=True)
 class WorkerEnded:
-    """The process has ended; sent on its behalf."""
+    """The process has ended; created by the thread that reads its messages."""
 
 
 WorkerMessage = Progressed | Done | RunsElsewhere | Failed | Crashed | WorkerEnded

@@ -21,7 +21,7 @@ from fedcopl.run.folder import SETTINGS, RunFolder
 from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl.run.record import RoundRecord
 
-from .run_folders import whole_outcome, write_missing_report
+from .run_folders import finished_outcome, write_missing_report
 from .run_key import code_version, run_key
 from .scales import FEATURES
 from .worker_messages import (
@@ -54,10 +54,9 @@ class WorkerReporter(ProgressReporter):
 
 def main() -> None:
     """Execute tasks until stdin is closed."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches all processes of the terminal; the grid stops its workers
-    send = _take_stdout()
+    # Ctrl-C reaches all processes of the terminal; the grid stops its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    send = _redirect_stdout()
     tasks: SimpleQueue[RunTask] = SimpleQueue()
     Thread(target=_receive, args=(tasks,), daemon=True).start()
     load_plugins()
@@ -65,11 +64,11 @@ def main() -> None:
         execute(tasks.get(), send)
 
 
-def _take_stdout() -> SendMessage:
-    """Reserve stdout for messages; output of libraries is discarded."""
+def _redirect_stdout() -> SendMessage:
+    """Reserve stdout for messages and discard output of libraries; return the function that sends a message."""
     pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), 1)
+    with open(os.devnull, "w") as null:
+        os.dup2(null.fileno(), 1)
 
     def send(message: WorkerMessage) -> None:
         pipe.write(message_to_line(message))
@@ -81,8 +80,8 @@ def _take_stdout() -> SendMessage:
 def _receive(tasks: "SimpleQueue[RunTask]") -> None:
     """Queue the tasks; end the process when the grid has closed stdin.
 
-    Unbuffered, because `sys.stdin` holds a lock while it waits: a simulation forks its workers meanwhile, and
-    `multiprocessing` closes `sys.stdin` in each of them, which would wait for that lock forever.
+    Stdin is read unbuffered, because `sys.stdin` holds a lock while it waits: a simulation forks workers meanwhile, and
+    `multiprocessing` closes `sys.stdin` in each of them, which would wait for the lock forever.
     """
     with open(0, "rb", buffering=0, closefd=False) as stdin:
         for line in stdin:
@@ -109,22 +108,22 @@ def _execute(task: RunTask, send: SendMessage) -> WorkerMessage:
     from fedcopl.simulation.simulate import simulate  # imports torch
 
     folder = Path(task.folder)
-    with RunFolder(folder):  # under its lock: another grid may be writing its last files
-        if whole_outcome(folder) is not None:
+    with RunFolder(folder):  # its lock is needed, because another grid may be writing the last files
+        if finished_outcome(folder) is not None:
             return RunsElsewhere()
-    config = as_begun(RunConfig.from_mapping(task.settings, "grid"), folder)
-    given: dict[str, Any] = {}
+    config = settings_to_resume(RunConfig.from_mapping(task.settings, "grid"), folder)
+    features: dict[str, Any] = {}
     if config.data.source == FEATURES:
         from .stored_features import load_features
 
-        given["dataset"], given["clip"] = load_features(Path(config.data.path))
-    outcome = simulate(config, folder, resume=True, progress=WorkerReporter(send, config.rounds), **given)
+        features["dataset"], features["clip"] = load_features(Path(config.data.path))
+    outcome = simulate(config, folder, resume=True, progress=WorkerReporter(send, config.rounds), **features)
     write_missing_report(folder)
     return Done(outcome)
 
 
-def as_begun(config: RunConfig, folder: Path) -> RunConfig:
-    """Return the settings in the folder if they have the same run key, so that the run can be resumed."""
-    settings = folder / SETTINGS
-    begun = load(settings) if settings.exists() else config
-    return begun if run_key(begun) == run_key(config) else config
+def settings_to_resume(config: RunConfig, folder: Path) -> RunConfig:
+    """Return the settings of a started run in the folder if their run key is the same, otherwise `config`."""
+    file = folder / SETTINGS
+    started = load(file) if file.exists() else config
+    return started if run_key(started) == run_key(config) else config

@@ -21,42 +21,44 @@ if TYPE_CHECKING:
     from ..result_tables import ResultTable, TableBlock, TableEntry
 
 STYLES = {"best": "bold green", "second": "underline cyan", "": ""}
-GAP = 2  # between two columns of a table
+GAP = 2  # characters between two columns of a table
 
 
 class GridProgress:
-    """Progress of a grid in runs and fractions of runs, and the expected remaining time."""
+    """Progress of a grid in runs and parts of runs, and its expected remaining time."""
 
     def __init__(self) -> None:
         self.total, self.settled = 0, 0
-        self._before, self._began = 0, time.monotonic()
-        self._parts: dict[str, float] = {}
+        self._settled_before, self._start_time = 0, time.monotonic()
+        self._shares: dict[str, float] = {}  # of each active run, its finished share
         self.names: dict[str, str] = {}
 
     def plan(self, total: int, done_before: int) -> None:
-        self.total, self.settled, self._before = total, done_before, done_before
-        self._began = time.monotonic()
+        self.total, self.settled, self._settled_before = total, done_before, done_before
+        self._start_time = time.monotonic()
 
     def start(self, key: str, config: RunConfig) -> None:
-        self.names[key], self._parts[key] = describe(config), 0.0
+        self.names[key], self._shares[key] = describe(config), 0.0
 
     def progress(self, key: str, share: float) -> None:
-        self._parts[key] = share
+        self._shares[key] = share
 
     def settle(self, key: str) -> None:
-        self._parts.pop(key, None)
+        self._shares.pop(key, None)
         self.settled += 1
 
     @property
     def completed(self) -> float:
-        return self.settled + sum(self._parts.values())
+        return self.settled + sum(self._shares.values())
 
     @property
     def time_left(self) -> str:
-        finished = self.completed - self._before
+        finished = self.completed - self._settled_before
         if finished < 0.2:
             return "time left unknown"
-        return f"about {duration((time.monotonic() - self._began) / finished * (self.total - self.completed))} left"
+        return (
+            f"about {duration((time.monotonic() - self._start_time) / finished * (self.total - self.completed))} left"
+        )
 
 
 def describe(config: RunConfig) -> str:
@@ -187,7 +189,7 @@ def share_text(share: float | None) -> str:
 
 
 def print_plan(plan: "GridPlan", jobs: int, console: Console) -> None:
-    """Print each kind of run, the expected remaining time and its source, and what is missing."""
+    """Print each kind of run, the expected remaining time and its source, and missing data, models and devices."""
     console.print(_plan_grid(plan))
     left, total = len(plan.to_run), len(plan.runs)
     unknown = sum(run.seconds is None for run in plan.to_run)
@@ -198,7 +200,7 @@ def print_plan(plan: "GridPlan", jobs: int, console: Console) -> None:
         console.print(f"{failed} of them failed before and will be tried again")
     stored = sum(run.similar_runs > 0 for run in plan.to_run)
     if left:
-        console.print(f"times: {stored} by stored runs, {left - stored - unknown} measured here, {unknown} unknown")
+        console.print(f"times: {stored} from stored runs, {left - stored - unknown} measured here, {unknown} unknown")
     for line in plan.missing:
         console.print(Text.assemble(("missing: ", "bold red"), line))
 
@@ -218,9 +220,9 @@ def _plan_grid(plan: "GridPlan") -> Grid:
 def print_table(table: "ResultTable", console: Console) -> None:
     """Print a table block by block, as many columns at a time as fit."""
     console.print(Text.assemble((f"{table.name}: ", "bold"), table.caption))
-    fit = _columns_that_fit(table, console.width)
-    for first in range(0, len(table.columns), fit):
-        columns = range(first, min(first + fit, len(table.columns)))
+    count = _columns_that_fit(table, console.width)
+    for first in range(0, len(table.columns), count):
+        columns = range(first, min(first + count, len(table.columns)))
         for block in table.blocks:
             if block.title:
                 console.print(Text(block.title, style="italic"))
@@ -251,9 +253,9 @@ def _grid(table: "ResultTable", block: "TableBlock", columns: Sequence[int]) -> 
 
 
 def _cell(entry: "TableEntry | None", decimals: int) -> Text:
-    from ..table_formats import ours, theirs
+    from ..table_formats import our_number, paper_number
 
     if entry is None:
         return Text("")
-    second_line = ("\n" + theirs(entry, decimals), "dim") if entry.paper else ""
-    return Text.assemble((ours(entry, decimals), STYLES[entry.mark]), second_line)
+    second_line = ("\n" + paper_number(entry, decimals), "dim") if entry.paper else ""
+    return Text.assemble((our_number(entry, decimals), STYLES[entry.mark]), second_line)

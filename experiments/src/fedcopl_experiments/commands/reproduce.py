@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from ..render import Rendering
     from ..scales import ExperimentSetup
 
-SOME_FAILED = 1  # exit code if some runs failed and the rest was drawn
+SOME_FAILED = 1  # exit code if runs failed; the others are drawn
 
 Names = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME ...]", help="Tables and figures; without any, their list.", show_default=False),
+    typer.Argument(metavar="[NAME ...]", help="Tables and figures; without names, list them.", show_default=False),
 ]
 ScaleName = Annotated[str, typer.Option(help="smoke, short, demo (glyph-clip and digits) or paper.")]
 Datasets = Annotated[
@@ -42,7 +42,7 @@ Backbones = Annotated[
     typer.Option(
         "--backbone",
         metavar="[DATASET=]MODEL",
-        help="Another model than the experiment's own, for all data sets or for one.",
+        help="Model that replaces the one of the experiment, for all data sets or for one.",
         show_default=False,
     ),
 ]
@@ -52,13 +52,15 @@ Methods = Annotated[
 Labelers = Annotated[
     list[str] | None, typer.Option("--labeler", help="For `grid`: only this labeler.", show_default=False)
 ]
-Seeds = Annotated[str, typer.Option(help="How many, as 5, or which, as 1,2,3; else the scale's.", show_default=False)]
+Seeds = Annotated[
+    str, typer.Option(help="Number of seeds, as 5, or a list, as 1,2,3; default: as the scale.", show_default=False)
+]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs at the same time.")]
 StoreFolder = Annotated[Path, typer.Option("--place", help="Folder of the runs and their store.")]
 DataFolder = Annotated[Path, typer.Option(help="Folder of the data sets, each in a folder of its name.")]
 OutputFolder = Annotated[
     Path | None,
-    typer.Option("--out", "-o", help="Folder for tables and figures; else PLACE/SCALE.", show_default=False),
+    typer.Option("--out", "-o", help="Folder for tables and figures; default: PLACE/SCALE.", show_default=False),
 ]
 Update = Annotated[
     Path | None, typer.Option(help="A page whose marked tables are filled from the grid.", show_default=False)
@@ -66,7 +68,9 @@ Update = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs, their cost and what is missing; run nothing.")]
 PluginPaths = Annotated[
     list[Path] | None,
-    typer.Option("--plugin", metavar="FILE.py", help="File with methods of your own, for `grid`.", show_default=False),
+    typer.Option(
+        "--plugin", metavar="FILE.py", help="File with your methods or labelers, for `grid`.", show_default=False
+    ),
 ]
 DrawOnly = Annotated[bool, typer.Option("--draw-only", help="Run nothing; draw the stored runs of any version.")]
 
@@ -88,7 +92,7 @@ def reproduce(
     draw_only: DrawOnly = False,
     plugin: PluginPaths = None,
 ) -> None:
-    """Run what tables and figures need and is not stored yet, then print and draw them."""
+    """Execute the missing runs of tables and figures, then print and draw them."""
     from ..experiment_catalog import find_experiments
     from ..scales import ExperimentSetup, find_scale
 
@@ -111,18 +115,18 @@ def reproduce(
     )
     setup.check()
     _check_registered(setup)
-    chosen = read_seeds(seeds) if seeds else tuple(range(1, setup.scale.seeds + 1))
-    request = _Request(experiments, setup, chosen, folder, out or folder / scale, update, jobs)
+    numbers = read_seeds(seeds) if seeds else tuple(range(1, setup.scale.seeds + 1))
+    request = _Request(experiments, setup, numbers, folder, out or folder / scale, update, jobs)
     if dry_run:
         request.plan()
     else:
         check_output_folder(request.out)
         repeated = {"--dataset": datasets, "--backbone": backbones, "--method": methods, "--labeler": labelers}
-        request.fulfil(draw_only=draw_only, command=_command(names, scale, repeated, seeds))
+        request.execute(draw_only=draw_only, command=_command(names, scale, repeated, seeds))
 
 
 def _split_backbones(given: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """Return the model for all data sets, or "", and those of single data sets."""
+    """Return the model for all data sets, or "", and the models of single data sets."""
     of_one = dict(text.split("=", 1) for text in given if "=" in text)
     of_all = [text for text in given if "=" not in text]
     if len(of_all) > 1:
@@ -142,16 +146,16 @@ def _check_registered(setup: "ExperimentSetup") -> None:
 
 
 def read_seeds(text: str) -> tuple[int, ...]:
-    """Parse seeds: `5` is 1 to 5, `1,2,3` are these, `7,` is the seed 7 alone."""
+    """Parse seeds: `5` means the seeds 1 to 5, `1,2,3` these three, `7,` only the seed 7."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     numbers = [int(part) for part in parts if part.isascii() and part.isdigit()]
     if not numbers or len(numbers) != len(parts) or ("," not in text and numbers[0] == 0):
-        raise ConfigError(f"--seeds: should be how many, as 5, or which, as 1,2,3 (given: {text!r})")
+        raise ConfigError(f"--seeds: should be a number of seeds, as 5, or a list, as 1,2,3 (given: {text!r})")
     return tuple(dict.fromkeys(numbers)) if "," in text else tuple(range(1, numbers[0] + 1))
 
 
 def _command(names: Sequence[str], scale: str, repeated: Mapping[str, Sequence[str] | None], seeds: str) -> str:
-    """Return the command that gives the same again."""
+    """Return the command that repeats this one."""
     words = ["fedcopl", "reproduce", *names, "--scale", scale]
     words += [word for option, values in repeated.items() for value in values or () for word in (option, value)]
     return shlex.join([*words, *(["--seeds", seeds] if seeds else [])])
@@ -160,9 +164,9 @@ def _command(names: Sequence[str], scale: str, repeated: Mapping[str, Sequence[s
 def _print_catalog() -> None:
     from ..experiment_catalog import ALIASES, EXPERIMENTS
 
-    table = Table("name", "what it is", box=None, pad_edge=False)
+    table = Table("name", "description", box=None, pad_edge=False)
     for name, experiment in EXPERIMENTS.items():
-        table.add_row(name, experiment.about)
+        table.add_row(name, experiment.description)
     for name, parts in ALIASES.items():
         table.add_row(name, "everything" if name == "all" else ", ".join(parts))
     Console(highlight=False).print(table)
@@ -170,7 +174,7 @@ def _print_catalog() -> None:
 
 @dataclass(frozen=True)
 class _Request:
-    """The experiments of a command, and where its runs and files go."""
+    """The experiments of a command, and the folders of its runs and files."""
 
     experiments: "Sequence[Experiment]"
     setup: "ExperimentSetup"
@@ -187,7 +191,7 @@ class _Request:
         plan = make_plan(self._configs(), ResultStore(self.folder / FILE_NAME))
         print_plan(plan, self.jobs, Console(highlight=False, soft_wrap=True))
 
-    def fulfil(self, *, draw_only: bool, command: str) -> None:
+    def execute(self, *, draw_only: bool, command: str) -> None:
         """Run, print and draw; failed runs are listed last."""
         from ..grid_runner import run_grid
         from ..measures import StoredOutcomes
@@ -198,7 +202,7 @@ class _Request:
         outcomes = StoredOutcomes(ResultStore(self.folder / FILE_NAME), any_code=draw_only)
         renderer = Renderer(self.setup, outcomes, self.seeds, self.out, command)
         if self.update:
-            renderer.refuse_page(self.update)
+            renderer.check_page(self.update)
         outcome = None
         if not draw_only:
             with watch() as watcher:
@@ -233,12 +237,12 @@ def _print_rendering(rendering: "Rendering") -> None:
 
 
 def _print_failures(outcome: "GridOutcome", configs: Sequence[RunConfig], folder: Path) -> None:
-    """Each message once, with the runs that ended so."""
+    """Print each error message once, with its runs."""
     from ..run_key import run_key
 
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     names = {run_key(config): describe(config) for config in configs}
-    console.print(f"{len(outcome.failed)} of {counted(len(names), 'run')} failed; the same command tries them again:")
+    console.print(f"{len(outcome.failed)} of {counted(len(names), 'run')} failed; the same command repeats them:")
     for message in dict.fromkeys(outcome.failed.values()):
         keys = [key for key, reason in outcome.failed.items() if reason == message]
         more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""

@@ -19,7 +19,7 @@ from .grid_display import share_text
 if TYPE_CHECKING:
     from ..store import ResultStore, StoredRun
 
-SHOWN = {"method", "labeler", "seed", "name", "model.threads", "model.memory"}
+NOT_GROUPED = {"method", "labeler", "seed", "name", "model.threads", "model.memory"}
 
 
 def results(
@@ -47,7 +47,7 @@ def results(
 
     store = ResultStore(folder / FILE_NAME)
     if not store.path.exists():
-        raise RunFolderError(f"{store.path}: there are no results; name their folder with --place")
+        raise RunFolderError(f"{store.path}: there are no results; give their folder with --place")
     runs = store.runs()
     written = [*_export(store, export), *_write(runs, tensorboard, mlflow, wandb)]
     if as_json:
@@ -87,7 +87,7 @@ def _write(runs: "list[StoredRun]", tensorboard: Path | None, mlflow: Path | Non
 def print_runs(runs: "list[StoredRun]", path: Path) -> None:
     """Print the runs grouped by their settings, then the failures."""
     console = Console(highlight=False, markup=False)
-    for settings, group in alike(runs).items():
+    for settings, group in group_by_settings(runs).items():
         if settings:
             console.print(printable(settings), soft_wrap=True)
         console.print(runs_table(group))
@@ -96,7 +96,7 @@ def print_runs(runs: "list[StoredRun]", path: Path) -> None:
     for run in failed:
         console.print(f"{run.key} failed: {printable(run.reason)}", soft_wrap=True)
     counts = f"{len(runs) - len(failed)} done, {len(failed)} failed"
-    console.print(f"{path}: {counts}, {sum(run.seconds for run in runs):.0f} s in all", soft_wrap=True)
+    console.print(f"{path}: {counts}, {sum(run.seconds for run in runs):.0f} s in total", soft_wrap=True)
 
 
 def runs_table(runs: "list[StoredRun]") -> Table:
@@ -107,26 +107,26 @@ def runs_table(runs: "list[StoredRun]") -> Table:
     for name, width in {"seed": 4, "zero-shot %": 11, "final %": 7, "seconds": 7}.items():
         table.add_column(name, justify="right", no_wrap=True, min_width=width)
     for run in runs:
-        about = (run.key, run.ran, run.settings.get("seed"))
-        table.add_row(*(Text(printable(str(cell))) for cell in (*about, *_accuracies(run), f"{run.seconds:.0f}")))
+        cells = (run.key, run.title, run.settings.get("seed"), *_accuracies(run), f"{run.seconds:.0f}")
+        table.add_row(*(Text(printable(str(cell))) for cell in cells))
     return table
 
 
-def alike(runs: "list[StoredRun]") -> "dict[str, list[StoredRun]]":
+def group_by_settings(runs: "list[StoredRun]") -> "dict[str, list[StoredRun]]":
     """Group the runs by the settings in which they differ, as `partition=iid, clients=5`."""
-    names = differing([flat(run.settings) for run in runs])
+    names = differing_settings([flat(run.settings) for run in runs])
     groups: dict[str, list[StoredRun]] = {}
     for run in runs:
         settings = flat(run.settings)
-        which = ", ".join(f"{name.split('.')[-1]}={settings[name]}" for name in names if name in settings)
-        groups.setdefault(which, []).append(run)
+        description = ", ".join(f"{name.split('.')[-1]}={settings[name]}" for name in names if name in settings)
+        groups.setdefault(description, []).append(run)
     return groups
 
 
-def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the settings that differ, except those with a column of their own or without effect."""
-    names = dict.fromkeys(name for one in settings for name in one if name not in SHOWN)
-    return [name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)]
+def differing_settings(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the settings that differ, except those that are columns of the table or have no effect."""
+    names = dict.fromkeys(name for run_settings in settings for name in run_settings if name not in NOT_GROUPED)
+    return [name for name in names if any(other.get(name) != settings[0].get(name) for other in settings)]
 
 
 def _accuracies(run: "StoredRun") -> tuple[str, str]:
@@ -136,5 +136,5 @@ def _accuracies(run: "StoredRun") -> tuple[str, str]:
 
 
 def printable(text: str) -> str:
-    """Replace control characters, which names from elsewhere may contain."""
+    """Replace control characters, which file names and messages may contain."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

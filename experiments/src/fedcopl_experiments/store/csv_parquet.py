@@ -15,7 +15,7 @@ from .stored_run import StoredRun, headline, is_huge, readable, round_rows
 
 ExportRow = Mapping[str, Any]
 FileEncoder = Callable[[Sequence[ExportRow]], bytes]
-ABOUT = ("key", "ran", "status", "error", "host", "code", "started", "finished", "folder")
+RUN_COLUMNS = ("key", "title", "status", "error", "host", "code", "started", "finished", "folder")
 
 
 def export_runs(runs: Sequence[StoredRun], path: Path) -> None:
@@ -29,7 +29,7 @@ def export_runs(runs: Sequence[StoredRun], path: Path) -> None:
 
 def run_row(run: StoredRun) -> dict[str, Any]:
     """Return a run as a row: its settings as `section.key`, headline numbers and versions."""
-    row = {name: getattr(run, name) for name in ABOUT} | flat(run.settings)
+    row = {name: getattr(run, name) for name in RUN_COLUMNS} | flat(run.settings)
     row |= {f"version.{package}": version for package, version in run.versions.items()}
     return row | ({"seconds": run.seconds} if run.outcome is None else headline(run.outcome))
 
@@ -47,7 +47,7 @@ def _encoder(path: Path) -> FileEncoder:
             return _csv
         case ".parquet":
             return _parquet(path)
-    raise ConfigError(f"{path}: can be exported as .csv or .parquet, by the end of the name")
+    raise ConfigError(f"{path}: should end in .csv or .parquet")
 
 
 def _columns(rows: Sequence[ExportRow]) -> list[str]:
@@ -64,7 +64,7 @@ def _csv(rows: Sequence[ExportRow]) -> bytes:
 
 
 def _parquet(path: Path) -> FileEncoder:
-    """Return the encoder; raises ConfigError without pyarrow, before anything is written."""
+    """Return the encoder; raise ConfigError if pyarrow is missing, before any file is written."""
     try:
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError as error:

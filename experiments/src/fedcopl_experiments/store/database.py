@@ -26,8 +26,8 @@ from .stored_run import (
 )
 
 FILE_NAME = "results.sqlite"
-VERSION = 1  # of the tables, kept in the file
-BUSY_TIMEOUT = 60  # seconds to wait for another process that is writing
+VERSION = 1  # of the tables; stored as user_version of the file
+BUSY_TIMEOUT = 60  # seconds to wait while another process writes
 SCHEMA = """
 CREATE TABLE runs (
     key TEXT PRIMARY KEY, status TEXT NOT NULL CHECK (status IN ('done', 'failed')),
@@ -83,8 +83,7 @@ class ResultStore:
                 _insert(database, run)
 
     def find(self, key: str) -> StoredRun | None:
-        found = self._select("WHERE key = ?", key)
-        return found[0] if found else None
+        return next(iter(self._select("WHERE key = ?", key)), None)
 
     def runs(self) -> list[StoredRun]:
         """Return all runs, in the order in which they finished."""
@@ -101,15 +100,15 @@ class ResultStore:
         """Write a table of the runs, and `-rounds` with one row per run and round; CSV or Parquet by suffix."""
         export_runs(self.runs(), path)
 
-    def _select(self, which: str, *values: str) -> list[StoredRun]:
+    def _select(self, clause: str, *values: str) -> list[StoredRun]:
         if not self.path.exists():
             return []
         with self._connected() as database:
-            return [_stored(row) for row in database.execute(f"SELECT {FIELDS} FROM runs {which}", values)]
+            return [_stored(row) for row in database.execute(f"SELECT {FIELDS} FROM runs {clause}", values)]
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        """Open a connection for one operation; none is held during a run, so that other processes do not wait."""
+        """Open a connection for one operation; none stays open during a run, so that other processes do not wait."""
         try:
             with closing(sqlite3.connect(self.path, timeout=BUSY_TIMEOUT, isolation_level=None)) as database:
                 self._prepare(database)

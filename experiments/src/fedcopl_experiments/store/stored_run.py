@@ -19,8 +19,8 @@ class StoredRun:
     key: str
     status: str  # "done" or "failed"
     settings: Mapping[str, Any]  # in sections, as in settings.toml
-    outcome: Outcome | None  # None of a failed run
-    error: str | None  # the message in the first line, the traceback below
+    outcome: Outcome | None  # None: the run failed
+    error: str | None  # the message, and the traceback from the second line on
     seconds: float
     host: str
     code: str  # version of the code
@@ -34,8 +34,8 @@ class StoredRun:
         return self.status == "done"
 
     @property
-    def ran(self) -> str:
-        """Title of the run's method, as in tables; for a failed run its method and labeler."""
+    def title(self) -> str:
+        """Title of the method, as in tables; for a failed run its method and labeler."""
         if self.outcome is None or not self.outcome.method:
             return ", ".join(str(self.settings.get(name)) for name in ("method", "labeler"))
         return self.outcome.method
@@ -100,5 +100,5 @@ def _numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _sums(rows: Iterable[tuple[int, ...] | None]) -> list[int]:
-    """Return the sum of each column; clients without counts are left out."""
+    """Return the sum of each column over the clients that have counts."""
     return [sum(column) for column in zip(*(row for row in rows if row), strict=True)]
