@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from fedcopl.config import Data, RunConfig
-from fedcopl.data.dataset import clean_all
+from fedcopl.data.dataset import clean_class_names
 from fedcopl.data.folder import read_folder
 from fedcopl.errors import ConfigError, DataError, RunFolderError
 from fedcopl.files import parse_json, parse_toml, read_limited, write_many
@@ -93,9 +93,9 @@ def test_an_error_escapes_control_characters():
 
 def test_classes_with_control_characters_and_too_many_are_refused():
     with pytest.raises(DataError, match="control character"):
-        clean_all(["cat", "dog\x1b[2J"], "classes.txt")
+        clean_class_names(["cat", "dog\x1b[2J"], "classes.txt")
     with pytest.raises(DataError, match="200,000 classes"):
-        clean_all([str(number) for number in range(200_000)], "classes.txt")
+        clean_class_names([str(number) for number in range(200_000)], "classes.txt")
 
 
 def test_settings_and_clients_have_no_control_characters(tmp_path):

@@ -16,7 +16,7 @@ from .classifier.loading import FinishedRun, TrainingImages
 from .classifier.predict import Classifier
 from .config import RunConfig, override
 from .data.catalog import with_decode_options
-from .data.dataset import Dataset, clean_all, read_classes
+from .data.dataset import Dataset, clean_class_names, read_classes
 from .data.in_memory import (
     SITES,
     ImageLabels,
@@ -385,7 +385,7 @@ def _read_names(classes: Sequence[str] | str | Path) -> tuple[str, ...]:
         return tuple(listed.names)
     if not len(classes):
         raise DataError("classes: is empty; give at least two class names")
-    return clean_all([str(name) for name in classes], "classes")
+    return clean_class_names([str(name) for name in classes], "classes")
 
 
 def _refuse_names(sites: Sequence[Site]) -> None:

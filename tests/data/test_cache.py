@@ -171,7 +171,7 @@ def test_a_file_that_changes_while_it_is_read(images, cache):
         images.images.file(11).path.write_bytes(encoded(noise(99)))
         return TRANSFORM.resize_and_crop(image)
 
-    with pytest.raises(DataError, match=r"cat/9.png: was changed while it was read"):
+    with pytest.raises(DataError, match=r"cat/9.png: the file changed while it was read"):
         cache.pixels(images, cut, TRANSFORM.key)
     assert cache.entries() == []
     assert not list(cache.folder.glob("*.part"))

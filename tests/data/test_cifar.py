@@ -136,7 +136,7 @@ def test_the_official_sizes_are_asked_for(tmp_path):
     with pytest.raises(DataError, match=r"data_batch_1\.bin: should be 30,730,000 bytes long, not 12,292"):
         load("cifar10", tmp_path)
     write_python(tmp_path, HUNDRED[0], 100, b"fine_labels")
-    with pytest.raises(DataError, match="should hold 50,000 images, but has 4; fetch it again"):
+    with pytest.raises(DataError, match="should have 50,000 images, but has 4; fetch it again"):
         load("cifar100", tmp_path)
 
 
@@ -148,13 +148,15 @@ def test_a_missing_file(tmp_path):
 
 
 def test_an_empty_folder_names_the_command_to_fetch(tmp_path):
-    with pytest.raises(DataError, match="holds no cifar-10-batches-py or cifar-10-batches-bin; fetch it with: fedcopl"):
+    with pytest.raises(
+        DataError, match="contains no cifar-10-batches-py or cifar-10-batches-bin; download it with: fedcopl"
+    ):
         load("cifar10", tmp_path)
 
 
 def test_labels_out_of_range(tmp_path):
     write_binary(tmp_path, TEN[1], 200)
-    with pytest.raises(DataError, match="10 classes are known"):
+    with pytest.raises(DataError, match="but there are 10 classes"):
         ten(tmp_path)
 
 

@@ -41,5 +41,5 @@ def test_each_client_gets_its_own():
 def test_a_file_of_something_else(tmp_path):
     with pytest.raises(DataError, match="has no columns file and label"):
         read(tmp_path, "a,b\n1,2\n")
-    with pytest.raises(DataError, match="cannot be read as an expert"):
+    with pytest.raises(DataError, match="cannot be read as a table of expert labels"):
         read_corrections(tmp_path / "none.csv", DIGITS.train, DIGITS.classes)

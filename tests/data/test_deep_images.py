@@ -22,7 +22,7 @@ from fedcopl.classifier.recipe import Recipe, TrainedOn
 from fedcopl.config import Data, RunConfig
 from fedcopl.data import formats
 from fedcopl.data.cache import PixelCache
-from fedcopl.data.decoding import BadImage, DecodeOptions, Span, Window, eight_bits
+from fedcopl.data.decoding import BadImage, DecodeOptions, IntensityRange, Window, scale_to_uint8
 from fedcopl.data.formats import _check_tiff_pages, is_readable_now, pages_in, read_picture
 from fedcopl.data.images import FilePage, silence_decoders
 from fedcopl.data.overview import survey
@@ -66,10 +66,10 @@ def pages(*chain, entries=ONE_DOT, big=False) -> bytes:
 
 BANDS = [*ONE_DOT[:2], (258, 3, 1, 64), *ONE_DOT[2:], (277, 3, 1, 5)]  # which only tifffile opens
 ENDLESS = {
-    "to itself": (pages(0), "after page 1 comes page 1 again"),
-    "of bands": (pages(0, entries=BANDS), "after page 1 comes page 1 again"),
-    "two": (pages(1, 2, 1), "after page 3 comes page 2 again"),
-    "BigTIFF": (pages(1, 0, big=True), "after page 2 comes page 1 again"),
+    "to itself": (pages(0), "page 1 is followed by page 1 again"),
+    "of bands": (pages(0, entries=BANDS), "page 1 is followed by page 1 again"),
+    "two": (pages(1, 2, 1), "page 3 is followed by page 2 again"),
+    "BigTIFF": (pages(1, 0, big=True), "page 2 is followed by page 1 again"),
     "too many": (pages(*range(1, 10_001), None), "more than 10,000 pages"),
     "too many tags": (pages(*range(1, 21), None, entries=ONE_DOT * 12_501), "or 1,000,000 tags"),
     "the same block": (pages(None, entries=[*ONE_DOT, *((n, 1, 90, 8) for n in range(1000, 1009))]), "of more bytes"),
@@ -92,7 +92,7 @@ def test_a_check_ends_at_a_tiff_of_62_bytes_and_names_it(tmp_path):
     assert len((tmp_path / "cat/loop.tif").read_bytes()) == 62
     for settings in ({}, {"bands": "1"}, {"pages": "all"}):
         found = survey(load("folder", tmp_path, **settings)).dataset
-        assert found.skipped == [("cat/loop.tif", "damaged: after page 1 comes page 1 again, without end")]
+        assert found.skipped == [("cat/loop.tif", "damaged: page 1 is followed by page 1 again, an endless loop")]
 
 
 @pytest.mark.parametrize("big", [False, True])
@@ -136,22 +136,22 @@ def test_images_of_eight_bits_are_not_scaled(form, mode):
 def test_windows_by_hand():
     numbers = np.array([[0, 1000], [2000, 4000]], np.uint16)
     # the file's own range, 0 to 4000: 1000 / 4000 * 255 = 63.75, 2000 / 4000 * 255 = 127.5 to the even 128
-    assert eight_bits(numbers, Window("file"))[0].tolist() == [[0, 64], [128, 255]]
+    assert scale_to_uint8(numbers, Window("file"))[0].tolist() == [[0, 64], [128, 255]]
     # 0 to 65535: 4000 / 257 = 15.56
-    assert eight_bits(numbers, Window("type"))[0].tolist() == [[0, 4], [8, 16]]
+    assert scale_to_uint8(numbers, Window("type"))[0].tolist() == [[0, 4], [8, 16]]
     # 1000 to 2000, what lies outside is black or white
-    assert eight_bits(numbers, Window("numbers", 1000, 2000))[0].tolist() == [[0, 0], [255, 255]]
+    assert scale_to_uint8(numbers, Window("numbers", 1000, 2000))[0].tolist() == [[0, 0], [255, 255]]
     # the quartiles of four numbers: 750 and 2500; (1000 - 750) / 1750 * 255 = 36.4, (2000 - 750) / 1750 * 255 = 182.1
-    assert eight_bits(numbers, Window("percentiles", 25, 75))[0].tolist() == [[0, 36], [182, 255]]
+    assert scale_to_uint8(numbers, Window("percentiles", 25, 75))[0].tolist() == [[0, 36], [182, 255]]
 
 
 def test_pixels_without_a_value_are_black_and_count_for_no_range():
     numbers = np.array([[np.nan, 1.0], [np.inf, 3.0]])
-    grey, span = eight_bits(numbers, Window())
-    assert (grey.tolist(), span) == ([[0, 0], [0, 255]], Span(1.0, 3.0))
+    grey, span = scale_to_uint8(numbers, Window())
+    assert (grey.tolist(), span) == ([[0, 0], [0, 255]], IntensityRange(1.0, 3.0))
     with pytest.raises(BadImage, match="no valid pixel"):
-        eight_bits(np.full((2, 2), np.nan), Window())
-    assert not eight_bits(np.full((2, 2), 7, np.int32), Window())[0].any()  # of one number only: no range
+        scale_to_uint8(np.full((2, 2), np.nan), Window())
+    assert not scale_to_uint8(np.full((2, 2), 7, np.int32), Window())[0].any()  # of one number only: no range
 
 
 @given(
@@ -161,7 +161,7 @@ def test_pixels_without_a_value_are_black_and_count_for_no_range():
 )
 def test_scaling_is_monotonic(kind, seed, window):
     numbers = (np.random.default_rng(seed).standard_normal((300, 3)) * 1000).astype(kind)
-    grey, _ = eight_bits(numbers, window)
+    grey, _ = scale_to_uint8(numbers, window)
     order = np.argsort(numbers, axis=None)
     assert (np.diff(grey.ravel()[order].astype(int)) >= 0).all()
 
@@ -212,7 +212,7 @@ def test_sixteen_bit_grey_png_of_imageio():
     picture = read_picture(content, USUAL)
     assert np.array_equal(np.asarray(picture.image), by_hand(numbers, numbers.min(), numbers.max()))
     assert picture.remarks == ("grey of 16 bits, each scaled by its own range",)
-    assert picture.span == (numbers.min(), numbers.max())
+    assert picture.intensity_range == (numbers.min(), numbers.max())
 
 
 def test_deep_images_are_turned_as_their_exif_entry_says():
@@ -353,11 +353,11 @@ def test_a_missing_package_is_named_and_the_file_is_tried_again_with_it(tmp_path
         raise ImportError(name)
 
     with monkeypatch.context() as without:
-        without.setattr("fedcopl.data.formats.import_module", missing)
+        without.setattr("fedcopl.data.decoding.import_module", missing)
         without.setattr("fedcopl.data.cache.is_readable_now", lambda reason: False)
         bad = cache.pixels(train, TRANSFORM.resize_and_crop, TRANSFORM.key).bad
         [reason] = bad.values()
-        assert reason.endswith("need: pip install 'fedcopl[tiff]'")
+        assert reason.endswith("needs: pip install 'fedcopl[tiff]'")
         assert cache.pixels(train, TRANSFORM.resize_and_crop, TRANSFORM.key).bad == bad
     assert is_readable_now(reason)
     assert cache.pixels(train, TRANSFORM.resize_and_crop, TRANSFORM.key).bad == {}

@@ -250,13 +250,14 @@ def test_heic_photographs(turned):
         read_picture(file.getvalue()[:200], USUAL)
 
 
-@pytest.mark.parametrize(("module", "extra"), [("dicom", "dicom"), ("formats", "heic")])
-def test_without_the_package_the_extra_is_named(module, extra, monkeypatch):
+@pytest.mark.parametrize("extra", ["dicom", "heic"])
+def test_the_error_of_a_missing_package_names_the_extra(extra, monkeypatch):
+    content = scan() if extra == "dicom" else b"\0\0\0\x18ftypheic"
+
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(f"fedcopl.data.{module}.import_module", missing)
-    content = scan() if module == "dicom" else b"\0\0\0\x18ftypheic"
+    monkeypatch.setattr("fedcopl.data.decoding.import_module", missing)
     with pytest.raises(BadImage, match=rf"needs: pip install 'fedcopl\[{extra}\]'"):
         read_picture(content, USUAL)
 

@@ -34,7 +34,7 @@ WHOLE = archive({"things/a.bin": bytes(range(256)) * 500, "things/b.bin": b"b", 
 
 
 def things(url, md5):
-    return replace(DOWNLOADS["dtd"], url=url, md5=md5, makes="things")
+    return replace(DOWNLOADS["dtd"], url=url, md5=md5, folder="things")
 
 
 class Server(ThreadingHTTPServer):
@@ -176,7 +176,9 @@ def test_what_can_be_fetched():
     assert all(download.url.startswith("https://") and len(download.md5) == 32 for download in DOWNLOADS.values())
 
 
-@pytest.mark.parametrize(("name", "hint"), [("resisc45", "OneDrive"), ("ucf101", "CoOp"), ("cifar", "known: cifar10")])
+@pytest.mark.parametrize(
+    ("name", "hint"), [("resisc45", "OneDrive"), ("ucf101", "CoOp"), ("cifar", "these can: cifar10")]
+)
 def test_a_data_set_that_cannot_be_downloaded_names_its_source(tmp_path, name, hint):
     with pytest.raises(DataError, match=f"{name}: cannot be downloaded by this program; .*{hint}"):
         download_dataset(name, tmp_path)

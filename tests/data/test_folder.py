@@ -144,8 +144,8 @@ def test_the_order_of_files_does_not_matter(tmp_path_factory, names):
 MISTAKES = {
     "no path": ([], "", "data.path: folder needs the folder of the images"),
     "nowhere": ([], "nowhere", "there is no such folder"),
-    "nothing": ([], ".", "holds no training images"),
-    "only test": (["test/cat/a.png"], ".", "holds no training images"),
+    "nothing": ([], ".", "contains no training images"),
+    "only test": (["test/cat/a.png"], ".", "contains no training images"),
     "flat without classes": (["a.png"], ".", "has neither labels nor a list of classes; write classes.txt"),
     "one cleaned name": (["sea_lion/a.png", "sea lion/b.png"], ".", "are all called 'sea lion'"),
     "only spaces": (["_/a.png"], ".", "a class has an empty name ('_')"),
@@ -166,7 +166,7 @@ def test_one_clear_error(tmp_path, monkeypatch, names, path, message):
     ("content", "message"),
     [
         ("dog\n", "the class 'cat' is not in the list of classes"),
-        ("\n \n", "names no class"),
+        ("\n \n", "contains no class names"),
         ("cat\ndog\ncat\n", r"classes\.txt: lists the class 'cat' 2 times; keep one of them"),
         (b"\xff\xfe\x00", "cannot be read as a list of class names"),
     ],
@@ -204,5 +204,5 @@ def test_a_stray_folder_does_not_make_flat_images_useless(tmp_path):
     assert dataset.train.labels is None
     assert dataset.skipped == [
         ("tests/", "a folder next to train/ and test/, which is not read; was it meant as test/?"),
-        ("train/old/2.png", "in a sub-folder not named after a class; the images next to old/ are used"),
+        ("train/old/2.png", "in a subfolder not named after a class; the images next to old/ are used"),
     ]

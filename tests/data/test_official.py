@@ -62,7 +62,7 @@ def test_a_missing_list(tmp_path):
 
 @pytest.mark.parametrize("source", ["dtd", "resisc45", "cub200", "ucf101"])
 def test_another_folder_is_not_it(tmp_path, source):
-    with pytest.raises(DataError, match=f"this is not the folder of {source}: there is no "):
+    with pytest.raises(DataError, match=f"is not the folder of {source}: there is no "):
         load(source, tmp_path)
 
 

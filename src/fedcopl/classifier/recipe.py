@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..clip.known_models import BUILT_IN, RELEASES
 from ..config import RunConfig
-from ..data.dataset import clean_all
+from ..data.dataset import clean_class_names
 from ..data.decoding import DecodeOptions
 from ..errors import DataError, FedCoPLError, ModelError
 from ..files import parse_json, read_limited
@@ -181,7 +181,7 @@ def is_exported(folder: Path) -> bool:
 def _classes(names: Any) -> tuple[str, ...]:
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise ValueError("it must be a list of names")
-    return clean_all(names, "classes")
+    return clean_class_names(names, "classes")
 
 
 def _text(text: Any) -> str:

@@ -1,8 +1,8 @@
-"""Images decoded, resized and cropped once, then mapped into memory: `uint8 (n, 3, side, side)`.
+"""Cache of decoded, resized and cropped images, `uint8 (n, 3, side, side)`, which are mapped into memory.
 
-An entry is a folder with the pixels of one list of images under one transform, named by a digest of its inputs. It is
-built under a temporary name and renamed when complete, so an interrupted process leaves no partial entry. A lock makes
-a second process wait for the first one's entry.
+An entry is a folder with the pixels of one list of images after one transform; its name is a digest of both. It is
+written under a temporary name and renamed when it is complete, so an interrupted process leaves no partial entry. A
+lock makes a second process wait for the entry of the first.
 """
 
 import json
@@ -33,18 +33,18 @@ from .formats import is_readable_now
 from .images import UNREADABLE, PillowImages, StoredImages, digest, digests, silence_decoders
 from .parallel import parallel_map
 
-_FORMAT = 2  # of the entries: entries of another format are ignored
-_RESERVE = 32_000_000  # bytes of the disk that stay free
+_FORMAT = 2  # entries of another format are ignored
+_RESERVE = 32_000_000  # bytes of the disk to leave free
 _PIXELS, _ENTRY, _PART, _LOCK = "pixels.bin", "entry.json", ".part", ".lock"
 _HINT = "free some space (fedcopl cache clear), or name another folder in FEDCOPL_CACHE"
 
 ToPixels = Callable[[Image.Image], NDArray[np.uint8]]
 Progress = Callable[[int, int], None]
-"""Called with the number of finished images and the total."""
+"""Callback with the number of finished images and the total."""
 
 
 class _Pixels(NamedTuple):
-    """Pixels of the usable images in order, the reasons of the others by number, and the digests of all images."""
+    """Pixels of the usable images, reasons why the others cannot be used, and digests of all images."""
 
     array: NDArray[np.uint8]
     bad: dict[int, str]
@@ -59,7 +59,7 @@ class _CacheEntry:
     transform: str
     pillow: str
     shape: Sequence[int]
-    digests: list[str]  # of the rows
+    digests: list[str]  # of the usable images
     bad: list[tuple[int, str]]
     last_used: float  # seconds since 1970
 
@@ -75,7 +75,7 @@ class _CacheEntry:
 
 
 def default_folder() -> Path:
-    """Return $FEDCOPL_CACHE, or `fedcopl` in the cache folder of this system."""
+    """Return $FEDCOPL_CACHE, or `fedcopl` in the cache folder of the operating system."""
     if chosen := os.environ.get("FEDCOPL_CACHE"):
         return Path(chosen).expanduser()
     if xdg := os.environ.get("XDG_CACHE_HOME"):
@@ -84,7 +84,7 @@ def default_folder() -> Path:
 
 
 class PixelCache:
-    """Pixels of image sets on disk; embedded sets that are already in memory are not cached."""
+    """Cache of the pixels of image sets; small sets that are decoded in memory are not stored."""
 
     def __init__(self, folder: Path | None = None):
         self.folder = (folder or default_folder()) / "pixels"
@@ -92,7 +92,7 @@ class PixelCache:
     def pixels(
         self, images: ImageSet, to_pixels: ToPixels, key: str, progress: Progress = lambda done, total: None
     ) -> _Pixels:
-        """Return the set's images after `to_pixels`; `key` identifies the transform."""
+        """Return the images after the transform `to_pixels`, which `key` identifies."""
         stored = images.images
         if isinstance(stored, PillowImages):
             progress(len(images), len(images))
@@ -101,27 +101,27 @@ class PixelCache:
         key += stored.options.key
         with self._convert_os_errors():
             contents = self._digests(stored)
-            entry = self._find(contents, key) or self._make(images, contents, to_pixels, key, progress)
+            entry = self._find_entry(contents, key) or self._build_entry(images, contents, to_pixels, key, progress)
             array = entry.array()
         progress(len(images), len(images))
         return _Pixels(array, dict(entry.bad), contents)
 
     def entries(self) -> list[_CacheEntry]:
-        """Return all finished entries, the most recently used first."""
-        entries = [entry for path in self.folder.glob(f"*/{_ENTRY}") if (entry := _read_entry(path.parent))]
+        """Return all complete entries, the most recently used first."""
+        entries = [entry for path in self.folder.glob(f"*/{_ENTRY}") if (entry := _load_entry(path.parent))]
         return sorted(entries, key=lambda entry: entry.last_used, reverse=True)
 
     def clear(self) -> None:
-        """Remove all finished entries; a process that has one open keeps it until it ends."""
+        """Remove all complete entries; a process that uses an entry keeps it until it ends."""
         with self._convert_os_errors():
             for index in self.folder.glob("*.index.json"):
                 index.unlink(missing_ok=True)
             for entry in self.folder.glob(f"*/{_ENTRY}"):
                 shutil.rmtree(entry.parent)
-            self._sweep()
+            self._remove_incomplete()
 
     def _digests(self, stored: StoredImages) -> list[str]:
-        """Digest the images, with one index for the files below a folder."""
+        """Digest the images; the images in one folder tree share an index of their digests."""
         parents = {file.path.absolute().parent for index in range(len(stored)) if (file := stored.file(index))}
         if not parents:
             return digests(stored)
@@ -129,12 +129,12 @@ class PixelCache:
         name = blake2b(os.fsencode(os.path.commonpath(parents)), digest_size=16).hexdigest()
         return digests(stored, self.folder / f"{name}.index.json")
 
-    def _home(self, contents: list[str], key: str) -> Path:
-        made_of = json.dumps([_FORMAT, PIL.__version__, key, contents])
-        return self.folder / blake2b(made_of.encode(), digest_size=16).hexdigest()
+    def _entry_folder(self, contents: list[str], key: str) -> Path:
+        inputs = json.dumps([_FORMAT, PIL.__version__, key, contents])
+        return self.folder / blake2b(inputs.encode(), digest_size=16).hexdigest()
 
-    def _find(self, contents: list[str], key: str) -> _CacheEntry | None:
-        entry = _read_entry(self._home(contents, key))
+    def _find_entry(self, contents: list[str], key: str) -> _CacheEntry | None:
+        entry = _load_entry(self._entry_folder(contents, key))
         if entry and any(is_readable_now(reason) for _, reason in entry.bad):
             return None
         if entry:
@@ -142,37 +142,37 @@ class PixelCache:
                 os.utime(entry.folder / _ENTRY)  # time of last use
         return entry
 
-    def _make(
+    def _build_entry(
         self, images: ImageSet, contents: list[str], to_pixels: ToPixels, key: str, progress: Progress
     ) -> _CacheEntry:
-        """Build the entry, unless another process does so while we wait for the lock."""
-        home = self._home(contents, key)
+        """Build the entry, unless another process builds it while this one waits for the lock."""
+        folder = self._entry_folder(contents, key)
         make_folders(self.folder)
-        with FileLock(_sibling(home, _LOCK)):
-            if entry := self._find(contents, key):
+        with FileLock(_with_suffix(folder, _LOCK)):
+            if entry := self._find_entry(contents, key):
                 return entry
-            for dead in (home, _sibling(home, _PART)):  # damaged or incomplete: this process holds the lock
-                shutil.rmtree(dead, ignore_errors=True)
-            self._sweep()
+            for unusable in (folder, _with_suffix(folder, _PART)):  # damaged or incomplete
+                shutil.rmtree(unusable, ignore_errors=True)
+            self._remove_incomplete()
             shape, free = _shape(to_pixels), shutil.disk_usage(self.folder).free
-            need = len(images) * math.prod(shape) + _RESERVE
-            if need > free:
-                raise DataError(f"{self.folder}: needs {_size(need)}, but only {_size(free)} are free; {_HINT}")
-            work = _worker(images, contents, to_pixels, self._decoded_rows(key))
-            _build(home, work, shape, contents, key, progress)
-        entry = _read_entry(home)
+            required = len(images) * math.prod(shape) + _RESERVE
+            if required > free:
+                raise DataError(f"{self.folder}: needs {_size(required)}, but only {_size(free)} are free; {_HINT}")
+            read_pixels = _pixel_reader(images, contents, to_pixels, self._decoded_rows(key))
+            _write_entry(folder, read_pixels, shape, contents, key, progress)
+        entry = _load_entry(folder)
         if entry is None:
-            raise DataError(f"{home}: the entry just written cannot be read back; check the disk")
+            raise DataError(f"{folder}: the new entry cannot be read; check the disk")
         return entry
 
-    def _sweep(self) -> None:
+    def _remove_incomplete(self) -> None:
         """Remove incomplete entries of killed processes."""
-        for part in self.folder.glob(f"[!.]*{_PART}"):  # no index that is being written
-            with suppress(OSError), FileLock(part.with_suffix(_LOCK), timeout=0):  # locked: being built
+        for part in self.folder.glob(f"[!.]*{_PART}"):  # temporary names of index files begin with a dot
+            with suppress(OSError), FileLock(part.with_suffix(_LOCK), timeout=0):  # a running process has a lock
                 shutil.rmtree(part, ignore_errors=True)
 
     def _decoded_rows(self, key: str) -> dict[str, NDArray[np.uint8]]:
-        """Return the pixels of other entries by digest, so that only changed files are decoded again."""
+        """Return the pixels of all entries with this key by digest, so that only changed files are decoded again."""
         rows: dict[str, NDArray[np.uint8]] = {}
         for entry in self.entries():
             if (entry.transform, entry.pillow) == (key, PIL.__version__):
@@ -184,31 +184,31 @@ class PixelCache:
         """Convert errors of the file system to DataError with the cache folder."""
         try:
             yield
-        except (OSError, NotImplementedError) as error:  # the latter where a file system cannot lock
+        except (OSError, NotImplementedError) as error:  # NotImplementedError: the file system has no locks
             reason = getattr(error, "strerror", None) or error
             raise DataError(f"{self.folder}: cannot be written: {reason}; {_HINT}") from error
 
 
-def _read_entry(folder: Path) -> _CacheEntry | None:
-    """Read an entry; None if it is missing, truncated or of another format."""
+def _load_entry(folder: Path) -> _CacheEntry | None:
+    """Load an entry; None if it is missing, truncated or of another format."""
     try:
-        written = json.loads((folder / _ENTRY).read_text(encoding="utf-8"))
-        if written.pop("format") != _FORMAT:
+        fields = json.loads((folder / _ENTRY).read_text(encoding="utf-8"))
+        if fields.pop("format") != _FORMAT:
             return None
-        entry = _CacheEntry(folder, last_used=(folder / _ENTRY).stat().st_mtime, **written)
-        is_whole = (folder / _PIXELS).stat().st_size == entry.size and len(entry.digests) == entry.shape[0]
-        return entry if is_whole else None
+        entry = _CacheEntry(folder, last_used=(folder / _ENTRY).stat().st_mtime, **fields)
+        is_complete = (folder / _PIXELS).stat().st_size == entry.size and len(entry.digests) == entry.shape[0]
+        return entry if is_complete else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def _worker(
+def _pixel_reader(
     images: ImageSet, contents: list[str], to_pixels: ToPixels, decoded: dict[str, NDArray[np.uint8]]
 ) -> Callable[[int], NDArray[np.uint8] | str]:
-    """Return the function that gives an image's pixels, or the reason why it cannot be used."""
+    """Return a function that reads the pixels of an image, or returns the reason why it cannot be used."""
     stored = images.images
 
-    def work(index: int) -> NDArray[np.uint8] | str:
+    def read_pixels(index: int) -> NDArray[np.uint8] | str:
         expected = contents[index]
         if expected.startswith(UNREADABLE):
             return expected
@@ -219,32 +219,34 @@ def _worker(
         except OSError:
             content = b""
         if digest(stored.kind(index), content) != expected:
-            raise DataError(f"{images.names[index]}: was changed while it was read; start again when it is complete")
+            raise DataError(
+                f"{images.names[index]}: the file changed while it was read; start again when it is complete"
+            )
         try:
             return to_pixels(stored.picture(index, content).image)
         except BadImage as reason:
             return str(reason)
 
-    return work
+    return read_pixels
 
 
-def _build(
-    home: Path,
-    work: Callable[[int], NDArray[np.uint8] | str],
+def _write_entry(
+    folder: Path,
+    read_pixels: Callable[[int], NDArray[np.uint8] | str],
     shape: tuple[int, ...],
     contents: list[str],
     key: str,
     progress: Progress,
 ) -> None:
-    """Write the pixels of all usable images, in order, and the entry under a temporary name, then rename it.
+    """Write an entry with the pixels of all usable images.
 
-    Plain writes raise an error on a full disk, where a mapped file would crash the process.
+    Writing a file raises an error if the disk is full; writing to a memory-mapped file would crash the process.
     """
-    part, bad = _sibling(home, _PART), {}
+    part, bad = _with_suffix(folder, _PART), {}
     part.mkdir(OWNER_ONLY_FOLDER)
     try:
         with open(part / _PIXELS, "wb", opener=only_for_owner) as rows, silence_decoders():
-            for index, result in enumerate(parallel_map(work, len(contents))):
+            for index, result in enumerate(parallel_map(read_pixels, len(contents))):
                 if isinstance(result, str):
                     bad[index] = result
                 else:
@@ -264,13 +266,13 @@ def _build(
             file.write(json.dumps(entry))
             file.flush()
             os.fsync(file.fileno())
-        part.rename(home)
+        part.rename(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _sibling(home: Path, suffix: str) -> Path:
-    return home.with_name(home.name + suffix)
+def _with_suffix(folder: Path, suffix: str) -> Path:
+    return folder.with_name(folder.name + suffix)
 
 
 def _shape(to_pixels: ToPixels) -> tuple[int, ...]:
@@ -283,39 +285,38 @@ def _size(count: int) -> str:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A data set without unusable images, and the pixels of the others."""
+    """A data set without unusable images, and its pixels."""
 
-    dataset: Dataset  # `skipped` lists the excluded images
-    train: NDArray[np.uint8]  # (n, 3, side, side), perhaps mapped from disk
+    dataset: Dataset  # `skipped` lists the unusable images
+    train: NDArray[np.uint8]  # (n, 3, side, side), memory-mapped if they are in the cache
     test: NDArray[np.uint8]
-    notes: tuple[str, ...]  # for the user, one sentence each
+    notes: tuple[str, ...]  # for the user
     digest: str  # the number of images, and a digest of their names and contents in order
 
 
 def prepare(
     dataset: Dataset, to_pixels: ToPixels, key: str, cache: PixelCache, progress: Progress = lambda done, total: None
 ) -> Prepared:
-    """Decode, resize and crop all images; `to_pixels` and `key` are those of an ImageTransform."""
+    """Decode, resize and crop all images by the `resize_and_crop` and the `key` of an ImageTransform."""
     first, total = len(dataset.train), len(dataset.train) + len(dataset.test)
     train = cache.pixels(dataset.train, to_pixels, key, lambda done, _: progress(done, total))
     test = cache.pixels(dataset.test, to_pixels, key, lambda done, _: progress(first + done, total))
     if len(train.array) == 0:
-        example = next(
-            (f", the first, {dataset.train.names[index]}: {reason}" for index, reason in train.bad.items()), ""
-        )
+        reasons = [f", the first, {dataset.train.names[index]}: {reason}" for index, reason in train.bad.items()]
+        example = reasons[0] if reasons else ""
         raise DataError(f"{dataset.name}: of {counted(first, 'training image')} none can be used{example}")
-    usable = dataset.without(train.bad, test.bad)
-    whole = blake2b(digest_size=8)
+    digest = blake2b(digest_size=8)
     for images, pixels in ((dataset.train, train), (dataset.test, test)):
-        whole.update(json.dumps([*images.names, *pixels.digests]).encode())
-        if not pixels.digests:  # not from files
-            whole.update(np.ascontiguousarray(pixels.array).data)
-    digest = f"{counted(total, 'image')}, {whole.hexdigest()}"
-    return Prepared(usable, train.array, test.array, tuple(describe_duplicates(train.digests, test.digests)), digest)
+        digest.update(json.dumps([*images.names, *pixels.digests]).encode())
+        if not pixels.digests:  # decoded in memory
+            digest.update(np.ascontiguousarray(pixels.array).data)
+    usable, notes = dataset.without(train.bad, test.bad), describe_duplicates(train.digests, test.digests)
+    named_digest = f"{counted(total, 'image')}, {digest.hexdigest()}"
+    return Prepared(usable, train.array, test.array, tuple(notes), named_digest)
 
 
 def describe_duplicates(train: Sequence[str], test: Sequence[str]) -> list[str]:
-    """Describe duplicate images, one sentence each. Duplicates are kept: removing them is the owner's choice."""
+    """Return notes on exact copies among the training images, and on test images that are also training images."""
     counts = Counter(content for content in train if not content.startswith(UNREADABLE))
     duplicates = sum(counts.values()) - len(counts)
     shared = sum(content in counts for content in test)

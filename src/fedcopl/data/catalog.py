@@ -1,4 +1,4 @@
-"""Table of data sets: readers by name, and downloads from their publishers with checksums and resume."""
+"""Data sets by name: their readers, and resumable downloads from their publishers with checksums."""
 
 import hashlib
 import http.client
@@ -21,7 +21,7 @@ from ..errors import ConfigError, DataError, did_you_mean
 from .dataset import TEMPLATE, Dataset, ImageSet
 from .decoding import DecodeOptions
 from .folder import read_folder
-from .images import ImageList, PillowImages, pages_of, silence_decoders
+from .images import ImageList, ImageSource, PillowImages, pages_of, silence_decoders
 from .official import read_cifar, read_listed
 from .parallel import parallel_map
 from .tables import read_huggingface, read_manifest
@@ -31,9 +31,9 @@ CLASSES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight
 
 
 def load_digits() -> Dataset:
-    """Load scikit-learn's digits; every third image is a test image, as the set has no official split."""
-    dots, labels = _digits()
-    images = [Image.fromarray(grey) for grey in (dots * (255 / 16)).round().astype(np.uint8)]
+    """Load scikit-learn's digits; they have no official split, so every third image is a test image."""
+    intensities, labels = _read_digits()  # from 0 to 16
+    images = [Image.fromarray(grey) for grey in (intensities * (255 / 16)).round().astype(np.uint8)]
     is_test = np.arange(len(labels)) % 3 == 2
     train, test = (
         ImageSet(PillowImages([images[index] for index in np.flatnonzero(chosen)]), labels[chosen])
@@ -42,14 +42,14 @@ def load_digits() -> Dataset:
     return Dataset("digits", CLASSES, TEMPLATE, train, test)
 
 
-def _digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Read the file of scikit-learn without importing the package, which takes a second."""
+def _read_digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Read the digits from a file of scikit-learn, because importing the package takes a second."""
     package = find_spec("sklearn")
     file = Path(package.origin if package and package.origin else "").parent / _DIGITS
     if file.exists():
         rows = np.loadtxt(file, delimiter=",")
         return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(np.int64)
-    from sklearn import datasets  # the file may be elsewhere in another version
+    from sklearn import datasets  # other versions may store the file elsewhere
 
     bunch = datasets.load_digits()
     return bunch.images, bunch.target.astype(np.int64)
@@ -78,19 +78,18 @@ SOURCES: Mapping[str, _Source] = {
 
 
 def load_dataset(data: Data) -> Dataset:
-    """List the images of the configured data set; nothing is decoded yet."""
+    """List the images of the configured data set without decoding them."""
     if data.source not in SOURCES:
-        folder = "; a folder of images is read by data.source=folder data.path=DIR"
-        hint = did_you_mean(data.source, SOURCES) or folder
+        hint = did_you_mean(data.source, SOURCES) or "; a folder of images is read by data.source=folder data.path=DIR"
         raise ConfigError(f"data.source: unknown data set {data.source!r} (known: {', '.join(SOURCES)}){hint}")
     if data.source == "digits" and data.path:
-        raise ConfigError("data.path: the embedded digits read no path; for your images use data.source=folder")
-    DecodeOptions.of(data)  # report invalid settings before files are listed
+        raise ConfigError("data.path: the embedded digits have no path; for your images use data.source=folder")
+    DecodeOptions.of(data)  # reports invalid settings before files are listed
     return with_decode_options(SOURCES[data.source].read(data), data)
 
 
 def with_decode_options(dataset: Dataset, data: Data) -> Dataset:
-    """Apply the decode options of the settings: window, bands, pages."""
+    """Set the options with which images will be decoded; with `pages=all`, each page becomes an image."""
     options = DecodeOptions.of(data)
     splits = []
     for images in (dataset.train, dataset.test):
@@ -100,36 +99,37 @@ def with_decode_options(dataset: Dataset, data: Data) -> Dataset:
 
 
 def _split_pages(images: ImageSet, options: DecodeOptions) -> ImageSet:
-    """Make an image of each page of a file, named file#1, file#2 and so on; a file of one page keeps its name."""
+    """Return a set with each page of a file as an image; the pages of a file of several are named file#1, file#2 ..."""
     listed = images.images
     if not isinstance(listed, ImageList):
         return images
     with silence_decoders():
-        pages = list(parallel_map(lambda index: pages_of(listed.sources[index], options), len(listed)))
-    rows = [row for row, own in enumerate(pages) for _ in own]
-    names = [
-        f"{name}#{number}" if len(own) > 1 else name
-        for name, own in zip(images.names, pages, strict=True)
-        for number in range(1, len(own) + 1)
-    ]
+        pages_of_files = list(parallel_map(lambda index: pages_of(listed.sources[index], options), len(listed)))
+    rows: list[int] = []
+    names: list[str] = []
+    sources: list[ImageSource] = []
+    for row, (name, pages) in enumerate(zip(images.names, pages_of_files, strict=True)):
+        rows += [row] * len(pages)
+        names += [name] if len(pages) == 1 else [f"{name}#{number}" for number in range(1, len(pages) + 1)]
+        sources += pages
     labels, clients = (None if numbers is None else numbers[rows] for numbers in (images.labels, images.clients))
-    return ImageSet(listed.with_sources([page for own in pages for page in own]), labels, names, clients)
+    return ImageSet(listed.with_sources(sources), labels, names, clients)
 
 
 _BytesProgress = Callable[[int, int | None], None]
-"""Called with the downloaded bytes and the total, None if the server does not report it."""
+"""Callback with the number of downloaded bytes and the total, or None if the server does not report it."""
 
-_PIECE = 1 << 20
+_PIECE = 1 << 20  # bytes
 _PARTIAL_CONTENT, _RANGE_NOT_SATISFIABLE = 206, 416
 
 
 @dataclass(frozen=True)
 class _Download:
-    """Address and checksum of an archive."""
+    """Address, checksum and content of an archive."""
 
     url: str
     md5: str  # by the publisher or torchvision
-    makes: str  # the folder in the archive
+    folder: str  # the folder in the archive
 
 
 DOWNLOADS: dict[str, _Download] = {
@@ -161,12 +161,12 @@ _BY_HAND: Mapping[str, str] = {
 
 
 def download_dataset(name: str, folder: Path, progress: _BytesProgress = lambda done, total: None) -> Path:
-    """Download and unpack a data set into a folder; returns the folder of the data set."""
+    """Download a data set and unpack it below a folder; return the folder of the data set."""
     if name not in DOWNLOADS:
-        reason = _BY_HAND.get(name, f"known: {', '.join(DOWNLOADS)}")
+        reason = _BY_HAND.get(name, f"these can: {', '.join(DOWNLOADS)}")
         raise DataError(f"{name}: cannot be downloaded by this program; {reason}")
     download = DOWNLOADS[name]
-    dataset_folder, archive = folder / download.makes, folder / download.url.rsplit("/", 1)[-1]
+    dataset_folder, archive = folder / download.folder, folder / download.url.rsplit("/", 1)[-1]
     if dataset_folder.exists():
         return dataset_folder
     try:
@@ -178,7 +178,7 @@ def download_dataset(name: str, folder: Path, progress: _BytesProgress = lambda 
         if md5 != download.md5:
             archive.unlink()
             raise DataError(f"{download.url}: the download has the checksum {md5}, not {download.md5}; it was removed")
-        _unpack(archive, folder, download.makes)
+        _unpack(archive, dataset_folder)
     except urllib.error.URLError as error:
         raise DataError(
             f"{download.url}: cannot be fetched: {error.reason}; run the same command again to resume"
@@ -194,44 +194,44 @@ def download_dataset(name: str, folder: Path, progress: _BytesProgress = lambda 
 
 
 def _fetch_file(download: _Download, archive: Path, progress: _BytesProgress) -> None:
-    """Download into a temporary file, resuming an earlier attempt."""
+    """Download into a temporary file, which an interrupted download may have begun, and rename it."""
     part = archive.with_name(f"{archive.name}.part")
-    have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(download.url, headers={"Range": f"bytes={have}-"} if have else {})
+    received = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(download.url, headers={"Range": f"bytes={received}-"} if received else {})
     try:
         response = urllib.request.urlopen(request, timeout=60)
     except urllib.error.HTTPError as error:
         if error.code != _RANGE_NOT_SATISFIABLE:
             raise
-        part.rename(archive)  # complete already; the checksum is checked next
+        part.rename(archive)  # it was complete; the caller verifies the checksum
         return
     with response, part.open("ab") as file:
-        if have and response.status != _PARTIAL_CONTENT:  # the server ignores the range and sends everything
+        if received and response.status != _PARTIAL_CONTENT:  # the server ignores the range and sends the whole file
             file.truncate(0)
-            have = 0
+            received = 0
         length = response.headers.get("Content-Length")
-        total = have + int(length) if length else None
+        total = received + int(length) if length else None
         while piece := response.read(_PIECE):
             file.write(piece)
-            have += len(piece)
-            progress(have, total)
+            received += len(piece)
+            progress(received, total)
         file.flush()
         os.fsync(file.fileno())
-    if total is not None and have < total:
-        raise ConnectionError(f"{have:,} of {total:,} bytes received")
+    if total is not None and received < total:
+        raise ConnectionError(f"{received:,} of {total:,} bytes received")
     part.rename(archive)
 
 
-def _unpack(archive: Path, folder: Path, makes: str) -> None:
-    """Unpack into a temporary folder, then rename it. The filter keeps every file inside."""
+def _unpack(archive: Path, folder: Path) -> None:
+    """Unpack the folder in an archive under a temporary name, then rename it."""
     if not hasattr(tarfile, "data_filter"):
         raise DataError(f"{archive}: unpacking safely needs Python 3.11.4 or newer; unpack it by hand: tar xf")
-    temporary = folder / f".{makes}.part"
+    temporary = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         with tarfile.open(archive) as tar:
-            tar.extractall(temporary, filter="data")
-        (temporary / makes).rename(folder / makes)
+            tar.extractall(temporary, filter="data")  # this filter refuses paths outside of the folder
+        (temporary / folder.name).rename(folder)
     except (tarfile.TarError, EOFError, FileNotFoundError) as error:
         raise DataError(f"{archive}: cannot be unpacked: {error}") from error
     finally:

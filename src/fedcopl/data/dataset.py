@@ -1,4 +1,4 @@
-"""Data sets: images with class names, optional labels and clients, and how readers build them from files."""
+"""Data sets: images with class names, and optional labels and clients; readers build them from lists of files."""
 
 import unicodedata
 from collections import Counter
@@ -21,12 +21,12 @@ Skipped = tuple[str, str]
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images, and their true labels where known. Only evaluation and simulated partitions may use `labels`."""
+    """Images with optional true labels, which only evaluation and simulated partitions may use."""
 
     images: StoredImages  # decoded on access
     labels: NDArray[np.int64] | None = None
-    names: Sequence[str] = ()  # printable: the path below the root, or a number
-    clients: NDArray[np.int64] | None = None  # number of the client of each image, where known
+    names: Sequence[str] = ()  # printable: the path below the data set's folder, or a number
+    clients: NDArray[np.int64] | None = None  # number of the client of each image
 
     def __post_init__(self) -> None:
         if not self.names:
@@ -36,7 +36,7 @@ class ImageSet:
         return len(self.images)
 
     def without(self, indices: Iterable[int]) -> "ImageSet":
-        """Return the set without some images."""
+        """Return the set without the images at these positions."""
         dropped = set(indices)
         kept = [index for index in range(len(self)) if index not in dropped]
         labels, clients = (None if numbers is None else numbers[kept] for numbers in (self.labels, self.clients))
@@ -48,20 +48,20 @@ class Dataset:
     """A data set with its splits, class names and zero-shot template."""
 
     name: str
-    classes: tuple[str, ...]  # cleaned, as in a sentence
+    classes: tuple[str, ...]  # as in a sentence: `clean_class_name`
     template: str  # the zero-shot sentence, {} for the class name
     train: ImageSet
     test: ImageSet
-    clients: tuple[str, ...] = ()  # of the natural partition, in the order of the numbers in ImageSet.clients
+    clients: tuple[str, ...] = ()  # names of the clients that `ImageSet.clients` numbers
     skipped: Sequence[Skipped] = ()
     synonyms: str = ""  # synonyms of classes in the syntax of `model.template`: `clip.wording`
 
     def wording(self, template: str) -> str:
-        """Return the given template, or the data set's own, with the synonyms of the classes."""
+        """Return a template, by default that of the data set, with the synonyms of the classes."""
         return (template or self.template) + self.synonyms
 
     def without(self, train: Mapping[int, str], test: Mapping[int, str]) -> "Dataset":
-        """Return the data set without some images, given with a reason each, and list them in `skipped`."""
+        """Return the data set without the images at these positions, which are added with a reason to `skipped`."""
         parts = ((self.train, train), (self.test, test))
         skipped = [(images.names[index], reason) for images, bad in parts for index, reason in bad.items()]
         return replace(
@@ -70,28 +70,28 @@ class Dataset:
 
 
 CLASSES_FILE = "classes.txt"
-_MAX_CLASSES, _MAX_CLASSES_FILE = 50_000, 10_000_000  # more than twice ImageNet-21k's; bytes
+_MAX_CLASSES, _MAX_CLASSES_FILE = 50_000, 10_000_000  # twice as many as in ImageNet-21k; bytes
 
 
-def clean(name: str) -> str:
-    """Return a class name as in a sentence, `tennis_court` as `tennis court`, in Unicode's NFC form."""
+def clean_class_name(name: str) -> str:
+    """Return a class name as in a sentence and in Unicode's NFC form: `tennis_court` becomes `tennis court`."""
     return " ".join(unicodedata.normalize("NFC", name).replace("_", " ").split())
 
 
-def clean_all(names: Sequence[str], origin: object) -> tuple[str, ...]:
-    """Clean all names; raises DataError for duplicate or empty names."""
+def clean_class_names(names: Sequence[str], origin: object) -> tuple[str, ...]:
+    """Clean all class names; raises DataError for duplicate, empty or unprintable names."""
     if len(names) > _MAX_CLASSES:
         raise DataError(f"{origin}: has {len(names):,} classes, more than {_MAX_CLASSES:,}")
-    cleaned = [clean(name) for name in names]
+    cleaned = [clean_class_name(name) for name in names]
     if unprintable := next((name for name in cleaned if printable(name) != name), None):
         raise DataError(f"{origin}: the class name {unprintable!r} has a control character; remove that character")
-    twice = [name for name, count in Counter(cleaned).items() if count > 1]
-    if twice:
-        same = [name for name, result in zip(names, cleaned, strict=True) if result == twice[0]]
-        if len(set(same)) == 1:
-            raise DataError(f"{origin}: lists the class {same[0]!r} {len(same)} times; keep one of them")
-        listed = ", ".join(map(repr, same))
-        raise DataError(f"{origin}: the classes {listed} are all called {twice[0]!r}; give each a unique name")
+    duplicates = [name for name, count in Counter(cleaned).items() if count > 1]
+    if duplicates:
+        originals = [name for name, result in zip(names, cleaned, strict=True) if result == duplicates[0]]
+        if len(set(originals)) == 1:
+            raise DataError(f"{origin}: lists the class {originals[0]!r} {len(originals)} times; keep one of them")
+        listed = ", ".join(map(repr, originals))
+        raise DataError(f"{origin}: the classes {listed} are all called {duplicates[0]!r}; give each a unique name")
     if "" in cleaned:
         raise DataError(f"{origin}: a class has an empty name ({names[cleaned.index('')]!r}); name it or remove it")
     return tuple(cleaned)
@@ -99,32 +99,32 @@ def clean_all(names: Sequence[str], origin: object) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ClassList:
-    """Class names in order, where they were listed, and their synonyms."""
+    """Class names in order, and their synonyms."""
 
     names: Sequence[str]
-    origin: object
+    origin: object  # the file or folder with the names, for error messages
     synonyms: str = ""  # in the syntax of `model.template`
 
 
 def read_classes(file: Path) -> ClassList:
-    """Read class names, one per line; synonyms may follow, as in `cat | kitten | feline`."""
+    """Read class names, one per line; synonyms may follow a name, as in `cat | kitten | feline`."""
     try:
         lines = read_limited(file, _MAX_CLASSES_FILE).decode("utf-8-sig").splitlines()
     except FileNotFoundError as error:
         raise DataError(f"{file}: there is no such list of classes; write one class name per line into it") from error
     except (OSError, ValueError) as error:
         raise DataError(f"{file}: cannot be read as a list of class names: {error}") from error
-    rows = [[clean(name) for name in line.split("|")] for line in lines if line.strip()]
+    rows = [[clean_class_name(name) for name in line.split("|")] for line in lines if line.strip()]
     if not rows:
-        raise DataError(f"{file}: names no class; write one name per line")
+        raise DataError(f"{file}: contains no class names; write one name per line")
     if empty := next((names for names in rows if "" in names), None):
         raise DataError(f"{file}: the line {' | '.join(empty)!r} has an empty name; write name | other name")
-    synonyms = "".join(f" | {name} = {other}" for name, *others in rows for other in others)
-    return ClassList(clean_all([names[0] for names in rows], file), file, synonyms)
+    synonyms = "".join(f" | {name} = {synonym}" for name, *others in rows for synonym in others)
+    return ClassList(clean_class_names([names[0] for names in rows], file), file, synonyms)
 
 
 def find_classes(classes_file: str, root: Path) -> ClassList | None:
-    """Read the class list that the settings name, else classes.txt in the images' folder, if there is one."""
+    """Read the class list of the settings, or else classes.txt in the folder of the images, if it exists."""
     file = Path(classes_file).expanduser() if classes_file else root / CLASSES_FILE
     if not classes_file and not file.is_file():
         return None
@@ -147,7 +147,7 @@ class FileRecord:
 
 
 def by_name(name: str) -> tuple[str, str]:
-    """Sort key that is the same on every machine: macOS stores accents as two characters, Linux mostly as one."""
+    """Return a sort key that is equal on all machines: macOS stores accents as two characters, Linux mostly as one."""
     return unicodedata.normalize("NFC", name), name
 
 
@@ -159,22 +159,19 @@ def build(
     listed: ClassList | None = None,
     skipped: Iterable[Skipped] = (),
 ) -> Dataset:
-    """Build a data set of these images, sorted by name.
-
-    Without `listed` the classes are the sorted labels.
-    """
+    """Build a data set of these images, sorted by name; without `listed` the classes are the sorted labels."""
     ordered = sorted(records, key=lambda record: by_name(record.name))
     if not any(record.split == "train" for record in ordered):
         excluded = sorted(skipped)
         example = f"; {len(excluded)} skipped, the first: {excluded[0][0]}: {excluded[0][1]}" if excluded else ""
-        raise DataError(f"{origin}: holds no training images{example}; docs/data.md shows the layouts")
+        raise DataError(f"{origin}: contains no training images{example}; docs/data.md shows the layouts")
     classes = _classes(ordered, origin, listed)
     without_client = [record.name for record in ordered if record.client is None]
     clients = tuple(sorted({record.client for record in ordered if record.client is not None}, key=by_name))
     if clients and without_client:
         raise DataError(
-            f"{origin}: {counted(len(without_client), 'image has', 'images have')} no client, "
-            f"the first: {without_client[0]}"
+            f"{origin}: {counted(len(without_client), 'image has', 'images have')} no client, the first: "
+            f"{without_client[0]}"
         )
     if unprintable := next((name for name in clients if has_control_characters(name)), None):
         raise DataError(f"{origin}: the client name {unprintable!r} has a control character; rename the client")
@@ -194,17 +191,17 @@ def _classes(records: Sequence[FileRecord], origin: Path, listed: ClassList | No
                 f"{origin}: has neither labels nor a list of classes; write classes.txt, one name per line, "
                 "or name another list with data.classes_file"
             )
-        return clean_all(labels, origin)
-    classes = clean_all(listed.names, listed.origin)
-    known = set(classes)
-    unknown = [label for label in labels if clean(label) not in known]
-    if unknown:
-        raise DataError(f"{origin}: the class {unknown[0]!r} is not in the list of classes, {listed.origin}")
+        return clean_class_names(labels, origin)
+    classes = clean_class_names(listed.names, listed.origin)
+    listed_names = set(classes)
+    unlisted = [label for label in labels if clean_class_name(label) not in listed_names]
+    if unlisted:
+        raise DataError(f"{origin}: the class {unlisted[0]!r} is not in the list of classes, {listed.origin}")
     return classes
 
 
 def _image_set(records: Sequence[FileRecord], origin: Path, classes: Sequence[str], clients: Sequence[str]) -> ImageSet:
-    """Build one split; either every image has a label or none has."""
+    """Build one split; raises DataError if only some of its images have a label."""
     label_of = {name: number for number, name in enumerate(classes)}
     client_of = {name: number for number, name in enumerate(clients)}
     unlabelled = [record.name for record in records if record.label is None]
@@ -215,7 +212,7 @@ def _image_set(records: Sequence[FileRecord], origin: Path, classes: Sequence[st
                 f"{origin}: {len(unlabelled)} of {len(records)} {records[0].split} images have no label, "
                 f"the first: {unlabelled[0]}; label all of them or none"
             )
-        labels = np.array([label_of[clean(record.label or "")] for record in records], np.int64)
+        labels = np.array([label_of[clean_class_name(record.label or "")] for record in records], np.int64)
     return ImageSet(
         ImageList([FilePage(record.path) for record in records]),
         labels,

@@ -1,8 +1,8 @@
 """The source `folder`: images in folders.
 
-    train/<class>/*, test/<class>/*     two splits; a split may also hold its images flat, without labels
+    train/<class>/*, test/<class>/*     two splits; train/* and test/* are images without labels
     <class>/*                           training images only
-    *                                   training images without labels; classes.txt names the classes
+    *                                   training images without labels; classes.txt lists the classes
     clients/<client>/<any of these>     a natural partition
 
 Classes are ordered as in classes.txt, otherwise alphabetically.
@@ -16,7 +16,7 @@ from pathlib import Path
 from ..config import Data
 from ..errors import DataError
 from ..files import no_folder
-from .dataset import ClassList, Dataset, FileRecord, Skipped, Split, build, clean, find_classes
+from .dataset import ClassList, Dataset, FileRecord, Skipped, Split, build, clean_class_name, find_classes
 from .dicom import is_dicom
 
 _SUFFIXES = frozenset(".bmp .dcm .dicom .gif .heic .heif .hif .ima .jpeg .jpg .pgm .png .ppm .tif .tiff .webp".split())
@@ -25,7 +25,7 @@ _IGNORED_SUFFIXES = frozenset(".csv .json .md .parquet .pdf .txt".split())
 
 
 def require_folder(path: str, source: str) -> Path:
-    """Return the configured folder with links resolved; raises DataError."""
+    """Return `data.path` as a folder with links resolved; raises DataError if it is none."""
     if not path:
         raise DataError(f"data.path: {source} needs the folder of the images, for example: data.path=/data/{source}")
     folder = Path(path).expanduser()
@@ -37,12 +37,12 @@ def require_folder(path: str, source: str) -> Path:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether the path is a folder and no link."""
+    """Return whether a path is a folder and not a link."""
     return path.is_dir() and not path.is_symlink()
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """Return the sub-folders that are neither links nor hidden."""
+    """Return the subfolders that are neither links nor hidden."""
     try:
         return [
             Path(entry.path)
@@ -54,7 +54,7 @@ def folders_in(folder: Path) -> list[Path]:
 
 
 def images_below(folder: Path, root: Path, skipped: list[Skipped], *, deep: bool = True) -> Iterator[Path]:
-    """Yield the image files in a folder, and with `deep` below it; other files go to `skipped` with a reason."""
+    """Yield the image files in a folder and, with `deep`, in its subfolders; other files are added to `skipped`."""
     unvisited = [folder]
     while unvisited:
         current = unvisited.pop()
@@ -79,7 +79,7 @@ def images_below(folder: Path, root: Path, skipped: list[Skipped], *, deep: bool
 
 
 def _skip_reason(path: Path, root: Path, is_link: bool) -> str | None:
-    """Return why a file is not read as an image, or None."""
+    """Return the reason why a file is not read as an image, or None."""
     if is_link:
         try:
             target = path.resolve(strict=True)
@@ -93,7 +93,7 @@ def _skip_reason(path: Path, root: Path, is_link: bool) -> str | None:
         return "not a file"
     if path.suffix.lower() in _SUFFIXES:
         return None
-    with suppress(OSError), path.open("rb") as file:  # scanners name DICOM files by numbers
+    with suppress(OSError), path.open("rb") as file:  # the names of DICOM files are often numbers
         if is_dicom(file.read(132)):
             return None
     return "its extension is not that of an image format"
@@ -109,7 +109,7 @@ _MISSPELT = {"train": ("trains", "training", "trainset"), "test": ("tests", "tes
 
 
 def misspelt_split(name: str) -> Split | None:
-    """Return the split that a folder name such as Tests probably means.
+    """Return the split that a misspelt folder name such as Tests probably means, or None.
 
     >>> misspelt_split("Tests"), misspelt_split("train"), misspelt_split("cat")
     ('test', None, None)
@@ -134,16 +134,16 @@ def read_folder(data: Data) -> Dataset:
     class_names: set[str] = set()
     for client, client_folder in client_folders:
         splits = [(split, client_folder / split) for split in SPLITS if is_folder(client_folder / split)]
-        for stray in folders_in(client_folder) if splits else ():
-            if stray.name not in (*SPLITS, CLIENTS):
-                meant = misspelt_split(stray.name)
-                hint = f"; was it meant as {meant}/?" if meant else ""
+        for other in folders_in(client_folder) if splits else ():
+            if other.name not in (*SPLITS, CLIENTS):
+                split_name = misspelt_split(other.name)
+                hint = f"; was it meant as {split_name}/?" if split_name else ""
                 reason = f"a folder next to train/ and test/, which is not read{hint}"
-                skipped.append((f"{_below(stray, root)}/", reason))
+                skipped.append((f"{_below(other, root)}/", reason))
         for split, folder in splits or [("train", client_folder)]:
-            class_names |= {below.name for below in folders_in(folder)}
+            class_names |= {class_folder.name for class_folder in folders_in(folder)}
             records += _split_records(root, split, folder, client, listed_names, skipped)
-    if listed is None and class_names:  # a class without images is still a class
+    if listed is None and class_names:  # includes classes without images
         listed = ClassList(sorted(class_names), root)
     return build("folder", root, records, listed=listed, skipped=skipped)
 
@@ -151,16 +151,16 @@ def read_folder(data: Data) -> Dataset:
 def _split_records(
     root: Path, split: Split, folder: Path, client: str | None, classes: Collection[str], skipped: list[Skipped]
 ) -> Iterator[FileRecord]:
-    """Yield the images of each class folder, or the flat images where there are no class folders.
+    """Yield the images in the class folders of a split, or its images without labels if there are no class folders.
 
-    Next to flat images, folders that are not named after a listed class are skipped.
+    If there are images next to folders and no folder has the name of a listed class, the folders are skipped.
     """
     flat = list(images_below(folder, root, skipped, deep=False))
     class_folders = folders_in(folder)
-    if flat and classes and not any(clean(below.name) in classes for below in class_folders):
-        for stray in class_folders:
-            reason = f"in a sub-folder not named after a class; the images next to {stray.name}/ are used"
-            skipped += ((_below(path, root), reason) for path in images_below(stray, root, skipped))
+    if flat and classes and not any(clean_class_name(subfolder.name) in classes for subfolder in class_folders):
+        for subfolder in class_folders:
+            reason = f"in a subfolder not named after a class; the images next to {subfolder.name}/ are used"
+            skipped += ((_below(path, root), reason) for path in images_below(subfolder, root, skipped))
         class_folders = []
     for path in flat:
         if class_folders:

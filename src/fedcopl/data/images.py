@@ -1,8 +1,4 @@
-"""Stored images, decoded on access, and digests of their content. Source files are never written.
-
-An animation gives its first frame; EXIF orientation is applied; more than 8 bits per channel are scaled by
-`data.window`. Transparent, CMYK and palette images become RGB in the model's transform.
-"""
+"""Lists of encoded images that are decoded on access, and digests of their content."""
 
 import copy
 import io
@@ -29,7 +25,11 @@ from .parallel import parallel_map
 
 
 class StoredImages(Sequence[Image.Image]):
-    """Sequence of encoded images that are decoded on access; BadImage for one that cannot be."""
+    """A sequence of encoded images; access to an element decodes it, or raises BadImage.
+
+    The first frame of an animation is used, EXIF orientation is applied, and more than 8 bits per channel are scaled
+    as `options` say. Transparent, CMYK and palette images become RGB later, in the model's transform.
+    """
 
     options = DecodeOptions()
 
@@ -38,27 +38,27 @@ class StoredImages(Sequence[Image.Image]):
         """Return the encoded bytes of an image; may raise OSError."""
 
     def kind(self, index: int) -> str:
-        """Return the kind of the bytes: file, page of a file, or raw pixels. Equal kind and bytes are equal images."""
+        """Return the kind of the bytes, such as a file or raw pixels: images of equal kind and bytes are equal."""
         return "file"
 
     def digest(self, index: int) -> str:
-        """Return the digest of an image's kind and bytes, or a reason that begins with `UNREADABLE`."""
+        """Return the digest of an image's kind and bytes, or the reason after `UNREADABLE` why it cannot be read."""
         try:
             return digest(self.kind(index), self.content(index))
         except OSError as error:
             return f"{UNREADABLE}{error.strerror or error}"
 
     def picture(self, index: int, content: bytes) -> Picture:
-        """Decode the bytes; raises BadImage."""
+        """Decode the content of an image; raises BadImage."""
         return read_picture(content, self.options)
 
     def file(self, index: int) -> "FilePage | None":
-        """Return the file of an image; None if it is in memory or in a table."""
+        """Return the file of an image; None for images in memory or in a table."""
         return None
 
     @abstractmethod
     def take(self, indices: Sequence[int]) -> Self:
-        """Return a subset."""
+        """Return the images at these positions."""
 
     def with_options(self, options: DecodeOptions) -> Self:
         """Return these images with other decode options."""
@@ -82,10 +82,10 @@ class StoredImages(Sequence[Image.Image]):
 
 
 class FilePage(NamedTuple):
-    """A page of an image file, counted from 0; None: the page that the decode options choose."""
+    """A page of an image file."""
 
     path: Path
-    page: int | None = None
+    page: int | None = None  # counted from 0; None: the page that the decode options choose
 
     def __str__(self) -> str:
         return str(self.path) if self.page is None else f"{self.path} page {self.page}"
@@ -95,7 +95,7 @@ ImageSource = FilePage | Image.Image | NDArray[np.uint8]
 
 
 class ImageList(StoredImages):
-    """Files, pages of files, Pillow images and arrays in one list; images in memory are encoded as TIFF."""
+    """A list of files, pages of files, Pillow images and arrays; images in memory are encoded as TIFF."""
 
     def __init__(self, sources: Sequence[ImageSource]):
         self.sources = sources
@@ -109,7 +109,7 @@ class ImageList(StoredImages):
             return source.path.read_bytes()
         image = Image.fromarray(source) if isinstance(source, np.ndarray) else ImageOps.exif_transpose(source)
         file = io.BytesIO()
-        # Uncompressed TIFF is fast and supports nearly every mode of Pillow.
+        # Uncompressed TIFF is fast and supports nearly all modes of Pillow.
         (image.convert("RGB") if image.mode in ("HSV", "PA", "RGBX") else image).save(file, "TIFF")
         return file.getvalue()
 
@@ -139,7 +139,7 @@ class ImageList(StoredImages):
 
 
 def pages_of(source: ImageSource, options: DecodeOptions) -> Sequence[ImageSource]:
-    """Return an image per page of a file with data.pages=all, otherwise the image itself."""
+    """Return the pages of an image file if `options.pages` is "all", otherwise only the given image."""
     if options.pages != "all" or not isinstance(source, FilePage) or source.page is not None:
         return [source]
     count = pages_in(source.path, options)
@@ -169,7 +169,7 @@ class ImageArrays(StoredImages):
 
 
 class PillowImages(StoredImages):
-    """Small decoded images in memory, which are not cached."""
+    """Small decoded images in memory, which `PixelCache` does not store."""
 
     def __init__(self, images: Sequence[Image.Image]):
         self._images = images
@@ -192,7 +192,7 @@ class PillowImages(StoredImages):
 
 @contextmanager
 def silence_decoders() -> Iterator[None]:
-    """Suppress warnings of decoders: refused images are listed anyway, and pydicom's may quote patient data."""
+    """Suppress warnings of decoders: unusable images are reported anyway, and pydicom may warn with patient data."""
     with warnings.catch_warnings():
         for package in ("PIL", "pydicom", "tifffile", "fedcopl.data.formats", "fedcopl.data.dicom"):
             warnings.filterwarnings("ignore", module=package)
@@ -200,8 +200,8 @@ def silence_decoders() -> Iterator[None]:
         yield
 
 
-UNREADABLE = "unreadable: "  # prefix of the reason that replaces a digest
-_SETTLED = 2_000_000_000  # ns: a younger file may change again within the resolution of its times
+UNREADABLE = "unreadable: "  # prefix of a reason that is stored instead of a digest
+_SETTLED = 2_000_000_000  # ns: a change within the resolution of a file's times would not be noticed
 
 
 def digest(kind: str, content: bytes) -> str:
@@ -213,45 +213,45 @@ _FileStat = list[int]
 
 
 def digests(images: StoredImages, index_file: Path | None = None) -> list[str]:
-    """Digest all images, or give reasons that begin with `UNREADABLE`.
+    """Return the digests of all images, or for an unreadable image the reason after `UNREADABLE`.
 
-    The index remembers the digests of files; those that are unchanged since are not read again. It is optional: if it
-    is damaged or cannot be written, files are read again.
+    The index file stores the digests of files with their sizes and times, so that unchanged files are not read again.
+    If it is damaged or cannot be written, files are read again.
     """
-    files = [images.file(index) for index in range(len(images))]
+    files = [images.file(number) for number in range(len(images))]
     if not any(files):
-        return [images.digest(index) for index in range(len(images))]
-    index_before = {} if index_file is None else _read_index(index_file)
+        return [images.digest(number) for number in range(len(images))]
+    index = {} if index_file is None else _read_index(index_file)
     results: dict[int, str] = {}
-    for index, file in enumerate(files):
-        stat, result = index_before.get(str(file), (None, ""))
+    for number, file in enumerate(files):
+        stat, result = index.get(str(file), (None, ""))
         if file is not None and stat is not None and _file_stat(file.path) == stat:
-            results[index] = result
-    unread = [index for index in range(len(images)) if index not in results]
+            results[number] = result
+    unread = [number for number in range(len(images)) if number not in results]
 
-    def read(number: int) -> tuple[_FileStat | None, str]:
-        """Return the file's stat, or None if it may still change, and its digest."""
-        file = files[unread[number]]
+    def read(position: int) -> tuple[_FileStat | None, str]:
+        """Return the file's stat, or None if a later change might not be noticed, and the digest."""
+        file = files[unread[position]]
         stat = None if file is None else _file_stat(file.path)
-        result = images.digest(unread[number])
+        result = images.digest(unread[position])
         if file is None or stat is None or result.startswith(UNREADABLE):
             return None, result
         is_settled = time.time_ns() - max(stat[1], stat[2]) > _SETTLED and _file_stat(file.path) == stat
         return stat if is_settled else None, result
 
     new = {}
-    for index, (stat, result) in zip(unread, parallel_map(read, len(unread)), strict=True):
-        results[index] = result
+    for number, (stat, result) in zip(unread, parallel_map(read, len(unread)), strict=True):
+        results[number] = result
         if stat is not None:
-            new[str(files[index])] = (stat, result)
+            new[str(files[number])] = (stat, result)
     if index_file is not None and new:
         with suppress(OSError, RunFolderError), FileLock(index_file.with_suffix(".lock")):
             write_text(index_file, json.dumps(_read_index(index_file) | new))
-    return [results[index] for index in range(len(images))]
+    return [results[number] for number in range(len(images))]
 
 
 def _read_index(file: Path) -> dict[str, tuple[_FileStat, str]]:
-    """Read the stat and the digest of each file; a missing or damaged index counts as empty."""
+    """Read the stat and the digest of each file; a missing or damaged index is empty."""
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))
         return {str(name): (list(stat), str(result)) for name, (stat, result) in entries.items()}
@@ -260,9 +260,8 @@ def _read_index(file: Path) -> dict[str, tuple[_FileStat, str]]:
 
 
 def _file_stat(path: Path) -> _FileStat | None:
-    """Return size, mtime, ctime and inode, None without a file; a write always moves ctime, which no program sets."""
-    try:
+    """Return size, mtime, ctime and inode of a file, or None; programs can set mtime, but not ctime."""
+    with suppress(OSError):
         stat = path.stat()
-    except OSError:
-        return None
-    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+        return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+    return None

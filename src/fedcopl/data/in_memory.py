@@ -1,8 +1,8 @@
-"""Data sets of images given in Python: paths, arrays or Pillow images, of one data set or of several sites."""
+"""Data sets of images given in Python as paths, arrays or Pillow images, for one data set or for several sites."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +12,25 @@ from PIL import Image
 
 from ..errors import DataError, printable
 from ..plurals import counted
-from .dataset import TEMPLATE, Dataset, ImageSet, Skipped, by_name, clean
+from .dataset import TEMPLATE, Dataset, ImageSet, Skipped, by_name, clean_class_name
 from .folder import folders_in, images_below
 from .images import FilePage, ImageList, ImageSource, PillowImages
 
 Images = str | Path | Image.Image | NDArray[np.uint8] | Sequence[str | Path | Image.Image | NDArray[np.uint8]]
-"""A folder, a file, a Pillow image, an array (n, height, width, 3) or (n, height, width), or a list of single ones."""
+"""A folder, a file, a Pillow image, an array (n, height, width, 3) or (n, height, width), or a list of images."""
 ImageLabels = Sequence[str] | Sequence[int] | NDArray[Any]
-"""Class names, or their numbers in the list of classes."""
+"""Class names, or the numbers of classes in the list of classes."""
 
-SITES = "sites"  # `data.source` of images given in Python
+SITES = "sites"  # the value of `data.source` for images given in Python
 
 
 @dataclass(frozen=True)
-class _Pictures:
-    """Images given in Python, and their names."""
+class _ImageCollection:
+    """Images and their names."""
 
     items: Sequence[ImageSource]
     names: Sequence[str]
-    skipped: Sequence[Skipped] = ()  # files that are no images
+    skipped: Sequence[Skipped] = ()  # files that are not images
 
     def __len__(self) -> int:
         return len(self.items)
@@ -41,45 +41,44 @@ class SiteImages:
     """Images of one site."""
 
     name: str
-    train: _Pictures
-    test: _Pictures = field(default_factory=lambda: _Pictures((), ()))
+    train: _ImageCollection
+    test: _ImageCollection = field(default_factory=lambda: _ImageCollection((), ()))
     truth: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # of the test images
 
 
-def collect_images(images: Images, argument: str) -> _Pictures:
-    """Collect the given images; `argument` names the argument in error messages."""
+def collect_images(images: Images, argument: str) -> _ImageCollection:
+    """List images with their names; error messages contain the name of the `argument`."""
     if isinstance(images, str | Path):
         path = Path(images).expanduser()
         if path.is_file():
-            return _Pictures([FilePage(path)], [printable(path.name)])
+            return _ImageCollection([FilePage(path)], [printable(path.name)])
         if not path.is_dir():
             raise DataError(f"{argument}: {path}: there is no such folder or file")
         skipped: list[Skipped] = []
         root = path.resolve()
         files = list(files_below(root, skipped))
-        below = [printable(file.relative_to(root).as_posix()) for file in files]
-        return _Pictures(
-            [FilePage(file) for file in files], below, [(printable(name), reason) for name, reason in skipped]
-        )
+        names = [printable(file.relative_to(root).as_posix()) for file in files]
+        reasons = [(printable(name), reason) for name, reason in skipped]
+        return _ImageCollection([FilePage(file) for file in files], names, reasons)
     if isinstance(images, Image.Image):
-        return _Pictures([images], ["0"])
+        return _ImageCollection([images], ["0"])
     if isinstance(images, np.ndarray):
         _check_array(images, argument)
-        return _Pictures(list(images), [str(index) for index in range(len(images))])
+        return _ImageCollection(list(images), [str(index) for index in range(len(images))])
     items = [_single(image, index, argument) for index, image in enumerate(images)]
     names = [printable(str(item)) if isinstance(item, FilePage) else str(index) for index, item in enumerate(items)]
-    return _Pictures(items, names)
+    return _ImageCollection(items, names)
 
 
 def files_below(folder: Path, skipped: list[Skipped], root: Path | None = None) -> Iterator[Path]:
-    """Yield the sorted image files of a folder, then those of its sub-folders, one folder in memory at a time."""
+    """Yield the sorted image files of a folder, then those of its subfolders; the memory is that of one folder."""
     root = root or folder
     yield from sorted(images_below(folder, root, skipped, deep=False), key=lambda path: by_name(path.name))
-    below: list[Path] = []
+    subfolders: list[Path] = []
     with suppress(DataError):  # an unreadable folder is in `skipped` already
-        below = sorted(folders_in(folder), key=lambda path: by_name(path.name))
-    for sub_folder in below:
-        yield from files_below(sub_folder, skipped, root)
+        subfolders = sorted(folders_in(folder), key=lambda path: by_name(path.name))
+    for subfolder in subfolders:
+        yield from files_below(subfolder, skipped, root)
 
 
 def _check_array(images: NDArray[Any], argument: str) -> None:
@@ -106,10 +105,10 @@ def _single(image: object, index: int, argument: str) -> ImageSource:
 
 
 def class_numbers(labels: ImageLabels, classes: Sequence[str], argument: str) -> NDArray[np.int64]:
-    """Convert labels to class numbers; `argument` names the argument in error messages."""
-    given = list(labels)
-    if given and all(isinstance(label, int | np.integer) and not isinstance(label, bool) for label in given):
-        numbers = np.array(given, np.int64)
+    """Convert labels to class numbers; error messages contain the name of the `argument`."""
+    labels = list(labels)
+    if labels and all(isinstance(label, int | np.integer) and not isinstance(label, bool) for label in labels):
+        numbers = np.array(labels, np.int64)
         wrong = numbers[(numbers < 0) | (numbers >= len(classes))]
         if len(wrong):
             raise DataError(
@@ -117,20 +116,20 @@ def class_numbers(labels: ImageLabels, classes: Sequence[str], argument: str) ->
             )
         return numbers
     number_of = {name: number for number, name in enumerate(classes)}
-    unknown = [label for label in given if clean(str(label)) not in number_of]
+    unknown = [label for label in labels if clean_class_name(str(label)) not in number_of]
     if unknown:
         raise DataError(f"{argument}: the label {unknown[0]!r} is not among the classes ({', '.join(classes)})")
-    return np.array([number_of[clean(str(label))] for label in given], np.int64)
+    return np.array([number_of[clean_class_name(str(label))] for label in labels], np.int64)
 
 
 def collect_labelled_images(
     images: Images, labels: ImageLabels | None, classes: Sequence[str], argument: str
-) -> tuple[_Pictures, NDArray[np.int64]]:
-    """Collect images with their true labels; without `labels`, from a folder with a sub-folder for each class."""
+) -> tuple[_ImageCollection, NDArray[np.int64]]:
+    """List images with their true labels; without `labels`, those in a folder with a subfolder for each class."""
     if labels is None:
         if not isinstance(images, str | Path) or not Path(images).expanduser().is_dir():
             raise DataError(
-                f"{argument}: needs labels: give (images, labels), or a folder with a sub-folder for each class"
+                f"{argument}: needs labels: give (images, labels), or a folder with a subfolder for each class"
             )
         folders = sorted(folders_in(Path(images).expanduser().resolve()), key=lambda path: by_name(path.name))
         labelled = [(file, folder.name) for folder in folders for file in files_below(folder, [])]
@@ -141,41 +140,34 @@ def collect_labelled_images(
     return pictures, truth
 
 
-def dataset_of_sites(holdings: Sequence[SiteImages], classes: Sequence[str]) -> Dataset:
+def dataset_of_sites(sites: Sequence[SiteImages], classes: Sequence[str]) -> Dataset:
     """Combine the sites' images into one data set with a natural partition."""
-    trains, tests = [holding.train for holding in holdings], [holding.test for holding in holdings]
-    sites = [holding.name for holding in holdings]
-    truth = np.concatenate([holding.truth for holding in holdings])
-    return Dataset(
-        SITES,
-        tuple(classes),
-        TEMPLATE,
-        _image_set(trains, sites),
-        replace(_image_set(tests, sites), labels=truth if len(truth) else None),
-        tuple(sites),
-        [(f"{holding.name}/{name}", reason) for holding in holdings for name, reason in holding.train.skipped],
-    )
+    names, truth = [site.name for site in sites], np.concatenate([site.truth for site in sites])
+    train = _combine([site.train for site in sites], names)
+    test = _combine([site.test for site in sites], names, truth if len(truth) else None)
+    skipped = [(f"{site.name}/{name}", reason) for site in sites for name, reason in site.train.skipped]
+    return Dataset(SITES, tuple(classes), TEMPLATE, train, test, tuple(names), skipped)
 
 
 def dataset_of_images(
-    train: _Pictures,
+    train: _ImageCollection,
     labels: NDArray[np.int64] | None,
-    test: tuple[_Pictures, NDArray[np.int64]] | None,
+    test: tuple[_ImageCollection, NDArray[np.int64]] | None,
     classes: Sequence[str],
 ) -> Dataset:
-    """Build one data set to be partitioned; `labels` are the true labels of the training images, where known."""
-    images = replace(_image_set([train], [""]), labels=labels, clients=None)
+    """Build one data set to be partitioned; `labels` are the true labels of the training images, if given."""
     test_images = ImageSet(PillowImages([]))
     if test is not None:
-        test_images = replace(_image_set([test[0]], [""]), labels=test[1], clients=None)
-    return Dataset(SITES, tuple(classes), TEMPLATE, images, test_images, skipped=train.skipped)
+        test_images = ImageSet(ImageList(test[0].items), test[1], test[0].names)
+    train_images = ImageSet(ImageList(train.items), labels, train.names)
+    return Dataset(SITES, tuple(classes), TEMPLATE, train_images, test_images, skipped=train.skipped)
 
 
-def _image_set(parts: Sequence[_Pictures], sites: Sequence[str]) -> ImageSet:
-    """Combine the images of several sites, each named after its site unless that has no name."""
-    items = [item for pictures in parts for item in pictures.items]
-    named = zip(sites, parts, strict=True)
-    names = [f"{site}/{name}" if site else name for site, pictures in named for name in pictures.names]
-    return ImageSet(
-        ImageList(items), None, names, np.repeat(np.arange(len(parts)), [len(pictures) for pictures in parts])
-    )
+def _combine(
+    parts: Sequence[_ImageCollection], sites: Sequence[str], labels: NDArray[np.int64] | None = None
+) -> ImageSet:
+    """Combine the images of several sites, named site/image."""
+    items = [item for part in parts for item in part.items]
+    names = [f"{site}/{name}" for site, part in zip(sites, parts, strict=True) for name in part.names]
+    clients = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    return ImageSet(ImageList(items), labels, names, clients)

@@ -1,4 +1,4 @@
-"""Files about labels: an expert's answers from `fedcopl review --export`, and class priors."""
+"""Files about labels: labels by an expert, exported by `fedcopl review --export`, and class priors."""
 
 import csv
 import json
@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from ..algorithm import FloatArray
 from ..algorithm.select import Corrections
 from ..errors import DataError, did_you_mean
-from .dataset import ImageSet, clean
+from .dataset import ImageSet, clean_class_name
 
 
 def read_corrections(file: Path, images: ImageSet, classes: Sequence[str]) -> dict[int, int]:
-    """Read an expert's labels: row of the image -> number of the class.
+    """Read an expert's labels as position of the image -> number of the class.
 
-    Images that are missing here, or whose content has changed, are ignored.
+    Labels of images that are not in the set, or have changed since, are ignored.
     """
     index_of = {name: index for index, name in enumerate(images.names)}
     number_of = {name: number for number, name in enumerate(classes)}
     labels: dict[int, int] = {}
     for row in read_answer_rows(file):
-        index, label = index_of.get(row["file"]), number_of.get(clean(row["label"]))
+        index, label = index_of.get(row["file"]), number_of.get(clean_class_name(row["label"]))
         if index is None or label is None:
             continue
         expected = row.get("digest")
@@ -36,30 +36,29 @@ def read_corrections(file: Path, images: ImageSet, classes: Sequence[str]) -> di
 
 
 def corrections_of(part: NDArray[Any], labels: Mapping[int, int]) -> Corrections:
-    """Select the expert's labels of one client; `part` are its rows in the data set."""
-    own = [(number, labels[int(row)]) for number, row in enumerate(part) if int(row) in labels]
-    index, label = np.array(own, np.int64).reshape(-1, 2).T
+    """Select the expert's labels of one client; `part` are the positions of its images in the data set."""
+    pairs = [(index, labels[int(row)]) for index, row in enumerate(part) if int(row) in labels]
+    index, label = np.array(pairs, np.int64).reshape(-1, 2).T
     return Corrections(index, label)
 
 
 def read_answer_rows(file: Path) -> list[dict[str, str]]:
-    """Read all rows of an expert's answers; each has at least the cells file and label."""
+    """Read all rows of a table of expert labels; each has at least the cells file and label."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
             rows = list(csv.DictReader(lines, strict=True))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(
-            f"{file}: cannot be read as an expert's answers: {getattr(error, 'strerror', None) or error}"
-        ) from error
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{file}: cannot be read as a table of expert labels: {reason}") from error
     if rows and not {"file", "label"} <= set(rows[0]):
         raise DataError(f"{file}: has no columns file and label; write it with fedcopl review --export")
-    # An apostrophe before these characters keeps a spreadsheet from evaluating the cell.
+    # The export adds an apostrophe before these characters, so that no spreadsheet evaluates the cell.
     escaped = re.compile(r"\A'(?=[=+@\t\r-])")
     return [{name: escaped.sub("", cell or "") for name, cell in row.items() if isinstance(name, str)} for row in rows]
 
 
 def read_class_prior(file: Path) -> dict[str, Any]:
-    """Read class -> share from JSON {class: share} or from a table `class,share`; shares are not validated yet."""
+    """Read shares by class from JSON {class: share} or from a table `class,share`, without validating them."""
     if not file.is_file():
         raise DataError(f"{file}: there is no such file of shares")
     try:
@@ -75,17 +74,17 @@ def read_class_prior(file: Path) -> dict[str, Any]:
             pairs = [(row["class"] or "", row["share"]) for row in rows]
         shares: dict[str, Any] = {}
         for name, share in pairs:
-            if clean(name) in shares:
+            if clean_class_name(name) in shares:
                 raise ValueError(f"it names {name!r} twice")
-            shares[clean(name)] = share
+            shares[clean_class_name(name)] = share
         return shares
     except (OSError, ValueError, csv.Error, RecursionError) as error:
         raise DataError(f"{file}: cannot be read as class shares: {error}") from error
 
 
 def parse_class_prior(given: Mapping[str, Any], classes: Sequence[str], origin: str) -> FloatArray:
-    """Return the class prior, (C,), normalised to sum 1; `origin` names the source in error messages."""
-    shares = {clean(str(name)): share for name, share in given.items()}
+    """Convert shares by class to a class prior, (C,), of sum 1; error messages contain the `origin` of the shares."""
+    shares = {clean_class_name(str(name)): share for name, share in given.items()}
     for name in shares:
         if name not in classes:
             raise DataError(f"{origin}: {name!r} is not one of the classes{did_you_mean(name, classes)}")
@@ -96,9 +95,9 @@ def parse_class_prior(given: Mapping[str, Any], classes: Sequence[str], origin: 
     if not class_prior.any():
         raise DataError(f"{origin}: all shares are 0; at least one class must occur")
     scaled = class_prior / class_prior.max()  # avoids overflow of the sum
-    shares_above_0 = np.maximum(scaled / scaled.sum(), np.finfo(np.float64).tiny)
-    normed: FloatArray = shares_above_0 / shares_above_0.sum()
-    return normed
+    positive = np.maximum(scaled / scaled.sum(), np.finfo(np.float64).tiny)
+    normalised: FloatArray = positive / positive.sum()
+    return normalised
 
 
 def _share(value: Any, name: str, origin: str) -> float:

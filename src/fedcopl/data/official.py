@@ -1,7 +1,7 @@
-"""Data sets of the paper in their published files, with sizes checked: CIFAR, DTD, RESISC45, CUB-200-2011, UCF101.
+"""Readers of the paper's data sets as published: CIFAR, DTD, RESISC45, CUB-200-2011, UCF101; sizes are checked.
 
-CIFAR comes as python pickles or plain binary files. Unpickling may call any function by name. Here only the stand-ins
-below can be called, which record their arguments; any other name is refused.
+CIFAR is published as pickles and as binary files. A pickle may call any function by name. Here only the replacements
+below can be called, which record their arguments; a pickle that calls anything else is refused.
 """
 
 import io
@@ -20,13 +20,13 @@ from ..config import Data
 from ..errors import DataError
 from ..files import parse_json, read_limited
 from ..plurals import counted
-from .dataset import ClassList, Dataset, FileRecord, ImageSet, Split, build, by_name, clean_all
+from .dataset import ClassList, Dataset, FileRecord, ImageSet, Split, build, by_name, clean_class_names
 from .folder import folders_in, require_folder
 from .images import ImageArrays
 
 
-class _NumpyStandIn:
-    """Records the arguments and the state of a pickled NumPy object instead of building it."""
+class _PickledNumpy:
+    """Arguments and state of a pickled NumPy object, recorded instead of building the object."""
 
     def __init__(self, *arguments: object):
         self.arguments = arguments
@@ -37,7 +37,7 @@ class _NumpyStandIn:
 
 
 def _encode(text: object, encoding: object = "latin1") -> bytes:
-    """Stand-in for `_codecs.encode`, by which Python 3 writes bytes in old protocols."""
+    """Replacement for `_codecs.encode`, with which Python 3 pickles bytes in old protocols."""
     if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
         raise pickle.UnpicklingError("holds text in an unexpected encoding")
     return text.encode("latin1")
@@ -47,7 +47,7 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         match module, name:
             case ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct") | ("numpy", "ndarray" | "dtype"):
-                return _NumpyStandIn
+                return _PickledNumpy
             case "_codecs", "encode":
                 return _encode
         raise pickle.UnpicklingError(f"calls {module}.{name}, which a file of images does not need")
@@ -65,8 +65,8 @@ def _unpickle(content: bytes) -> dict[str, Any]:
 
 
 def _array(value: Any) -> Any:
-    """Build the array of bytes that a placeholder recorded; other values are returned unchanged."""
-    if not isinstance(value, _NumpyStandIn):
+    """Build the array of bytes from a recorded one; return other values unchanged."""
+    if not isinstance(value, _PickledNumpy):
         return value
     _, shape, dtype, is_fortran, data = value.state
     if dtype.arguments[0] not in ("u1", b"u1") or not isinstance(data, bytes):
@@ -79,12 +79,12 @@ _PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True)
 class _CifarForm:
-    """An official file format: folder, files and the number of images in each."""
+    """A published format of CIFAR: its folder, files and the number of images in each."""
 
     folder: str
     train: Sequence[str]
     test: Sequence[str]
-    labels: str | int  # key in a pickle, or number of label bytes before the pixels, of which the last is used
+    labels: str | int  # key of the labels in a pickle, or number of label bytes before the pixels; the last is used
     sizes: tuple[int, int]  # images in each file of train and test
 
 
@@ -113,13 +113,13 @@ _CIFAR_FORMS = {"cifar10": _CIFAR10_FORMS, "cifar100": _CIFAR100_FORMS}
 
 
 def read_cifar(data: Data, forms: Sequence[_CifarForm] = ()) -> Dataset:
-    """Read CIFAR-10, or CIFAR-100 with its fine labels, in the first form whose files are in the folder.
+    """Read CIFAR-10, or CIFAR-100 with its fine labels, in the first format whose files are in the folder.
 
     Args:
-        forms: Other forms than the official ones.
+        forms: Formats to use instead of the published ones.
 
     Raises:
-        DataError: A file is missing, or does not have the size of its form.
+        DataError: A file is missing or has a wrong size.
     """
     name, forms = data.source, forms or _CIFAR_FORMS[data.source]
     classes = _CIFAR10_CLASSES if name == "cifar10" else _CIFAR100_CLASSES
@@ -133,9 +133,9 @@ def read_cifar(data: Data, forms: Sequence[_CifarForm] = ()) -> Dataset:
                 raise DataError(f"{folder}: {', '.join(missing)} is missing; {name} needs all of its official files")
             splits = ((form.train, form.sizes[0]), (form.test, form.sizes[1]))
             train, test = (_cifar_images(folder, files, size, form, len(classes)) for files, size in splits)
-            return Dataset(name, clean_all(classes, name), "a photo of a {}.", train, test)
+            return Dataset(name, clean_class_names(classes, name), "a photo of a {}.", train, test)
     folders = " or ".join(form.folder for form in forms)
-    raise DataError(f"{root}: holds no {folders}; fetch it with: fedcopl data get {name} {root}")
+    raise DataError(f"{root}: contains no {folders}; download it with: fedcopl data get {name} {root}")
 
 
 def _cifar_images(folder: Path, files: Sequence[str], size: int, form: _CifarForm, classes: int) -> ImageSet:
@@ -144,9 +144,11 @@ def _cifar_images(folder: Path, files: Sequence[str], size: int, form: _CifarFor
         file = folder / name
         pixels, labels = _cifar_batch(file, form, size)
         if len(pixels) != size or labels.shape != (size,):
-            raise DataError(f"{file}: should hold {counted(size, 'image')}, but has {len(pixels):,}; fetch it again")
+            raise DataError(f"{file}: should have {counted(size, 'image')}, but has {len(pixels):,}; fetch it again")
         if not 0 <= labels.min() <= labels.max() < classes:
-            raise DataError(f"{file}: has labels from {labels.min()} to {labels.max()}; {classes} classes are known")
+            raise DataError(
+                f"{file}: has labels from {labels.min()} to {labels.max()}, but there are {classes} classes"
+            )
         batches.append((pixels, labels))
     by_channel = np.concatenate([pixels for pixels, _ in batches]).reshape(-1, 3, 32, 32)
     names = [f"{file}/{number}" for file in files for number in range(size)]
@@ -155,7 +157,7 @@ def _cifar_images(folder: Path, files: Sequence[str], size: int, form: _CifarFor
 
 
 def _cifar_batch(file: Path, form: _CifarForm, size: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the pixels, (n, 3072), and the labels of one file; the first of two binary labels is the coarse one."""
+    """Read the pixels, (n, 3072), and the labels of one file."""
     try:
         content = file.read_bytes()
         if isinstance(form.labels, str):
@@ -178,30 +180,30 @@ _Sizes = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class _ListedSet:
-    """A data set of image files and of lists that assign them to classes and splits."""
+    """A data set of image files with lists that assign them to classes and splits."""
 
-    read: Callable[[Path], tuple[list[FileRecord], Sequence[str] | None]]  # root -> images, classes if listed
-    token: str  # a file or folder in its root
-    folders: Sequence[str]  # official names of the root
+    read: Callable[[Path], tuple[list[FileRecord], Sequence[str] | None]]  # its folder -> images, classes if listed
+    landmark: str  # a file or folder in its folder, by which the folder is recognised
+    folders: Sequence[str]  # published names of the folder
     sizes: _Sizes
 
 
 def read_listed(data: Data, sizes: _Sizes | None = None) -> Dataset:
-    """Read DTD, RESISC45, CUB-200-2011 or UCF101, whichever the source of the settings names.
+    """Read DTD, RESISC45, CUB-200-2011 or UCF101, as `data.source` says.
 
     Args:
-        sizes: Other sizes than the official ones.
+        sizes: Sizes to require instead of the published ones.
 
     Raises:
         DataError: A list or an image is missing, or the sizes differ.
     """
     name, listed = data.source, _LISTED_SETS[data.source]
-    given = require_folder(data.path, name)
-    candidates = [given, *(given / folder for folder in listed.folders)]
-    root = next((folder for folder in candidates if (folder / listed.token).exists()), None)
+    path = require_folder(data.path, name)
+    candidates = [path, *(path / folder for folder in listed.folders)]
+    root = next((folder for folder in candidates if (folder / listed.landmark).exists()), None)
     if root is None:
-        below = " or ".join(listed.folders)
-        raise DataError(f"{given}: this is not the folder of {name}: there is no {listed.token} in it or in {below}")
+        folders = " or ".join(listed.folders)
+        raise DataError(f"{path}: is not the folder of {name}: there is no {listed.landmark} in it or in {folders}")
     records, classes = listed.read(root)
     names = classes or sorted({record.label or "" for record in records}, key=by_name)
     missing = [record.path for record in records if not record.path.is_file()]
@@ -219,7 +221,7 @@ def read_listed(data: Data, sizes: _Sizes | None = None) -> Dataset:
 
 
 def _read_dtd(root: Path) -> tuple[list[FileRecord], None]:
-    """Read split 1; its train and val lists are the training images, 80 of each class."""
+    """Read split 1; the images of its lists train and val are the training images, 80 of each class."""
     lists: tuple[tuple[Split, str], ...] = (("train", "train1"), ("train", "val1"), ("test", "test1"))
     return [
         FileRecord(line, root / "images" / line, split, line.split("/")[0])
@@ -229,10 +231,10 @@ def _read_dtd(root: Path) -> tuple[list[FileRecord], None]:
 
 
 def _read_resisc45(root: Path) -> tuple[list[FileRecord], None]:
-    """Read class folders, split by the lists {train,val,test}.json or .txt if present; val counts as train.
+    """Read class folders, split by the lists {train,val,test}.json or .txt if they exist; val counts as train.
 
-    Its authors use a fifth for training, 140 of the 700 images of each class, and publish no lists. Without lists, we
-    take the fifth of each class whose names have the smallest digests, the same on every machine.
+    The authors of the data set use a fifth of each class for training, but publish no lists. Without lists, the
+    training images are the fifth whose names have the smallest digests, which is equal on all machines.
     """
     split_of: dict[str, Split] = dict.fromkeys(_resisc_list(root, "train") + _resisc_list(root, "val"), "train")
     split_of.update(dict.fromkeys(_resisc_list(root, "test"), "test"))
@@ -260,7 +262,7 @@ def _resisc_list(root: Path, split: str) -> list[str]:
 
 
 def _read_cub200(root: Path) -> tuple[list[FileRecord], list[str]]:
-    """Read CUB-200-2011; class names lose their numbers, `001.Laysan_Albatross` is `Laysan_Albatross`."""
+    """Read CUB-200-2011; numbers are removed from class names: `001.Laysan_Albatross` becomes `Laysan_Albatross`."""
     for_training = dict(_pairs(root / "train_test_split.txt"))
     classes = {number: re.sub(r"^\d+\.", "", name) for number, name in _pairs(root / "classes.txt")}
     class_of = dict(_pairs(root / "image_class_labels.txt"))
@@ -283,7 +285,7 @@ def _read_ucf101(root: Path) -> tuple[list[FileRecord], list[str]]:
         listed = _json(file)
         for split in splits:
             for path, label, action in listed[split]:
-                # `BasketballDunk` is `Basketball_Dunk`, as in CoOp's files.
+                # `BasketballDunk` becomes `Basketball_Dunk`, as in CoOp's files.
                 words = [action] if "_" in action else re.findall("[A-Z][^A-Z]*", action) or [action]
                 names[int(label)] = "_".join(words)
                 records.append(FileRecord(str(path), frames / str(path), split, names[int(label)]))

@@ -1,4 +1,4 @@
-"""Overview of a data set: class counts, unusable images, a contact sheet and a heat map."""
+"""Overview of a data set: images per class, unusable images, a contact sheet and a heat map of the partition."""
 
 import io
 import math
@@ -16,20 +16,20 @@ from ..errors import DataError, RunFolderError
 from ..files import write_bytes
 from .cache import Progress, describe_duplicates
 from .dataset import Dataset, ImageSet
-from .decoding import BadImage, Span
+from .decoding import BadImage, IntensityRange
 from .images import UNREADABLE, digest, silence_decoders
 from .parallel import parallel_map
 
 
 @dataclass(frozen=True)
 class DatasetSurvey:
-    """Result of a survey. Unusable images are not counted."""
+    """The usable images of a data set, and notes for the user."""
 
-    dataset: Dataset  # without unusable images, which are in its `skipped`
+    dataset: Dataset  # `skipped` lists the unusable images
     notes: tuple[str, ...]
 
     def counts(self) -> dict[str, tuple[int | None, int | None]]:
-        """Return the number of train and test images of each class; None without labels."""
+        """Return the numbers of train and test images of each class; None for a split without labels."""
         classes = self.dataset.classes
         columns = []
         for images in (self.dataset.train, self.dataset.test):
@@ -39,16 +39,16 @@ class DatasetSurvey:
 
 
 class _OpenedImage(NamedTuple):
-    """Result of decoding an image, without its pixels."""
+    """The result of decoding an image, without its pixels."""
 
     digest: str
-    reason: str = ""  # why it cannot be used
-    remarks: tuple[str, ...] = ()  # how it was decoded
-    span: Span | None = None
+    reason: str = ""  # why the image cannot be used
+    remarks: tuple[str, ...] = ()  # on the decoding
+    intensity_range: IntensityRange | None = None
 
 
 def survey(dataset: Dataset, progress: Progress = lambda done, total: None) -> DatasetSurvey:
-    """Decode every image once; nothing is written."""
+    """Decode all images of a data set, without writing to the cache."""
     first, total = len(dataset.train), len(dataset.train) + len(dataset.test)
     train = _open_all(dataset.train, lambda done: progress(done, total))
     test = _open_all(dataset.test, lambda done: progress(first + done, total))
@@ -82,7 +82,7 @@ def _open_all(images: ImageSet, progress: Callable[[int], None]) -> list[_Opened
             picture = stored.picture(index, content)
         except BadImage as error:
             return _OpenedImage(key, str(error))
-        return _OpenedImage(key, "", picture.remarks, picture.span)
+        return _OpenedImage(key, "", picture.remarks, picture.intensity_range)
 
     opened = []
     with silence_decoders():
@@ -93,37 +93,34 @@ def _open_all(images: ImageSet, progress: Callable[[int], None]) -> list[_Opened
 
 
 def _decoding_notes(opened: Sequence[_OpenedImage]) -> Iterator[str]:
-    """Count the remarks on how images were decoded, with the range of values, and how to scale all images alike."""
+    """Yield notes on the decoding: number of images, range of intensities, and the setting that scales all alike."""
     counts = Counter(remark for image in opened for remark in image.remarks)
-    spans: dict[str, set[Span]] = {}
-    for image in opened:
-        if image.span is not None:
-            spans.setdefault(image.remarks[0], set()).add(image.span)
     for remark, count in counts.items():
+        ranges = {image.intensity_range for image in opened if image.intensity_range and image.remarks[0] == remark}
         values = ""
-        if remark in spans:
-            low, high = min(span.low for span in spans[remark]), max(span.high for span in spans[remark])
+        if ranges:
+            low, high = min(span.low for span in ranges), max(span.high for span in ranges)
             values = f": {low:.10g} to {high:.10g}"
-            if len(spans[remark]) > 1:
+            if len(ranges) > 1:
                 values = f": in all {low:.10g} to {high:.10g}; data.window={low:.10g}:{high:.10g} scales all alike"
         yield f"{count:,} x {remark}{values}"
 
 
-_PER_ROW = 10
-_SIDE, _GAP = 72, 4  # pixels of one image on the sheet, and between two
-_CELL = 28  # pixels of a client and class
-_LONGEST = 30  # letters of a name
+_PER_ROW = 10  # images
+_SIDE, _GAP = 72, 4  # pixels of an image on the contact sheet, and between two images
+_CELL = 28  # pixels of a client and class in the heat map
+_LONGEST = 30  # characters of a name
 _LIGHT_BLUE, _DARK_BLUE = np.array([158, 202, 225]), np.array([8, 48, 107])
 _FONT = ImageFont.load_default(12)
-_UNLABELLED = 200  # images shown without labels
+_UNLABELLED = 200  # images on the contact sheet of a data set without labels
 
 
 def contact_sheet(dataset: Dataset, file: Path) -> None:
-    """Draw a row of training images for each class; without labels, the first images; unusable ones are grey."""
+    """Draw a row of training images for each class, or the first images of a set without labels."""
     images, labels = dataset.train, dataset.train.labels
     if labels is None:
-        shown = range(min(len(images), _UNLABELLED))
-        rows = [("", list(shown[start : start + _PER_ROW])) for start in range(0, len(shown), _PER_ROW)]
+        first = range(min(len(images), _UNLABELLED))
+        rows = [("", list(first[start : start + _PER_ROW])) for start in range(0, len(first), _PER_ROW)]
     else:
         rows = [
             (name, np.flatnonzero(labels == number)[:_PER_ROW].tolist()) for number, name in enumerate(dataset.classes)
@@ -144,7 +141,7 @@ def contact_sheet(dataset: Dataset, file: Path) -> None:
 
 
 def heat_map(counts: NDArray[np.int64], classes: Sequence[str], clients: Sequence[str], file: Path) -> None:
-    """Draw counts (K, C) as circles whose area is the number of images, as in the paper."""
+    """Draw the numbers of images per client and class, (K, C), as circles of proportional area, as in the paper."""
     left, top = _widest(classes) + 2 * _GAP, _widest(clients) + 2 * _GAP
     picture = Image.new("RGB", (left + len(clients) * _CELL + _GAP, top + len(classes) * _CELL + _GAP), "white")
     draw = ImageDraw.Draw(picture)

@@ -1,6 +1,6 @@
-"""Parallel work on many images with bounded memory.
+"""A parallel map over many images with bounded memory.
 
-Threads instead of processes: reading, hashing, decoding and resizing release the GIL, and nothing is copied.
+It uses threads: reading, hashing, decoding and resizing release the GIL, and results need not be copied.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 _T = TypeVar("_T")
-_AHEAD = 4  # finished results per thread that may wait: bounds the memory
+_AHEAD = 4  # submitted calls per thread, which bounds the memory
 
 
 def available_cores() -> int:
@@ -20,7 +20,7 @@ def available_cores() -> int:
 
 
 def free_memory() -> int | None:
-    """Return the bytes available without swapping; None where the system does not report it."""
+    """Return the bytes available without swapping; None if the system does not report them."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -29,7 +29,7 @@ def free_memory() -> int | None:
 
 
 def parallel_map(work: Callable[[int], _T], count: int) -> Iterator[_T]:
-    """Compute work(0), work(1), ... in parallel and yield the results in order."""
+    """Yield work(0), work(1), ..., work(count - 1) in this order, computed in parallel."""
     threads = available_cores()
     waiting: deque[Future[_T]] = deque()
     with ThreadPoolExecutor(threads) as pool:

@@ -1,4 +1,4 @@
-"""Partition of a data set over clients: natural, or simulated with label skew."""
+"""Partitioning a data set over clients: natural, or simulated with label skew."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from .dataset import Dataset, ImageSet
 
 
 def client_names(dataset: Dataset, data: Data) -> Sequence[str]:
-    """Return the data set's client names, or client-0 ... client-9, zero-padded."""
+    """Return the client names of a natural partition, otherwise client-0, client-1, ..., zero-padded."""
     if data.partition == "natural":
         return dataset.clients
     digits = len(str(data.clients - 1))
@@ -23,7 +23,7 @@ def client_names(dataset: Dataset, data: Data) -> Sequence[str]:
 
 
 def partition_dataset(dataset: Dataset, data: Data, seed: int) -> Partition:
-    """Partition the images over the clients. True labels only shape the skew of a simulation."""
+    """Partition the images over clients; true labels are only used for the label skew of a simulation."""
     check_partition(dataset, data)
     if data.partition == "natural":
         count = len(dataset.clients)
@@ -48,7 +48,7 @@ def partition_dataset(dataset: Dataset, data: Data, seed: int) -> Partition:
 
 
 def check_partition(dataset: Dataset, data: Data) -> None:
-    """Raise DataError if the images cannot be partitioned as configured, before they are decoded."""
+    """Raise DataError if the images cannot be partitioned as configured."""
     if data.partition == "natural":
         if not dataset.clients:
             raise DataError(
@@ -63,6 +63,6 @@ def check_partition(dataset: Dataset, data: Data) -> None:
 
 
 def _parts(images: ImageSet, count: int) -> tuple[NDArray[np.int64], ...]:
-    """Return the images of each client, which may have none."""
-    owners = np.zeros(0, np.int64) if images.clients is None else images.clients
-    return tuple(np.flatnonzero(owners == client) for client in range(count))
+    """Return the positions of the images of each client."""
+    clients = np.zeros(0, np.int64) if images.clients is None else images.clients
+    return tuple(np.flatnonzero(clients == client) for client in range(count))

@@ -1,6 +1,6 @@
-"""Data sets given as tables: the sources `manifest`, a CSV or Parquet file, and `huggingface`, of the package datasets.
+"""The sources `manifest`, a CSV or Parquet file, and `huggingface`, a data set of the package datasets.
 
-A manifest has the columns path, label, split and client; only path is required. Paths are relative to the table's
+A manifest has the columns path, label, split and client; only path is required. Paths are relative to the manifest's
 folder and may lead out of it.
 """
 
@@ -16,14 +16,14 @@ import numpy as np
 
 from ..config import Data
 from ..errors import DataError, did_you_mean
-from .dataset import TEMPLATE, Dataset, FileRecord, ImageSet, Skipped, Split, build, clean_all, find_classes
+from .dataset import TEMPLATE, Dataset, FileRecord, ImageSet, Skipped, Split, build, clean_class_names, find_classes
 from .images import StoredImages
 
 _COLUMNS = ("path", "label", "split", "client")
 
 
 def read_manifest(data: Data) -> Dataset:
-    """Read the images that a CSV or Parquet table lists; those that do not exist are skipped."""
+    """Read the images that a CSV or Parquet table lists; images that do not exist are skipped."""
     file = Path(data.path).expanduser()
     if not data.path or not file.is_file():
         reason = "is a folder" if data.path and file.is_dir() else "there is no such manifest"
@@ -57,7 +57,7 @@ def read_manifest(data: Data) -> Dataset:
 
 
 def _csv_rows(file: Path) -> list[tuple[int, dict[Any, Any]]]:
-    """Return the line number and the cells of each row."""
+    """Return the line number and the cells of each row of a CSV file."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
             reader = csv.DictReader(lines, strict=True)
@@ -68,7 +68,7 @@ def _csv_rows(file: Path) -> list[tuple[int, dict[Any, Any]]]:
 
 
 def _parquet_rows(file: Path) -> list[tuple[int, dict[Any, Any]]]:
-    """Return the number, counted from 1, and the cells of each row."""
+    """Return the number, counted from 1, and the cells of each row of a Parquet file."""
     try:
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError as error:
@@ -83,7 +83,7 @@ def _parquet_rows(file: Path) -> list[tuple[int, dict[Any, Any]]]:
 
 
 def _check_columns(file: Path, names: Sequence[str]) -> None:
-    """Refuse misspelt columns, which would silently drop all labels; other columns are ignored."""
+    """Raise DataError for a misspelt column, without which all labels would be lost; other columns are ignored."""
     for name in names:
         if hint := did_you_mean(name.strip().lower(), set(_COLUMNS) - set(names), cutoff=0.75):
             raise DataError(f"{file}: unknown column {name!r}{hint}")
@@ -113,7 +113,7 @@ class _ImageColumn(StoredImages):
 
 
 def read_huggingface(data: Data) -> Dataset:
-    """Read the splits `train` and `test` of a folder or of a data set on the hub; a single table counts as train."""
+    """Read the splits `train` and `test` of a data set in a folder or on the hub; a single table is the split train."""
     try:
         package = import_module("datasets")
     except ImportError as error:
@@ -137,14 +137,12 @@ def read_huggingface(data: Data) -> Dataset:
         stored = _ImageColumn(table.cast_column(image, package.Image(decode=False)), image)
         # The hub marks images without a label as -1.
         splits.append(ImageSet(stored, labels if len(labels) and labels.min() >= 0 else None))
-    return Dataset("huggingface", clean_all(features[label].names, data.path), TEMPLATE, splits[0], splits[1])
+    return Dataset("huggingface", clean_class_names(features[label].names, data.path), TEMPLATE, splits[0], splits[1])
 
 
 def _find_column(path: str, features: Mapping[str, Any], kind: type, name: str) -> str:
-    """Return the only column of this kind, or the one named in the settings."""
-    columns = [column for column, feature in features.items() if isinstance(feature, kind)]
-    if name:
-        columns = [column for column in columns if column == name]
+    """Return the only column of this kind, or the column of this kind with the given name."""
+    columns = [column for column, feature in features.items() if isinstance(feature, kind) and name in ("", column)]
     if len(columns) == 1:
         return columns[0]
     if columns:

@@ -23,7 +23,7 @@ from ..clip.known_models import BUILT_IN, RELEASES, find_cached
 from ..config import Data, Model, RunConfig, load
 from ..data.cache import Progress, default_folder
 from ..data.catalog import load_dataset
-from ..data.dataset import Dataset, Skipped, clean, find_classes
+from ..data.dataset import Dataset, Skipped, clean_class_name, find_classes
 from ..data.folder import CLIENTS, SPLITS, folders_in, images_below, is_folder, misspelt_split
 from ..data.images import UNREADABLE, digests
 from ..data.overview import survey
@@ -213,7 +213,7 @@ def _check_folders(data: Data) -> Iterator[_Finding]:
         return  # reported by the reader of the images
     if listed is None:
         return
-    classes = [clean(name) for name in listed.names]
+    classes = [clean_class_name(name) for name in listed.names]
     class_folders = _class_folders(site_folders, set(classes))
     for name in sorted(class_folders - set(classes))[:_MOST_NAMED]:
         close_matches = difflib.get_close_matches(name, classes, n=1)
@@ -237,7 +237,7 @@ def _class_folders(site_folders: Sequence[Path], classes: set[str]) -> set[str]:
     class_folders: set[str] = set()
     for site in site_folders:
         for parent in [site / split for split in SPLITS if is_folder(site / split)] or [site]:
-            names = {clean(folder.name) for folder in folders_in(parent)}
+            names = {clean_class_name(folder.name) for folder in folders_in(parent)}
             if names & classes or not any(images_below(parent, parent, [], deep=False)):
                 class_folders |= names
     return class_folders

@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from ..data.dataset import clean
+from ..data.dataset import clean_class_name
 from ..errors import RunFolderError
 from ..local_page.access import AccessControl, Keys, read_form
 from ..local_page.serving import file_route, page
@@ -192,7 +192,7 @@ def _parse_answer(fields: Mapping[str, str], classes: Sequence[str]) -> tuple[An
 
 def _find_class(text: str, classes: Sequence[str]) -> int | str:
     """Return the number of the class that matches the text, or an error message."""
-    typed = clean(text).casefold()
+    typed = clean_class_name(text).casefold()
     if not typed:
         return "Type the name of a class, or a part of it."
     folded = [name.casefold() for name in classes]
