@@ -24,7 +24,7 @@ from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import PriorState
 from fedcopl.federation.server import ServerState
 from fedcopl.priors.posterior import PosteriorModel, Prototypes
-from fedcopl.run.folder import PRIORS, RunFolder, class_prior_path
+from fedcopl.run.folder import PRIORS, RunFolder, class_prior_file
 from fedcopl.run.pseudo_labels import read_labels
 from fedcopl.simulation.simulate import simulate
 
@@ -72,7 +72,7 @@ def north(run):
 def plain(tmp_path_factory):
     """A run without priors."""
     folder = small_run(tmp_path_factory.mktemp("small") / "run", method="promptfl", priors=NO_PRIORS)
-    assert not (folder / PRIORS).exists() and not class_prior_path(folder, "north").exists()
+    assert not (folder / PRIORS).exists() and not class_prior_file(folder, "north").exists()
     return Classifier.load(folder, client="north", device="cpu")
 
 
@@ -130,21 +130,21 @@ def test_a_run_stores_the_common_priors_once_and_each_class_prior(tmp_path):
     server = ServerState(1, {"visual": np.zeros(1, np.float32)}, 2, prior_model=FULL)
     RunFolder(tmp_path).write_prompts(server, {"a": knows, "../b": late, "c": ClientState()})
     assert set(load_file(tmp_path / PRIORS)) == set(FULL.to_arrays())
-    assert {name: class_prior.tolist() for name, class_prior in load_file(class_prior_path(tmp_path, "a")).items()} == {
+    assert {name: class_prior.tolist() for name, class_prior in load_file(class_prior_file(tmp_path, "a")).items()} == {
         "site_class_prior": [0.75, 0.25]
     }
     own = load_file(
-        class_prior_path(tmp_path, "../b")
+        class_prior_file(tmp_path, "../b")
     )  # it missed what the others learned last: its answers stay its own
     assert Prior.from_arrays(own, 2, 2).model.text_scale == 1.0
-    assert not class_prior_path(tmp_path, "c").exists()
+    assert not class_prior_file(tmp_path, "c").exists()
 
 
 def test_classifiers_of_a_run_use_its_priors(run, north):
     images, _ = digits("test", 0, 20)
     pixels = np.stack([north.predictor.transform.resize_and_crop(image.convert("RGB")) for image in images])
     known = load_file(run / PRIORS)
-    class_prior = load_file(class_prior_path(run, "north"))["site_class_prior"]
+    class_prior = load_file(class_prior_file(run, "north"))["site_class_prior"]
     expected = PosteriorModel.from_arrays(known).log_posteriors(*north.predictor.model_outputs(pixels), class_prior)
     assert north.predict_log_proba(images) == pytest.approx(expected, abs=1e-9)
     assert north.prior.class_prior.tolist() == class_prior.tolist()
@@ -165,7 +165,7 @@ def test_the_results_have_the_class_prior_of_each_site(run):
     """After the only round of this run that is what its classifiers go by."""
     [refresh] = FinishedRun(run, device="cpu").outcome.refreshes
     assert [list(row) for row in refresh.class_prior] == [
-        load_file(class_prior_path(run, site.name))["site_class_prior"].tolist() for site in HOLDINGS
+        load_file(class_prior_file(run, site.name))["site_class_prior"].tolist() for site in HOLDINGS
     ]
 
 
@@ -187,7 +187,7 @@ def test_without_priors_a_classifier_predicts_as_its_model(plain):
 
 def test_a_damaged_prior_is_one_clear_line(tmp_path):
     folder = small_run(tmp_path / "run", method="priors")
-    save_file({"site_class_prior": np.full(9, 1 / 9)}, class_prior_path(folder, "north"))
+    save_file({"site_class_prior": np.full(9, 1 / 9)}, class_prior_file(folder, "north"))
     with pytest.raises(
         ModelError, match=r"north\.safetensors: the array 'site_class_prior' of the priors has the shape"
     ):
