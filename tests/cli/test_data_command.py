@@ -173,6 +173,6 @@ def test_a_mistake_is_one_line_and_code_3(tmp_path):
     process = run_preloaded("data", "check", "cifar10", str(tmp_path), COLUMNS="80")
     assert process.returncode == 3
     assert process.stderr.startswith(
-        f"fedcopl: {tmp_path}: holds no cifar-10-batches-py or cifar-10-batches-bin; fetch"
+        f"fedcopl: {tmp_path}: contains no cifar-10-batches-py or cifar-10-batches-bin; download"
     )
     assert process.stderr.count("\n") == 1
