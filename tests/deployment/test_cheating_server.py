@@ -217,7 +217,7 @@ def test_the_budget_of_epsilon_is_over_all_runs_and_outlives_their_folders(loade
         with pytest.raises(Refused, match="this site's budget of epsilon"):
             site.handle(Estimate(0, start), terms(site, private, run=f"run-{number}"))
     site.handle(Estimate(0, start), terms(site, private, run="run-0"))  # the same bits again cost nothing
-    assert site.ledger.epsilon == pytest.approx(epsilon_of([2.0] * 3, 1e-5))
+    assert list(site.ledger._read()[1].values()) == [2.0] * 3
     with pytest.raises(Refused, match=r"requires privacy\.noise_multiplier, and the run has none"):
         site.handle(Estimate(0, start), terms(site, run="open"))
 

@@ -1,8 +1,8 @@
 """A real federation on Flower: server, sites and their messages.
 
-Flower is imported below this package, by `flower_app` and by `simulation.on_flower`, and nowhere else. By default it
-checks for updates, sends telemetry, and installs the dependencies of an app; the variables below disable this, and have
-to be set before Flower is imported.
+Only this package, `flower_app` and `simulation.on_flower` import Flower. By default Flower checks for updates, sends
+telemetry and installs the dependencies of an app; the variables below disable this. They have to be set before Flower
+is imported.
 """
 
 import os

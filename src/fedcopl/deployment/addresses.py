@@ -1,8 +1,8 @@
 """Addresses of servers, proxies on the way to them, and names of sites.
 
 Sites only make outgoing connections, to one address and port, so a site behind NAT or a firewall needs nothing else.
-Where connections have to go through a proxy (`https_proxy` in the environment), Flower's client opens a tunnel, and so
-does our check of the server. TLS runs inside the tunnel: the proxy sees the server's name and the amount of traffic.
+If connections have to go through a proxy (`https_proxy` in the environment), Flower's client and `connect` open a
+tunnel. TLS runs inside the tunnel: the proxy sees the server's name and the amount of traffic.
 """
 
 import http.client
@@ -23,7 +23,11 @@ _MAX_NAME = 60  # characters of a site's name
 
 
 def check_site_name(name: str, origin: str) -> None:
-    """Raise `ConfigError` for a name that cannot be shown in one line; `origin` names the option or file at fault."""
+    """Raise `ConfigError` for a name that is not one short line of printable characters.
+
+    Args:
+        origin: option or file that has the name.
+    """
     if not name.isprintable() or name != name.strip() or not 0 < len(name) <= _MAX_NAME:
         raise ConfigError(f"{origin}: {name!r} must be 1 to {_MAX_NAME} printable characters")
 
@@ -44,8 +48,8 @@ def with_port(host: str, port: int) -> str:
 def own_numbers(host: str) -> frozenset[AddressNumber]:
     """Return the addresses, other than loopback, that count as this machine for a server that listens on `host`.
 
-    Only this machine can connect from the very address that is listened on. For a server that listens on all addresses
-    this does not hold: a port forwarded into a container may come from the container's own address.
+    Only this machine can connect from the address that the server listens on. This does not hold for a server that
+    listens on all addresses: connections to a port forwarded into a container may have the container's own address.
     """
     number = _number(host)
     if number is not None:
@@ -70,12 +74,12 @@ def _number(text: str) -> AddressNumber | None:
 
 
 def proxy_to(host: str) -> str:
-    """Return the address of the proxy on the way to this host, or an empty string."""
+    """Return the address of the proxy for connections to this host, or an empty string."""
     return "" if host in _THIS_MACHINE or proxy_bypass(host) else getproxies().get("https", "")
 
 
 def connect(host: str, port: int, timeout: float) -> socket.socket:
-    """Open a connection, through the proxy where there is one; `OSError` if that fails."""
+    """Open a connection, through a proxy if one is configured; `OSError` if that fails."""
     proxy = proxy_to(host)
     if not proxy:
         return socket.create_connection((host, port), timeout)
@@ -103,8 +107,9 @@ def strip_credentials(proxy: str) -> str:
 
 
 def bypass_proxy_for_localhost(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Exclude this machine from the proxy: a server and its child processes talk to each other on it."""
-    lists = ",".join(environment.get(name, "") for name in _NO_PROXY).split(",")
-    listed = list(dict.fromkeys(one.strip() for one in lists if one.strip()))
-    missing = [one for one in _THIS_MACHINE if one not in listed and "*" not in listed]
-    environment.update(dict.fromkeys(_NO_PROXY, ",".join([*listed, *missing])))
+    """Exclude this machine from the proxy, for connections between a server and its child processes."""
+    hosts = ",".join(environment.get(name, "") for name in _NO_PROXY).split(",")
+    hosts = [host.strip() for host in hosts if host.strip()]
+    if "*" not in hosts:
+        hosts += _THIS_MACHINE
+    environment.update(dict.fromkeys(_NO_PROXY, ",".join(dict.fromkeys(hosts))))

@@ -36,7 +36,7 @@ from ..files import publish_bytes, write_private
 _CURVE = ec.SECP384R1()
 _SECRET = 32  # bytes
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
-_VALID = timedelta(days=825)
+_VALID = timedelta(days=825)  # of a server's certificate; its authority's is valid four times as long
 _HOST_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 _UNUSED = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
 _NO_USAGE = dict.fromkeys((*_UNUSED, "decipher_only"), False)
@@ -56,7 +56,7 @@ class SiteKey:
 
 
 def site_key(folder: Path, name: str) -> tuple[Path, Path]:
-    """Return the files of this site's private and public key; made when the site joins for the first time."""
+    """Return the files of this site's private and public key; creates the key if there is none."""
     private, public = folder / "site.key", folder / "site.pub"
     if not private.exists():
         write_private(private, new_site_key())
@@ -69,7 +69,7 @@ def site_key(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def private_key(file: Path) -> ec.EllipticCurvePrivateKey:
-    """Load the private key of a site."""
+    """Read the private key of a site."""
     key = load_ssh_private_key(file.read_bytes(), None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise FederationError(f"{file}: is not the key of a site")
@@ -77,19 +77,19 @@ def private_key(file: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def new_site_key() -> bytes:
-    """Make a private key in the format of OpenSSH."""
+    """Create a private key in the format of OpenSSH."""
     return ec.generate_private_key(_CURVE).private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
 
 
 def public_half(private: bytes, name: str) -> bytes:
-    """Return the content of `site.pub` for that of `site.key`: kind, key, and name of the site."""
+    """Return the content of `site.pub` (type, public key and name of the site) for the content of `site.key`."""
     key = load_ssh_private_key(private, None)
     line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     return line + b" " + name.encode() + b"\n"
 
 
 def site_secret(folder: Path) -> bytes:
-    """Return the seed of this site's noise; made when the site joins for the first time."""
+    """Return the seed of this site's noise; creates it if there is none."""
     file = folder / "site.secret"
     if not file.exists():
         write_private(file, secrets.token_bytes(_SECRET))
@@ -106,15 +106,15 @@ def site_secret(folder: Path) -> bytes:
 
 
 def read_site_keys(folder: Path) -> dict[str, SiteKey]:
-    """Read every `*.pub` file of a folder; returns name -> key."""
+    """Read all `*.pub` files of a folder: site name -> key."""
     by_name: dict[str, SiteKey] = {}
     by_public: dict[bytes, str] = {}
     for key in map(read_site_key, sorted(folder.glob("*.pub"))):
         if key.name in by_name:
             raise FederationError(f"{folder}: two keys have the site name {key.name!r}; rename one of the sites")
         if key.public in by_public:
-            same = f"{by_public[key.public]} and {key.name}"
-            raise FederationError(f"{folder}: {same} have the same key; each site needs its own")
+            names = f"{by_public[key.public]} and {key.name}"
+            raise FederationError(f"{folder}: {names} have the same key; each site needs its own")
         by_name[key.name], by_public[key.public] = key, key.name
     return by_name
 
@@ -147,17 +147,17 @@ def folder_certificates(folder: Path) -> Certificates:
 
 
 def server_certificates(folder: Path, addresses: Iterable[str]) -> Certificates:
-    """Return the certificates of this machine's server, also for its host names; see `issue_certificates`."""
+    """Issue certificates for these addresses and for the host names of this machine; see `issue_certificates`."""
     given = set(addresses)
     check_addresses(given, "--address")
-    own = {name for name in (socket.gethostname(), socket.getfqdn()) if _HOST_NAME.fullmatch(name)}
-    return issue_certificates(folder, given | own)
+    host_names = {name for name in (socket.gethostname(), socket.getfqdn()) if _HOST_NAME.fullmatch(name)}
+    return issue_certificates(folder, given | host_names)
 
 
 def issue_certificates(folder: Path, addresses: set[str]) -> Certificates:
-    """Return the certificates in a folder; made if there are none, renewed if an address is new or expiry is near.
+    """Return the certificates in a folder; creates missing ones, and renews them for a new address or before expiry.
 
-    They are also for the loopback addresses, by which the server connects to itself.
+    They include the loopback addresses, by which the server connects to itself.
     """
     addresses = addresses | _LOOPBACK
     files, ca_key = folder_certificates(folder), folder / "ca.key"
@@ -183,22 +183,22 @@ def issue_certificates(folder: Path, addresses: set[str]) -> Certificates:
 
 
 def renew_authority(folder: Path) -> None:
-    """Extend the authority's certificate: what it has signed stays valid, and so does the old file until it expires."""
+    """Extend the authority's certificate with the same key: issued certificates and the old `ca.pem` stay valid."""
     key = _authority_key(folder / "ca.key")
     certificate = _certificate("fedcopl federation", key, None, 4 * _VALID, is_authority=True)
     publish_bytes(folder / "ca.pem", certificate.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
 
 def given_certificates(ca: Path, certificate: Path, key: Path, reached_by: str = "127.0.0.1") -> Certificates:
-    """Return the operator's own files, checked for a server that connects to itself by this address."""
+    """Check the operator's own certificate files for a server that connects to itself by the address `reached_by`."""
     missing = [file for file in (ca, certificate, key) if not file.is_file()]
     if missing:
         raise FederationError(f"{missing[0]}: there is no such certificate or key")
     try:
-        is_right = _covers(certificate, {reached_by})
+        is_valid = _covers(certificate, {reached_by})
     except (ValueError, x509.ExtensionNotFound) as error:
         raise FederationError(f"{certificate}: is not a server certificate: {error}") from error
-    if not is_right:
+    if not is_valid:
         raise FederationError(
             f"{certificate}: must be valid for at least a month and name {reached_by}, "
             "the address by which the server connects to itself"
@@ -223,7 +223,7 @@ def check_not_expired(files: Certificates, remedy: str) -> None:
 
 
 def check_addresses(addresses: Iterable[str], origin: str) -> None:
-    """Raise `ConfigError` for an invalid address; `origin` names the option or file at fault."""
+    """Raise `ConfigError` for an invalid address; `origin` is the option or file that has it."""
     for address in addresses:
         try:
             _address(address)
@@ -241,14 +241,14 @@ def _authority_key(file: Path) -> ec.EllipticCurvePrivateKey:
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise FederationError(f"{file}: is not a private key: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise FederationError(f"{file}: is not a key made by fedcopl; name your own files instead")
+        raise FederationError(f"{file}: is not a key made by fedcopl; give your own files with --certificates")
     return key
 
 
 def _certificate(
     name: str, key: ec.EllipticCurvePrivateKey, issuer: x509.Name | None, valid: timedelta, *, is_authority: bool
 ) -> x509.CertificateBuilder:
-    """Return an unsigned certificate of a key; without an issuer it is for itself."""
+    """Return an unsigned certificate of a key; without an issuer it is self-signed."""
     subject, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), datetime.now(UTC)
     usage = x509.KeyUsage(digital_signature=True, key_cert_sign=is_authority, crl_sign=is_authority, **_NO_USAGE)
     return (
@@ -257,7 +257,7 @@ def _certificate(
         .issuer_name(issuer or subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # Clocks differ: a site whose clock is slow must not find the certificate not yet valid.
+        # Clocks differ: to a site whose clock is slow, the certificate must not be from the future.
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + valid)
         .add_extension(x509.BasicConstraints(is_authority, 0 if is_authority else None), critical=True)
@@ -267,7 +267,7 @@ def _certificate(
 
 
 def _covers(certificate: Path, addresses: set[str]) -> bool:
-    """Return whether a certificate is for all these addresses, and valid for a month."""
+    """Return whether a certificate includes all these addresses, and is valid for at least a month."""
     if not certificate.exists():
         return False
     parsed = x509.load_pem_x509_certificate(certificate.read_bytes())

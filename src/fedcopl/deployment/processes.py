@@ -18,7 +18,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from types import FrameType
 from typing import IO, Literal
 
 from ..errors import ConfigError, FederationError
@@ -181,11 +180,7 @@ def request_stop(folder: Path, timeout: float) -> bool:
 @contextmanager
 def stopping_on_sigterm() -> Iterator[None]:
     """Handle SIGTERM like Ctrl-C within the block: child processes end first, and files are complete."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:

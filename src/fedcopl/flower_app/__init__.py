@@ -1,6 +1,6 @@
-"""The ServerApp and ClientApp that `flwr run` starts.
+"""The ServerApp and ClientApp that `flwr run` starts, for deployments that already run Flower.
 
-For deployments that already run Flower; `fedcopl server` and `join` need neither.
+`fedcopl server` and `fedcopl join` do not need them.
 """
 
 import shlex
@@ -15,7 +15,7 @@ from ..errors import ConfigError
 
 
 def read_run_settings(flat: Mapping[str, Any]) -> ServerPlan:
-    """Parse a run-config; `settings` is a file, pairs as for `fedcopl run`, or a file followed by pairs."""
+    """Parse a run-config; `settings` is a file, `key=value` pairs as for `fedcopl run`, or a file followed by pairs."""
     words = shlex.split(str(flat.get("settings", "")))
     file = words.pop(0) if words and "=" not in words[0] else None
     settings = override(read_settings(Path(file)) if file else {}, words)

@@ -19,7 +19,7 @@ _MODEL = "model."
 
 
 def _site_of(context: Context) -> RequestHandler:
-    """Return a simulated site if Flower numbers its nodes, else the site of the node-config."""
+    """Return a simulated site if the node-config has a partition id, else the site that the node-config describes."""
     if PARTITION in context.node_config:
         plan = read_run_settings(context.run_config)
         return SimulatedSite(plan.config.to_toml(), plan.out, int(context.node_config[PARTITION]))
@@ -34,8 +34,9 @@ def _site(node: tuple[tuple[str, Any], ...]) -> RunningSite:
 def _home_of(node: Mapping[str, Any]) -> SiteHome:
     """Parse `--node-config 'name="a" images="/data" classes="classes.txt" folder="site" model.threads=1'`.
 
-    Further keys are `corrections`, and the conditions of `fedcopl join`: `share` (names with commas), `min-sites`,
-    `min-noise`, `min-images`, `peers` and `limit` (pairs with commas). Runs need no approval: there is no terminal.
+    Further keys are `corrections`, and the conditions of `fedcopl join`: `share` (names separated by commas),
+    `min-sites`, `min-noise`, `min-images`, `peers` and `limit` (pairs separated by commas). Runs need no approval:
+    there is no terminal.
     """
     missing = [key for key in ("name", "images", "folder") if not node.get(key)]
     if missing:

@@ -217,12 +217,6 @@ class SiteLedger:
             raise Refused(f"one more reply would exceed this site's budget of epsilon {budget:g} over all runs")
         self._write(runs, releases)
 
-    @property
-    def epsilon(self) -> float:
-        """Epsilon spent so far, at the site's delta."""
-        noises = self._read()[1].values()
-        return epsilon_of(noises, _DELTA) if noises else 0.0
-
     def _read(self) -> tuple[dict[str, float], dict[str, float]]:
         """Return run -> time of its begin at this site, and reply -> its noise multiplier."""
         file = self.folder / _LEDGER
