@@ -9,20 +9,19 @@ from fedcopl.deployment.site import pipeline
 from fedcopl.deployment.site.running_site import RunningSite
 from fedcopl.messages import Train, digest
 
-NAMES = ["not finite", "wrong shape", "huge", "of another round", "an exception", "a flood"]
+FAULTS = ["not finite", "wrong shape", "huge", "of another round", "an exception", "a flood"]  # by round
 FLOOD = 3_000_000  # numbers, twelve million bytes
-honest = RunningSite.handle
-send = pipeline.reply_records
-old = {}
+handle = RunningSite.handle
+reply_records = pipeline.reply_records
+other_digest = {}  # of the request that the next reply claims to answer
 
 
-def spoiled(self, message, terms):
-    """The right answer, made worse."""
-    reply = honest(self, message, terms)
+def handle_with_faults(self, message, terms):
+    reply = handle(self, message, terms)
     if not isinstance(message, Train):
         return reply
     visual = reply.shared["visual"]
-    match NAMES[message.round]:
+    match FAULTS[message.round]:
         case "not finite":
             return replace(reply, shared={"visual": np.full_like(visual, np.nan)})
         case "wrong shape":
@@ -30,17 +29,17 @@ def spoiled(self, message, terms):
         case "huge":
             return replace(reply, shared={"visual": np.zeros(400_000, np.float32)})
         case "of another round":
-            old["question"] = digest(replace(message, round=0))
+            other_digest["request"] = digest(replace(message, round=0))
             return reply
         case "a flood":
             return replace(reply, shared={"visual": np.random.default_rng(0).random(FLOOD, np.float32)})
-    raise RuntimeError("patient-17.png makes it break")
+    raise RuntimeError("patient-17.png cannot be read")
 
 
-def records(reply, question, folder):
-    return send(reply, old.pop("question", question), folder)
+def records_with_faults(reply, request, folder):
+    return reply_records(reply, other_digest.pop("request", request), folder)
 
 
-RunningSite.handle = spoiled
-pipeline.reply_records = records
+RunningSite.handle = handle_with_faults
+pipeline.reply_records = records_with_faults
 main()

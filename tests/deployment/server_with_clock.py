@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from fedcopl.cli import main
 from fedcopl.deployment.server import grid_transport
 
-HOURS = Path("hours")  # in the folder where the server was started: a byte for each hour that has passed
+HOURS = Path("hours")  # in the server's working folder: one byte for each hour to add to the clock
 HOURS.touch()
 
 

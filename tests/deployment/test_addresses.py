@@ -28,10 +28,10 @@ def test_own_address_of_a_listening_address(host, reached):
 
 
 @pytest.mark.parametrize(
-    ("host", "client", "here"),
+    ("host", "client", "is_local"),
     [
         ("0.0.0.0", "127.0.0.1", True),
-        ("0.0.0.0", "192.168.1.5", False),  # nobody knows whose address that is
+        ("0.0.0.0", "192.168.1.5", False),  # may be another machine
         ("::", "::1", True),
         ("::", "::ffff:127.0.0.1", True),
         ("::", "::ffff:192.168.1.5", False),
@@ -44,11 +44,11 @@ def test_own_address_of_a_listening_address(host, reached):
         ("127.0.0.2", "not an address", False),
     ],
 )
-def test_only_this_machine_reaches_control_and_runtime(host, client, here):
+def test_only_this_machine_reaches_control_and_runtime(host, client, is_local):
     own = own_numbers(host)
-    assert is_this_machine(client, own) is here
+    assert is_this_machine(client, own) is is_local
     guard = _LocalOnly(None, own)
-    assert guard.allows({"path": "/v1/runtime/acquire-task", "client": (client, 5000)}) is here
+    assert guard.allows({"path": "/v1/runtime/acquire-task", "client": (client, 5000)}) is is_local
     assert guard.allows({"path": "/v1/fleet/pull-messages", "client": (client, 5000)}) is True
 
 

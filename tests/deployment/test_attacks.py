@@ -1,7 +1,7 @@
 """Attacks of a malicious server and of Byzantine clients on the code of sites and clients.
 
-Each test says how much an attacker gets: the share recovered, or the points that honest sites lose. Where that is
-cheap, it also plays the attack without the defence, so that a weak attack is not taken for a strong defence.
+Each test measures the success of an attack: the share recovered, or the points that honest sites lose. Where it is
+cheap, it also runs the attack without the defence, to show that the attack itself works.
 """
 
 import re
@@ -70,16 +70,16 @@ FIVE = tuple(f"site-{number}" for number in range(5))
 
 
 class CheatingAggregator:
-    """A server that runs secure aggregations with the sites' real code, among whom and in what order it likes."""
+    """A server that runs secure aggregations with the sites' real code, with any members in any order."""
 
     def __init__(self, clients):
         self.clients, self.states, self.sessions = clients, {name: ClientState() for name in clients}, 0
 
-    def ask(self, name, request):
+    def request_from(self, name, request):
         reply, self.states[name] = self.clients[name].handle(request, self.states[name])
         return reply
 
-    forgets_members = False  # as sites would that did not fix the members
+    forgets_members = False  # True: sites whose members are not fixed
 
     def forget(self, names):
         """Set sites back to the state in which they got the request, as a repeated request would."""
@@ -89,7 +89,7 @@ class CheatingAggregator:
             self.states[name] = replace(before, secrets=replace(latest, members=members))
 
     def restart(self, name):
-        """Pretend a restart: the site goes back to its first state, but for its secrets."""
+        """Simulate a restart of the server: the site returns to its first state, except for its secrets."""
         self.states[name] = state_from(state_tensors(rewind(ClientState(), self.states[name])))
 
     def sum(self, names, request):
@@ -99,12 +99,12 @@ class CheatingAggregator:
         """Return the unmasked words of a sum over these sites."""
         self.sessions += 1
         session = self.sessions.to_bytes(16)
-        keys = {name: self.ask(name, SetupKeys(0, session)).keys for name in names}
-        sealed = {name: self.ask(name, ShareKeys(0, session, keys)).sealed for name in names}
+        keys = {name: self.request_from(name, SetupKeys(0, session)).keys for name in names}
+        sealed = {name: self.request_from(name, ShareKeys(0, session, keys)).sealed for name in names}
         request = replace(request, peers=tuple(names))
-        masked = {name: self.ask(name, request).masked for name in names}
+        masked = {name: self.request_from(name, request).masked for name in names}
         shares = {
-            name: self.ask(name, Unmask(0, session, {sender: sealed[sender][name] for sender in names})).shares
+            name: self.request_from(name, Unmask(0, session, {sender: sealed[sender][name] for sender in names})).shares
             for name in names
         }
         return MaskedSum(session, keys, masked, digest(request), needed(len(names), 0.6)).unmasked(shares)
@@ -119,7 +119,7 @@ KINDS = [ADAPT, ESTIMATE, TRAIN]
 
 
 def own_words(server, name, request):
-    """Return what one site adds to a sum, in the encoding of the sum."""
+    """Return the summand of one site, in the encoding of the sum."""
     config = SECURE.model_copy(update={"privacy": RunConfig().privacy})
     reply, _ = Client(server.clients[name].learner, config).handle(request, server.before[name])
     match reply:
@@ -133,7 +133,7 @@ def own_words(server, name, request):
 
 def isolated(attack, request):
     """Return the number of sites of five whose own numbers the server gets as a difference of sums."""
-    found = 0
+    count = 0
     for name in FIVE:
         server = five_sites()
         if isinstance(request, Train):
@@ -144,8 +144,8 @@ def isolated(attack, request):
         except CannotReply:
             continue
         gap = (difference - own_words(server, name, request)).astype(np.int64)
-        found += bool(np.abs(gap).max() <= len(FIVE))  # of roundings to a step of the encoding
-    return found
+        count += bool(np.abs(gap).max() <= len(FIVE))  # of roundings to a step of the encoding
+    return count
 
 
 def labelled(server):
@@ -181,7 +181,7 @@ def the_others_in_two_groups(server, name, others, request):
 
 @pytest.mark.parametrize("attack", [fewer_members, after_a_restart, the_others_in_two_groups])
 @pytest.mark.parametrize("request_", KINDS, ids=["priors", "counts", "prompts"])
-def test_no_site_is_isolated_by_subtracting_secure_sums(attack, request_):
+def test_no_site_is_isolated_by_subtracting_sums_of_secure_aggregation(attack, request_):
     """5 of 5 sites isolated if members are not fixed, 0 if they are."""
     assert isolated(attack, request_) == 0
 
@@ -209,8 +209,8 @@ def test_a_later_step_of_the_priors_has_the_members_of_the_first():
         at_the_next_step(server, FIVE[0], FIVE[1:], ADAPT)
 
 
-def test_a_restart_does_not_ask_the_steps_again_with_other_totals():
-    """A second estimation, with totals of the server's choice, would answer as many new questions as it has steps."""
+def test_after_a_restart_the_steps_are_not_repeated_with_other_totals():
+    """A second estimation with totals of the server's choice would reveal as many new sums as it has steps."""
     server = five_sites()
     first = server.sum(FIVE, Adapt(0, 0))
     server.sum(FIVE, Adapt(0, 1, (first,)))
@@ -244,7 +244,7 @@ def test_another_run_gets_no_feature_sums_of_fewer_sites(tmp_path):
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
-    """Two real sites with the embedded model; the second one's images are public, and the server has them."""
+    """Two real sites with the embedded model; the images of the second site are public, and known to the server."""
     root = tmp_path_factory.mktemp("digits")
     digit_sites(root, 2, 100, labelled=40)
     return [
@@ -267,7 +267,7 @@ def first_prompts(site, config):
 
 
 def prompts_for_one_class(public, number):
-    """Prompts that predict one class for (almost) all images, trained on images that the server has."""
+    """Return prompts that predict one class for almost all images, trained on the public images."""
     config = settings(train={"epochs": 6, "lr": 0.5, "holdout": 0})
     learner, images = public.client(terms(public, config)).learner, len(public.prepared.dataset.train)
     labels = Selection(np.arange(images), np.full(images, number))
@@ -276,23 +276,23 @@ def prompts_for_one_class(public, number):
 
 
 def test_no_class_histogram_of_the_test_set_by_evaluate(digits):
-    """Prompts that predict one class tell how many test images have it: 3 of 3 classes without the check, 0 with it."""
+    """Prompts that predict one class reveal its number of test images: 3 of 3 classes without the check, 0 with it."""
     site, public = digits
     config = settings()
     start, truth = first_prompts(site, config), np.bincount(site.prepared.dataset.test.labels, minlength=10)
     exact = {"unchecked": 0, "first request": 0, "after a round": 0}
     for number in (1, 2, 3):
-        evil = prompts_for_one_class(public, number)
-        careless = replace(site.client(terms(site, config)), min_images=0)
-        exact["unchecked"] += careless.handle(Evaluate(0, evil), ClientState())[0].correct == truth[number]
-        first = site.handle(Evaluate(0, evil), terms(site, config, f"first-{number}"))
+        malicious = prompts_for_one_class(public, number)
+        without_minimum = replace(site.client(terms(site, config)), min_images=0)
+        exact["unchecked"] += without_minimum.handle(Evaluate(0, malicious), ClientState())[0].correct == truth[number]
+        first = site.handle(Evaluate(0, malicious), terms(site, config, f"first-{number}"))
         exact["first request"] += first.examples > 0 and first.correct == truth[number]
         again = terms(site, config, f"round-{number}")
         for request in (Estimate(0, start), Select(0, 0, np.full(10, 100), 2), Train(0, start)):
             site.handle(request, again)
         honest = site.handle(Evaluate(0, start), terms(site, config, f"honest-{number}"))
-        later = site.handle(Evaluate(0, evil), again)
-        assert honest.examples == 0 and later.examples == 40  # a site that has labelled nothing cannot check prompts
+        later = site.handle(Evaluate(0, malicious), again)
+        assert honest.examples == 0 and later.examples == 40  # before its first labels, a site cannot check prompts
         assert later.correct > 20  # its own model, not the server's
         exact["after a round"] += later.correct == truth[number]
     assert exact == {"unchecked": 3, "first request": 0, "after a round": 0}
@@ -303,9 +303,9 @@ def test_no_class_histogram_of_the_test_set_by_evaluate(digits):
 
 @pytest.mark.parametrize(("clients", "byzantine"), [(5, ("client-3",)), (10, ("client-3", "client-7"))])
 def test_byzantine_clients_in_the_priors_cost_at_most_five_points_and_are_named(clients, byzantine):
-    """Seed 21, which set no threshold. Before: 1 of 5 cost 4.4, 16.8 and 10.6 points, 2 of 10 cost 3.2, 8.4 and 12.4.
+    """Seed 21, with which no threshold was chosen.
 
-    A dropped client costs what its absence costs: the others' images have another class prior then.
+    Dropping a client costs as much as its absence: without it, the images have another class prior.
     """
     costs = prior_attack_costs(21, clients, byzantine, list(PRIORS)[:3])
     absent, _ = costs.pop("absent")
@@ -322,7 +322,7 @@ CLASSES, WIDTH, IMAGES = 10, 16, 60  # of each of five sites
 
 
 class PlainLearner(SkewedLearner):
-    """Ten classes of features around their own means, and a text model that is often right."""
+    """Features of ten classes around their means, and a text model that is often correct."""
 
     def __init__(self, number, images=IMAGES):
         super().__init__(number)
@@ -337,10 +337,10 @@ class PlainLearner(SkewedLearner):
 
 
 class LyingTotals:
-    """Totals that claim many more images than there are, and so any prototypes: slabs across one direction.
+    """Totals of many more images than exist, which determine the prototypes: they divide one direction into slabs.
 
-    Nearest prototypes along one direction cut the images into slabs. The cuts move a little at each step, and where the
-    counts say that one image has crossed a cut, the difference of the sums below it is that image's feature.
+    Nearest prototypes along one direction cut the images into slabs. The cuts move a little at each step; if the counts
+    show that one image has crossed a cut, the difference of the sums below the cut is the feature of that image.
     """
 
     CLAIMED = 1e9
@@ -351,7 +351,7 @@ class LyingTotals:
         self.found, self.below = [], None
 
     def prototypes(self):
-        """Positions on the direction with the cuts in the middle between neighbours; the rest is far away."""
+        """Return positions along the direction with a cut in the middle between each two neighbours."""
         cuts = self.cuts + self.step * self.moved
         places = [cuts[0] - self.reach]
         for cut in cuts:
@@ -394,7 +394,7 @@ class LyingTotals:
 
 
 def recovered(config, cuts, step, reach):
-    """The features of single images that a lying server gets, and the features of all sites."""
+    """Return how many features of single images a lying server recovers."""
     clients = {name: Client(PlainLearner(n), config, min_images=5) for n, name in enumerate(FIVE)}
     server = CheatingAggregator(clients)
     pool = np.concatenate([client.learner.features() for client in clients.values()])
@@ -418,16 +418,16 @@ SLABS = [([0.5], 0.003, 0.5), *((FIVE_CUTS, step, 0.1) for step in (0.003, 0.004
 
 
 def test_a_server_that_lies_about_totals_recovers_no_feature_of_300_images(monkeypatch):
-    """Sites that share class feature sums. Version 0.2: all 200 of a pool; without the least variance 15 in 4 runs."""
+    """Sites that share class feature sums. Without the minimum variance, a server recovers 15 features in 4 runs."""
     assert sum(recovered(FEATURES, *slabs) for slabs in SLABS) <= 3
     monkeypatch.setattr("fedcopl.priors.posterior.MIN_VARIANCE", 1e-12)
-    estimation._recent.clear()  # what was computed with the least variance
+    estimation._recent.clear()  # results with the minimum variance
     assert sum(recovered(FEATURES, *slabs) for slabs in SLABS) >= 10
     estimation._recent.clear()
 
 
 def test_a_site_sends_no_feature_by_default(digits):
-    """Not one of the requests that a server can send to a default site is answered with a sum of features."""
+    """A site with default conditions replies to no request with a sum of features."""
     site, _ = digits
     for privacy in ({}, {"secure_aggregation": True, "min_sites": 2}, {"secure_aggregation": True, "min_sites": 50}):
         config = settings(priors={}, privacy=privacy)
@@ -438,7 +438,7 @@ def test_a_site_sends_no_feature_by_default(digits):
 
 
 def honest_sums(client):
-    """All sums that a client sends to a server that keeps to the protocol, as if it were the only one."""
+    """Return all sums that a client sends to an honest server as its only client."""
     width, state, sent = client.learner.class_features().shape[1], ClientState(), []
     machine = Estimation(prior_settings(client.config, CLASSES, width), client.learner.class_features())
     while machine.outcome is None:
@@ -449,7 +449,7 @@ def honest_sums(client):
 
 
 def image_rows(steps, learner):
-    """What each image adds to the moments and the posterior sums of all steps, (n, ...)."""
+    """Return the summands of each image in the moments and the posterior sums of all steps, (n, ...)."""
     log_probs, features, rows = learner.log_probs, learner.features(), []
     for statistic in (one for step in steps for one in step):
         if statistic.kind == "moments":
@@ -465,11 +465,11 @@ def image_rows(steps, learner):
     return np.concatenate(rows, axis=1)
 
 
-def members_told_apart(prototypes):
-    """How many of 36 candidates the server tells right, 18 of which are images of the site (Homer et al., 2008).
+def correct_membership_guesses(prototypes):
+    """Return how many of 36 candidates a membership inference classifies correctly (Homer et al., 2008).
 
-    It knows the posteriors and features of each candidate and of other images: a candidate that is in the sums moves
-    them into its own direction, away from what as many other images would give.
+    18 candidates are images of the site. The server knows the posteriors and features of each candidate and of other
+    images: a member moves the sums into its own direction, away from their expectation over other images.
     """
     config = RunConfig.from_mapping({"rounds": 1, "priors": {"prototypes": prototypes}}, "test")
     site, stranger = PlainLearner(0, 30), PlainLearner(1)
@@ -485,17 +485,17 @@ def members_told_apart(prototypes):
     return int((scores[0] > middle).sum() + (scores[1] <= middle).sum())
 
 
-def test_membership_is_told_less_by_posterior_sums_than_by_features():
-    """A site of 30 images. Version 0.2: 36 of 36 right; by guessing 18. Sums of features leave no default site."""
-    assert members_told_apart(prototypes=False) <= 27
-    assert members_told_apart(prototypes=True) >= 31
+def test_posterior_sums_reveal_membership_less_than_feature_sums():
+    """A site of 30 images; guessing gives 18 of 36. By default no site sends sums of features."""
+    assert correct_membership_guesses(prototypes=False) <= 27
+    assert correct_membership_guesses(prototypes=True) >= 31
 
 
 # Updates of one image.
 
 
 def lying_estimation(client, share):
-    """The state after an estimation with totals of a billion images, of which the first class has this share."""
+    """Return the state after an estimation with totals of a billion images, `share` of them in the first class."""
     width, state, totals = client.learner.class_features().shape[1], ClientState(), []
     machine = Estimation(prior_settings(client.config, CLASSES, width), client.learner.class_features())
     while True:
@@ -512,7 +512,7 @@ def lying_estimation(client, share):
 
 
 def largest_part(site, config, share):
-    """The largest cosine between the site's update and that of one of its images alone."""
+    """Return the largest cosine between the update of the site and the update of one of its images."""
     client, start = site.client(terms(site, config)), first_prompts(site, config)
     state = lying_estimation(client, share)
     for request in (Estimate(0, start), Select(0, 0, np.full(CLASSES, 100), 2), Train(0, start)):
@@ -531,15 +531,15 @@ def largest_part(site, config, share):
 
 
 def test_no_update_is_that_of_one_image(digits):
-    """Version 0.2: cosine 0.9999994, by priors that saturate all other images."""
+    """The priors could saturate all images but one; then the cosine would be nearly 1."""
     config = settings(priors={"prototypes": False}, train={"epochs": 1, "holdout": 0})
     found = [largest_part(digits[0], config, share) for share in (1e-6, 0.1, 0.999)]
     assert max(found) < 0.9
     alone = settings(labels={"confidence_quantile": 0.98, "entropy_quantile": 0.98, "global_allocation": False})
     site, start = digits[0], first_prompts(digits[0], alone)
-    careless = replace(site.client(terms(site, alone)), min_images=0)
+    without_minimum = replace(site.client(terms(site, alone)), min_images=0)
     examples = []
-    for client in (careless, site.client(terms(site, alone))):
+    for client in (without_minimum, site.client(terms(site, alone))):
         state = ClientState()
         for request in (Estimate(0, start), Select(0, 0, None, 1), Train(0, start)):
             reply, state = client.handle(request, state)

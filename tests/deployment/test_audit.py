@@ -22,27 +22,27 @@ from fedcopl.messages import Evaluate
 CONFIG = RunConfig.from_mapping({"rounds": 2, "priors": NO_PRIORS, "privacy": {"secure_aggregation": True}}, "test")
 
 
-class Wire(LoopGrid):
-    """Keeps the bytes of everything that crosses it."""
+class RecordingGrid(LoopGrid):
+    """Records the bytes of all messages."""
 
     def __init__(self, nodes):
         super().__init__(nodes)
-        self.crossed = {name: [] for name in nodes}
+        self.transmitted = {name: [] for name in nodes}
 
     def push_messages(self, messages):
         for message in messages:
-            self.crossed[self.name_of(message.metadata.dst_node_id)].append(("in", _content_bytes(message.content)))
+            self.transmitted[self.name_of(message.metadata.dst_node_id)].append(("in", _content_bytes(message.content)))
         return super().push_messages(messages)
 
     def _reply(self, message):
         reply = super()._reply(message)
-        self.crossed[self.name_of(message.metadata.dst_node_id)].append(("out", _content_bytes(reply.content)))
+        self.transmitted[self.name_of(message.metadata.dst_node_id)].append(("out", _content_bytes(reply.content)))
         return reply
 
 
 @pytest.fixture
-def played(tmp_path):
-    """A run with secure aggregation, in which one site also refuses something."""
+def finished_run(tmp_path):
+    """A finished run with secure aggregation: the grid, and the folder of all logs."""
     nodes = {}
     for name, client in clients(CONFIG).items():
         site = FakeSite(name, client, tmp_path / "states")
@@ -50,23 +50,23 @@ def played(tmp_path):
         nodes[name] = lambda message, site=site, home=home: reply_to(
             message, lambda: site, AuditLog(home), "server:9092"
         )
-    wire, known = Wire(nodes), KnownSites({name: number for number, name in enumerate(nodes)})
+    grid, known = RecordingGrid(nodes), KnownSites({name: number for number, name in enumerate(nodes)})
     federation = GridTransport(
-        wire, terms(CONFIG), known, Timeouts(60, 3, 0.0), audit=AuditLog(tmp_path / "server").write
+        grid, terms(CONFIG), known, Timeouts(60, 3, 0.0), audit=AuditLog(tmp_path / "server").write
     )
     run(CONFIG, federation, start(), lambda *_: None)
-    return wire, tmp_path
+    return grid, tmp_path
 
 
-def test_every_message_is_in_the_audit_log(played):
-    wire, folder = played
-    for name, crossed in wire.crossed.items():
+def test_every_message_is_in_the_audit_log(finished_run):
+    grid, folder = finished_run
+    for name, transmitted in grid.transmitted.items():
         lines = read_audit(folder / name)
         logged = [(line.direction, line.bytes, line.digest) for line in lines]
-        assert logged == [(side, len(content), sha256(content).hexdigest()) for side, content in crossed]
+        assert logged == [(side, len(content), sha256(content).hexdigest()) for side, content in transmitted]
         assert {one.kind for one in lines} >= {"setupkeys", "estimate", "train", "evaluate"}
         assert {(one.run, one.peer) for one in lines} == {("run", "server:9092")}
-        # and the server's record has the same digests, from the other side
+        # The server's log has the same digests with the opposite directions.
         other_side = {"in": "out", "out": "in"}
         at_server = [line for line in read_audit(folder / "server") if line.peer == name]
         assert sorted((other_side[line.direction], line.digest) for line in at_server) == sorted(
@@ -113,13 +113,13 @@ def test_an_incomplete_line_is_skipped(tmp_path):
 def test_a_request_that_cannot_be_logged_is_refused(tmp_path):
     (tmp_path / "home" / AUDIT).mkdir(parents=True)  # nothing can be added to a folder
     site = FakeSite("client-0", clients(CONFIG)["client-0"], tmp_path)
-    wire = LoopGrid({"client-0": lambda message: reply_to(message, lambda: site, AuditLog(tmp_path / "home"), "s")})
-    federation = GridTransport(wire, terms(CONFIG), KnownSites({"client-0": 0}), Timeouts(60, 0, 0.0))
-    assert federation.request({"client-0": Evaluate(0, None)}) == {} and site.asked == 0
+    grid = LoopGrid({"client-0": lambda message: reply_to(message, lambda: site, AuditLog(tmp_path / "home"), "s")})
+    federation = GridTransport(grid, terms(CONFIG), KnownSites({"client-0": 0}), Timeouts(60, 0, 0.0))
+    assert federation.request({"client-0": Evaluate(0, None)}) == {} and site.computed == 0
 
 
-def test_the_command_shows_verifies_and_exports(played, tmp_path):
-    _, folder = played
+def test_the_command_shows_verifies_and_exports(finished_run, tmp_path):
+    _, folder = finished_run
     site = folder / "client-1"
     shown = CliRunner().invoke(app, ["audit", str(site), "--last", "3"])
     assert shown.exit_code == 0, shown.output

@@ -36,20 +36,20 @@ def listening(made):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.certificate, made.key)
     with socket.create_server(("127.0.0.1", 0)) as plain:
-        door = context.wrap_socket(plain, server_side=True)
+        listener = context.wrap_socket(plain, server_side=True)
 
         def serve():
             while True:
                 try:
-                    door.accept()[0].close()
+                    listener.accept()[0].close()
                 except ssl.SSLError:
-                    continue  # a visitor who did not like the certificate
+                    continue  # a client that rejects the certificate
                 except OSError:
                     return
 
         threading.Thread(target=serve, daemon=True).start()
-        yield plain.getsockname()[1] if plain.fileno() != -1 else door.getsockname()[1]
-        door.close()
+        yield plain.getsockname()[1] if plain.fileno() != -1 else listener.getsockname()[1]
+        listener.close()
 
 
 def test_a_site_accepts_the_right_certificate(made, listening):
@@ -65,9 +65,9 @@ def test_a_certificate_of_another_server_is_an_error_that_names_both(made, liste
 
 def test_a_running_site_reports_a_wrong_certificate(made, listening, tmp_path):
     other = server_certificates(tmp_path, [])
-    said = join_refusal(ServerAddress(f"127.0.0.1:{listening}", other.ca), site_key(tmp_path, "a")[0])
-    assert said.startswith(f"127.0.0.1:{listening}: its certificate is not signed by {other.ca} (")
-    assert said.endswith("(--address); trying again") and "_ssl" not in said
+    reason = join_refusal(ServerAddress(f"127.0.0.1:{listening}", other.ca), site_key(tmp_path, "a")[0])
+    assert reason.startswith(f"127.0.0.1:{listening}: its certificate is not signed by {other.ca} (")
+    assert reason.endswith("(--address); trying again") and "_ssl" not in reason
 
 
 def test_a_server_with_an_expired_certificate_does_not_start(tmp_path, monkeypatch):
@@ -81,8 +81,8 @@ def test_a_server_with_an_expired_certificate_does_not_start(tmp_path, monkeypat
 
 
 def test_a_site_waits_for_a_server_that_is_not_running_yet(made, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        port = door.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
     server = ServerAddress(f"127.0.0.1:{port}", made.ca)
     check_server(server)
     assert join_refusal(server, site_key(tmp_path, "a")[0]).startswith(f"no server at 127.0.0.1:{port}")
@@ -108,7 +108,7 @@ def test_certificates_are_renewed_only_for_a_new_address_or_expiry(tmp_path, mon
     assert (again.certificate.read_bytes(), again.ca.read_bytes()) == before
     other = server_certificates(tmp_path, ["b.example", "192.0.2.7"])
     assert other.certificate.read_bytes() != before[0]
-    assert other.ca.read_bytes() == before[1]  # what sites were given stays right
+    assert other.ca.read_bytes() == before[1]  # the ca.pem of the sites stays valid
     monkeypatch.setattr(keys, "_VALID", timedelta(days=3))
     other.certificate.unlink()
     server_certificates(tmp_path, ["b.example"])
@@ -116,7 +116,7 @@ def test_certificates_are_renewed_only_for_a_new_address_or_expiry(tmp_path, mon
     assert server_certificates(tmp_path, ["b.example"]).certificate.read_bytes() != near
 
 
-def test_own_certificates_are_taken_if_the_server_can_use_them(made, tmp_path, monkeypatch):
+def test_given_certificates_are_used_if_they_are_valid_for_the_server(made, tmp_path, monkeypatch):
     assert given_certificates(made.ca, made.certificate, made.key) == made
     monkeypatch.setattr(keys, "_LOOPBACK", set())
     elsewhere = server_certificates(tmp_path, ["server.example"])
@@ -128,7 +128,7 @@ def test_own_certificates_are_taken_if_the_server_can_use_them(made, tmp_path, m
         given_certificates(made.ca, tmp_path / "nothing", made.key)
 
 
-def test_private_keys_are_for_their_owner_only(made, tmp_path):
+def test_only_the_owner_can_read_private_keys(made, tmp_path):
     private, public = site_key(tmp_path, "hospital")
     for file in (made.key, made.key.parent / "ca.key", private):
         assert file.stat().st_mode & 0o777 == 0o600
@@ -177,7 +177,7 @@ def in_memory(folder, *names):
     return folder
 
 
-def test_the_sites_that_may_join_are_read_from_a_folder(tmp_path):
+def test_the_keys_of_sites_are_read_from_a_folder(tmp_path):
     found = read_site_keys(in_memory(tmp_path, "a", "b with space"))
     assert sorted(found) == ["a", "b with space"]
     assert found["a"].public.startswith(b"-----BEGIN PUBLIC KEY")
@@ -204,7 +204,7 @@ def test_an_invalid_key_file_is_named(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    ("path", "client", "let_in"),
+    ("path", "client", "is_allowed"),
     [
         ("/v1/fleet/pull-messages", "192.0.2.1", True),
         ("/v1/control/register-node", "192.0.2.1", False),
@@ -217,10 +217,10 @@ def test_an_invalid_key_file_is_named(tmp_path, text):
         ("/v1/control/start-run", None, False),
     ],
 )
-def test_only_fleet_is_open_to_other_machines(path, client, let_in):
+def test_only_fleet_is_open_to_other_machines(path, client, is_allowed):
     headers = [(b"x-fedcopl-control", b"key")]
     scope = {"type": "http", "path": path, "client": client and (client, 5), "headers": headers}
-    assert link._LocalOnly(None, (), "key").allows(scope) is let_in
+    assert link._LocalOnly(None, (), "key").allows(scope) is is_allowed
 
 
 def test_a_rejected_request_gets_404():
@@ -241,7 +241,7 @@ def test_a_rejected_request_gets_404():
 
 
 @pytest.mark.parametrize(
-    ("path", "shown", "let_in"),
+    ("path", "given_key", "is_allowed"),
     [
         ("/v1/control/register-node", b"key", True),
         ("/v1/control/register-node", b"guess", False),
@@ -250,8 +250,10 @@ def test_a_rejected_request_gets_404():
         ("/health", None, True),
     ],
 )
-def test_control_needs_the_operators_key(path, shown, let_in):
-    headers = [] if shown is None else [(b"x-fedcopl-control", shown)]
+def test_control_needs_the_operators_key(path, given_key, is_allowed):
+    headers = [] if given_key is None else [(b"x-fedcopl-control", given_key)]
     scope = {"type": "http", "path": path, "client": ("127.0.0.1", 5), "headers": headers}
-    assert link._LocalOnly(None, (), "key").allows(scope) is let_in
-    assert link._LocalOnly(None).allows({**scope, "path": "/v1/control/x"}) is False  # without a key nobody is
+    assert link._LocalOnly(None, (), "key").allows(scope) is is_allowed
+    assert (
+        link._LocalOnly(None).allows({**scope, "path": "/v1/control/x"}) is False
+    )  # without a key no request is allowed

@@ -1,4 +1,4 @@
-"""A server that cheats, against a real site with the embedded model: known attacks are refused."""
+"""A malicious server against a real site with the embedded model: known attacks are refused."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def loaded(tmp_path_factory):
 
 @pytest.fixture
 def site(loaded, tmp_path):
-    """With a fresh folder, and the model that is loaded already."""
+    """A site with a new folder, and the loaded model."""
     return at_home(loaded, tmp_path)
 
 
@@ -89,10 +89,10 @@ def test_more_requests_than_the_run_has_are_refused_without_effect(site, start):
         site.handle(Train(0, moved), terms(site, attempt=2))
     after = {file.name: file.read_bytes() for file in state.iterdir()}
     assert after == before
-    assert site.handle(first_round(start)[2], terms(site)).examples > 0  # asked again: the same, from disk
+    assert site.handle(first_round(start)[2], terms(site)).examples > 0  # the reply on disk
 
 
-SPOILT_PROMPTS = {
+INVALID_PROMPTS = {
     "nan": (lambda value: value * np.nan, "prompt visual is not finite"),
     "infinite": (lambda value: value + np.inf, "prompt visual is not finite"),
     "huge": (lambda value: value + 1e6, "prompt visual has a value beyond 32768"),
@@ -101,9 +101,9 @@ SPOILT_PROMPTS = {
 }
 
 
-@pytest.mark.parametrize(("spoil", "words"), SPOILT_PROMPTS.values(), ids=SPOILT_PROMPTS)
-def test_an_invalid_prompt_is_never_used(site, start, spoil, words):
-    bad = {"visual": spoil(start["visual"])}
+@pytest.mark.parametrize(("change", "words"), INVALID_PROMPTS.values(), ids=INVALID_PROMPTS)
+def test_an_invalid_prompt_is_never_used(site, start, change, words):
+    bad = {"visual": change(start["visual"])}
     for message in (Estimate(0, bad), Train(0, bad), Evaluate(0, bad)):
         with pytest.raises(Refused, match=words):
             site.handle(message, terms(site))
@@ -119,27 +119,27 @@ def test_prompts_that_the_run_does_not_average_are_refused(site, start):
         site.handle(Evaluate(0, {**start, "text": start["visual"]}), terms(site))
 
 
-COSTLY = {
+BEYOND_LIMITS = {
     "memory": ({"model": {"visual_prompts": 1_000_000}}, "model.visual_prompts is 1,000,000, and this site's limit"),
     "time": ({"train": {"epochs": 1_000_000}}, "train.epochs is 1,000,000, and this site's limit is 100"),
-    "a sentence": (
+    "a long template": (
         {"model": {"template": "a {} " * 200_000}},
         "model.template is 1,000,000 characters, and this site's",
     ),
     "batches": ({"train": {"batch": 10**9}}, "train.batch is 1,000,000,000, and this site's limit is 512"),
-    "for ever": ({"rounds": 10**6}, "rounds is 1,000,000, and this site's limit is 1,000"),
+    "rounds": ({"rounds": 10**6}, "rounds is 1,000,000, and this site's limit is 1,000"),
 }
 
 
-@pytest.mark.parametrize(("settings", "words"), COSTLY.values(), ids=COSTLY)
-def test_a_run_that_costs_too_much_never_begins(site, start, settings, words):
+@pytest.mark.parametrize(("settings", "words"), BEYOND_LIMITS.values(), ids=BEYOND_LIMITS)
+def test_a_run_beyond_the_limits_never_begins(site, start, settings, words):
     with pytest.raises(Refused, match=words):
         site.handle(Estimate(0, start), terms(site, changed(**settings)))
     assert list(site.home.folder.iterdir()) == []
 
 
 def test_an_update_of_one_image_is_not_sent(site, start):
-    """Settings of the run that leave one image to train on: the site trains nothing, and says that of 0 images."""
+    """Settings of the run that leave one image to train on: the site trains nothing, and reports 0 images."""
     narrow = {"labels": {"confidence_quantile": 0.9, "entropy_quantile": 0.9, "global_allocation": False}}
     requests = [Estimate(0, start), Select(0, 0, None, 1), Train(0, start)]
     careless = at_home(site, site.home.folder / "careless", consent=Consent(min_images=0))
@@ -153,7 +153,7 @@ WITH_PRIORS = RunConfig.from_mapping(SETTINGS, "test")
 
 
 def class_sums(site, folder, **changes):
-    """What leaves this site in the first class feature sums: (J, C, 1 + d). It is alone, so totals are its own sums."""
+    """Return the first class feature sums of a site, (J, C, 1 + d); the totals are those of this site alone."""
     client = at_home(site, site.home.folder / folder, **changes).client(terms(site, WITH_PRIORS))
     reply, step, state = None, 0, ClientState()
     estimation = Estimation(prior_settings(WITH_PRIORS, 10, site.clip.feature_size))
@@ -174,22 +174,22 @@ def test_class_feature_sums_of_few_images_do_not_leave(site):
     assert (some[some[:, :, 0] > 0][:, 0] >= 5).all()
 
 
-LIES = {
-    "a direction of its own": (lambda own: own * 0, r"of 0 images instead|do not contain this client's own images"),
-    "no numbers": (lambda own: own * np.nan, "not all sums are finite"),
+FALSE_TOTALS = {
+    "zeros": (lambda own: own * 0, r"of 0 images instead|do not contain this client's own images"),
+    "nan": (lambda own: own * np.nan, "not all sums are finite"),
     "of another size": (lambda own: own[:-1], "have the wrong size"),
-    "half of the site": (lambda own: own / 2, "do not contain this client's own images"),
+    "half of the sums": (lambda own: own / 2, "do not contain this client's own images"),
     "features of any length": (lambda own: own + np.eye(1, len(own), len(own) - 11)[0] * 1e6, "do not have unit norm"),
     "logits of any size": (lambda own: own + np.eye(1, len(own), len(own) - 1)[0] * 1e6, "the logits are too large"),
 }
 
 
-@pytest.mark.parametrize(("lie", "words"), LIES.values(), ids=LIES)
-def test_totals_without_the_own_images_in_them_are_refused(site, lie, words):
+@pytest.mark.parametrize(("falsify", "words"), FALSE_TOTALS.values(), ids=FALSE_TOTALS)
+def test_totals_without_the_images_of_the_site_are_refused(site, falsify, words):
     client = site.client(terms(site, WITH_PRIORS))
     reply, state = client.handle(Adapt(0, 0), ClientState())
     with pytest.raises(CannotReply, match=words):
-        client.handle(Adapt(0, 1, (lie(reply.sums),)), state)
+        client.handle(Adapt(0, 1, (falsify(reply.sums),)), state)
 
 
 def test_renamed_runs_count_towards_the_limit(loaded, tmp_path, start):
@@ -201,18 +201,18 @@ def test_renamed_runs_count_towards_the_limit(loaded, tmp_path, start):
     for number in range(3, 40):
         with pytest.raises(Refused, match=r"^3 runs have begun within a day, and this site's limit is 3$"):
             site.handle(Evaluate(0, None), terms(site, run=f"run-{number}"))
-    site.handle(Evaluate(0, start), terms(site, run="run-1"))  # those that have begun go on
+    site.handle(Evaluate(0, start), terms(site, run="run-1"))  # runs that have begun continue
     clock[0] += 24 * 3600 + 1
     site.handle(Evaluate(0, None), terms(site, run="tomorrow"))
 
 
 def test_the_budget_of_epsilon_is_over_all_runs_and_outlives_their_folders(loaded, tmp_path, start):
     private = changed(privacy={"noise_multiplier": 2.0, "delta": 0.5})  # a delta that makes any epsilon look small
-    budget = epsilon_of([2.0] * 3, 1e-5) + 0.01  # three answers' worth, by the site's own delta
+    budget = epsilon_of([2.0] * 3, 1e-5) + 0.01  # of three replies, at the site's own delta
     site = at_home(loaded, tmp_path, limits=Limits(epsilon=budget, runs=100))
     for number in range(3):
         site.handle(Estimate(0, start), terms(site, private, run=f"run-{number}"))
-        site = at_home(loaded, tmp_path, limits=site.home.limits)  # also one that was started again
+        site = at_home(loaded, tmp_path, limits=site.home.limits)  # also after a restart of the site
     for number in range(3, 6):
         with pytest.raises(Refused, match="this site's budget of epsilon"):
             site.handle(Estimate(0, start), terms(site, private, run=f"run-{number}"))
@@ -227,7 +227,7 @@ def test_in_secure_aggregation_the_ledger_counts_the_noise_of_all_members():
     message = Estimate(0, {}, tuple("abcde"))
     name, noise = release_of("run", message, config, "5e")
     assert noise == 2.0
-    assert release_of("run", message, config, "5f")[0] != name  # another sum, another noise
+    assert release_of("run", message, config, "5f")[0] != name  # another aggregation has other noise
     assert release_of("run", Select(0, 0, None, 5), config, "") is None
 
 
@@ -239,24 +239,24 @@ def test_a_new_run_is_refused_beyond_the_disk_limit(loaded, tmp_path, start):
 
 
 def test_a_site_sends_nothing_before_approval(site, start):
-    said, shown, notes = [None, False, True], [], []
+    approvals, shown, notes = [None, False, True], [], []
 
     def message(run, words):
         shown.append((run, words))
-        return said.pop(0)
+        return approvals.pop(0)
 
     site.approval = _ApprovalAtTerminal(site.home.folder, message, notes.append)
     for words in ("has not approved this run yet", "has declined this run", "has declined this run"):
         with pytest.raises(Refused, match=words):
             site.handle(Estimate(0, start), terms(site))
-    assert not (site.home.folder / "runs").exists() and len(shown) == 2  # who said no is not asked again
+    assert not (site.home.folder / "runs").exists() and len(shown) == 2  # a declined run is not shown again
     file = site.home.folder / "pending/run.toml"
     assert notes == [f"run run needs your approval: read {file}, then join with --accept {file}"]
     assert "3 rounds of FedCoPL, 1 epoch each" in shown[0][1]
     site.approval = _ApprovalAtTerminal(site.home.folder, message, notes.append)
-    for question in first_round(start):
-        site.handle(question, terms(site))
-    assert len(shown) == 3  # once for the run, not for each question
+    for request in first_round(start):
+        site.handle(request, terms(site))
+    assert len(shown) == 3  # once for the run, not for each request
 
 
 def test_accepted_settings_accept_only_these_settings(site, start, tmp_path):
@@ -299,7 +299,7 @@ def test_class_feature_sums_are_opt_in(loaded, tmp_path, start):
         site.handle(Evaluate(0, None), terms(site, RunConfig.from_mapping(SETTINGS, "test")))
     without = RunConfig.from_mapping(SETTINGS | {"priors": {"prototypes": False}}, "test")
     site.handle(Evaluate(0, None), terms(site, without))
-    with pytest.raises(Refused, match=words):  # and it is not asked for them in such a run by surprise
+    with pytest.raises(Refused, match=words):  # also in a run that began without prototypes
         site.handle(Adapt(0, 0), terms(site, RunConfig.from_mapping(SETTINGS, "test")))
     assert "prompts but no class feature sums" in str(site.home.consent)
 
@@ -330,7 +330,7 @@ def test_contradictory_conditions_are_refused(wrong, words):
         Consent(**wrong)
 
 
-def test_secure_sums_can_be_refused(loaded, tmp_path, start):
+def test_secure_aggregation_can_be_refused(loaded, tmp_path, start):
     site = at_home(loaded, tmp_path, consent=Consent(secure_aggregation=False))
     with pytest.raises(Refused, match="this site does not allow secure aggregation, which the run uses"):
         site.handle(Estimate(0, start), terms(site, changed(privacy={"secure_aggregation": True})))
@@ -350,7 +350,7 @@ def test_a_damaged_ledger_is_an_error(site, start):
 
 EXPECTED = Expected({"visual": np.zeros((2, 3), np.float32)}, classes=3, experts=1)
 FEW, MANY = np.zeros(9), tuple(np.zeros(9) for _ in range(101))
-HOSTILE = {
+INVALID_REQUESTS = {
     "many totals": (Adapt(0, 1, MANY), "are not those of steps of the priors"),
     "integers": (Adapt(0, 1, (FEW.astype(np.int64),)), "are not those of steps of the priors"),
     "a table": (Adapt(0, 1, (FEW.reshape(3, 3),)), "are not those of steps of the priors"),
@@ -370,11 +370,11 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize(("message", "words"), HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize(("message", "words"), INVALID_REQUESTS.values(), ids=INVALID_REQUESTS)
 def test_a_dishonest_request_is_detected(message, words):
-    found = validate_request(message, EXPECTED)
-    assert found is not None
-    assert re.search(words, found)
+    reason = validate_request(message, EXPECTED)
+    assert reason is not None
+    assert re.search(words, reason)
 
 
 def test_honest_requests_are_valid():

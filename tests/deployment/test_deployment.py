@@ -36,7 +36,7 @@ def deployment(tmp_path):
 
 
 def in_one_process(deployment, *words, lost=()):
-    """The same federation in this process, without the answers that got lost: server's and clients' last prompts."""
+    """Return the shared prompts and the client states of this federation in one process, without the `lost` replies."""
     given = ["source=folder", f"path={deployment.root / 'data'}", "partition=natural"]
     config = RunConfig.from_mapping(override({}, [*SETTINGS, *given, *words]), "test")
     simulation = assemble(config, ProgressReporter())
@@ -55,7 +55,7 @@ def text(deployment, name):
     return load_file(file)["text"].tobytes()
 
 
-def test_a_run_with_kills_and_impostors_ends_with_the_same_bits(deployment):
+def test_a_run_with_killed_processes_and_a_stolen_key_has_the_same_bits(deployment):
     deployment.admit(*deployment.names)
     deployment.server("rounds=4")
     for name in deployment.names:
@@ -65,21 +65,21 @@ def test_a_run_with_kills_and_impostors_ends_with_the_same_bits(deployment):
     # A site is killed while it trains.
     deployment.kill("site-b")
 
-    # Somebody else has a copy of a site's key, and somebody knocks whose key is not known.
+    # A second process has a copy of a site's key, and a third process has an unknown key.
     copied = deployment.root / "stolen"
     copied.mkdir()
     shutil.copy(deployment.home("site-a") / "site.key", copied)
     deployment.join("site-a", home=str(copied), log="thief")
     stranger = deployment.join("site-c", home=str(deployment.root / "strange"), log="stranger")
-    for knocking in ("thief", "stranger"):
-        deployment.wait_for(knocking, "the server rejects this site")
-    # While the server is away it cannot tell who was there first; see the test of somebody else with a site's key.
+    for name in ("thief", "stranger"):
+        deployment.wait_for(name, "the server rejects this site")
+    # A restarted server does not know which process was first: test_another_process_with_a_sites_key_is_not_accepted.
     deployment.kill("thief")
 
     # The site comes back.
     deployment.join("site-b")
 
-    # The server is killed in the middle of a round, and goes on.
+    # The server is killed during a round, and continues.
     deployment.wait_for("site-a", "round 3: estimate replied")
     deployment.kill("server")
     deployment.server("--resume", "rounds=4")
@@ -90,7 +90,7 @@ def test_a_run_with_kills_and_impostors_ends_with_the_same_bits(deployment):
     assert visual(deployment) == shared
     for name in deployment.names:
         assert text(deployment, name) == states[name].own["text"].tobytes()
-    assert stranger.poll() is None  # still knocking
+    assert stranger.poll() is None  # still tries to connect
     assert "replied" not in deployment.log("thief") + deployment.log("stranger")
     assert json.loads((deployment.root / "run/server.json").read_text())["starts"] == 2
 
@@ -102,13 +102,13 @@ def test_invalid_replies_are_dropped_and_reported_and_a_flood_is_refused_before_
     deployment.join("site-c")
     deployment.join("site-b", program=BAD_SITE)
     refused = "refused a request of"
-    until(lambda: refused in deployment.link_log(), deployment.all_logs)
-    deployment.time_is_up_after("6 train", "site-a", "site-c")
+    until(lambda: refused in deployment.superlink_log(), deployment.all_logs)
+    deployment.expire_step("6 train", "site-a", "site-c")
     assert deployment.wait_for_end() == 0, deployment.all_logs()
 
-    # Each round another kind of rubbish, among them an old, once good answer; the last is too much to be taken at all.
+    # Each round another fault, among them an old valid reply; the last reply is refused by its size.
     dropped = [record["dropped"].get("site-b", "") for record in deployment.rounds()]
-    for why, words in zip(
+    for reason, words in zip(
         dropped,
         [
             "not finite",
@@ -120,11 +120,11 @@ def test_invalid_replies_are_dropped_and_reported_and_a_flood_is_refused_before_
         ],
         strict=True,
     ):
-        assert words in why, dropped
+        assert words in reason, dropped
     assert deployment.rounds()[-1]["sites"] == ["site-a", "site-c"]
-    assert not list(deployment.root.glob("*/flower/*.db*"))  # nothing of the flood is on the disk
+    assert not list(deployment.root.glob("*/flower/*.db*"))  # the large reply is not on the disk
     assert deployment.log("server").count("site-b not used") == 6
-    # What went wrong inside is told at the site, and only there.
+    # Only the site's own log has the text of the error.
     deployment.wait_for("site-b", "patient-17")
     assert "patient-17" not in deployment.log("server") + str(dropped)
     lost = {("site-b", "Train", round) for round in range(6)}
@@ -138,15 +138,15 @@ def test_a_round_of_secure_aggregation_that_lacks_a_site_has_no_average(deployme
     deployment.server("--start-with", "3", "rounds=2", "secure_aggregation=true", min_sites=2)
     for name in deployment.names[:2]:
         deployment.join(name, "--min-sites", "2")
-    # In the middle of a sum, when the others' answers are masked for it already.
-    deployment.join_until_struck("site-c", "SIGKILL 2 train", "--min-sites", "2")
-    deployment.time_is_up_after("2 train", "site-a", "site-b")
-    deployment.time_is_up_after("2 evaluate", "site-a", "site-b")
+    # Killed after the other sites have sent their masked replies.
+    deployment.join_with_signal("site-c", "SIGKILL 2 train", "--min-sites", "2")
+    deployment.expire_step("2 train", "site-a", "site-b")
+    deployment.expire_step("2 evaluate", "site-a", "site-b")
     assert deployment.wait_for_end() == 0, deployment.all_logs()
 
     first, second = deployment.rounds()
     assert (first["sites"], second["sites"]) == (["site-a", "site-b", "site-c"], [])
-    assert second["labelling"] is None  # nobody tells how many images it has
+    assert second["labelling"] is None  # sites do not report their numbers of images
     assert "site-c" in second["dropped"]
     shared, states = in_one_process(deployment, "rounds=2", "secure_aggregation=true", lost={("site-c", "Train", 1)})
     assert visual(deployment) == shared
@@ -156,29 +156,29 @@ def test_a_round_of_secure_aggregation_that_lacks_a_site_has_no_average(deployme
 def test_slow_late_and_disconnected_sites_and_a_full_disk(deployment):
     deployment.admit("site-a", "site-b")
     deployment.server("--start-with", "2", "rounds=4", min_sites=1)
-    deployment.join_until_struck("site-c", "SIGSTOP 3 train, 4 train")
+    deployment.join_with_signal("site-c", "SIGSTOP 3 train, 4 train")
     deployment.wait_for("site-c", "the server rejects this site")
     deployment.join("site-a")
-    deployment.join_until_struck("site-b", "SIGSTOP 2 train")
+    deployment.join_with_signal("site-b", "SIGSTOP 2 train")
 
-    # Cut off, or too slow: the process stands still for longer than a question may take.
-    connection_error = deployment.wait_until_still("site-b")
-    # Late: a third site is let in while the others are at it.
+    # Disconnected, or too slow: the process is stopped for longer than the timeout.
+    stopped = deployment.wait_until_stopped("site-b")
+    # Late: a third site is admitted during the run.
     deployment.admit("site-c")
     deployment.wait_for("server", "site-c may join now")
     deployment.wait_for("site-c", "connected to")
-    deployment.time_is_up_after("2 train", "site-a")
+    deployment.expire_step("2 train", "site-a")
     deployment.wait_for("server", f"site-b is left out: no reply within {TIMEOUT} s")
-    os.kill(connection_error, signal.SIGCONT)
+    os.kill(stopped, signal.SIGCONT)
     deployment.wait_for("site-b", "round 2: train replied")
 
-    # Full: the third site cannot write any more, for a while.
-    late = deployment.wait_until_still("site-c")
+    # Full: the third site temporarily cannot write.
+    late = deployment.wait_until_stopped("site-c")
     resource.prlimit(late, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
     os.kill(late, signal.SIGCONT)
     deployment.wait_for("server", "site-c is left out: refused: its folder is full, in use or damaged; see the site")
     resource.prlimit(late, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    os.kill(deployment.wait_until_still("site-c"), signal.SIGCONT)
+    os.kill(deployment.wait_until_stopped("site-c"), signal.SIGCONT)
     assert deployment.wait_for_end() == 0, deployment.all_logs()
     deployment.wait_for("site-c", "cannot be written: File too large")
 
@@ -191,7 +191,7 @@ def test_slow_late_and_disconnected_sites_and_a_full_disk(deployment):
         assert text(deployment, name)
 
 
-def test_a_site_stops_in_the_middle_of_a_million_epochs(deployment):
+def test_a_site_stops_during_training(deployment):
     deployment.admit("site-a")
     deployment.server("rounds=2", "epochs=1000000", min_sites=1)
     deployment.join("site-a", "--limit", "epochs=1000000")
@@ -200,7 +200,7 @@ def test_a_site_stops_in_the_middle_of_a_million_epochs(deployment):
     assert deployment.wait_for_end("site-a") == 0
     assert "stopped by `fedcopl stop`" in deployment.log("site-a")
     kinds = [line.kind for line in read_audit(deployment.home("site-a"))]
-    assert kinds.count("select") == 2 and kinds.count("train") <= 1  # asked, and never answered
+    assert kinds.count("select") == 2 and kinds.count("train") <= 1  # without a reply
 
 
 def test_after_the_last_round_a_site_names_the_folder_of_its_classifier(deployment):

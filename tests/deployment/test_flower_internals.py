@@ -80,7 +80,7 @@ def test_every_file_with_private_imports_has_its_reasons():
     assert set(SECTION.findall(flower_internals.__doc__)) == {file for file, *_ in USED}
 
 
-def test_nothing_of_flowers_is_patched_elsewhere():
+def test_flower_is_patched_in_this_package_only():
     package = Path(fedcopl.deployment.__file__).parent
     for file in package.rglob("*.py"):
         patches = re.findall(r"\bsetattr\(|\.__dict__\[|TaskIdentity", file.read_text())
@@ -125,7 +125,7 @@ def test_the_signature_fits_our_calls(where, call):
     inspect.signature(getattr(module, name)).bind(*values, **dict.fromkeys(named))
 
 
-def test_a_message_is_made_for_a_run_and_its_id_can_be_set():
+def test_a_message_belongs_to_a_run_and_its_id_can_be_set():
     connections.act_for(task=1, run=5, node=1)
     about = Message(RecordDict(), 7, "query.x").metadata
     assert about.run_id == 5  # looked up where `act_for` writes it
@@ -198,7 +198,7 @@ def test_the_fields_of_every_protobuf_message_in_use_are_checked():
     assert len(used) > 10 and used <= set(FIELDS)
 
 
-def test_a_site_names_its_key_where_its_bytes_are_counted():
+def test_requests_of_a_site_have_the_header_by_which_its_bytes_are_counted():
     assert "FLEET_HTTP_PUBLIC_KEY_HEADER" in inspect.getsource(site_connection.NodeAuthHttpInterceptor)
 
 
@@ -243,7 +243,7 @@ def unpatched(monkeypatch):
     monkeypatch.setattr(extensions, "get_middleware", extensions.get_middleware)
 
 
-def answers(client, path, key="key"):
+def status_of_post(client, path, key="key"):
     made = TestClient(create_app(None), client=(client, 5), raise_server_exceptions=False)
     return made.post(path, headers={CONTROL_HEADER: key}).status_code
 
@@ -262,12 +262,12 @@ def test_the_paths_of_a_superlink_are_those_of_its_interfaces():
 
 @pytest.mark.parametrize(("path", "for_sites"), PATHS.items())
 def test_a_patched_superlink_is_open_to_sites_only(unpatched, path, for_sites):
-    before = answers("192.0.2.1", path)
+    before = status_of_post("192.0.2.1", path)
     assert before != 404
     superlink._patch_superlink((), "key", 1000)
-    assert answers("192.0.2.1", path) == (before if for_sites else 404)
-    assert answers("127.0.0.1", path) != 404
-    assert (answers("127.0.0.1", path, key="guess") == 404) is path.startswith(superlink._FOR_OPERATOR)
+    assert status_of_post("192.0.2.1", path) == (before if for_sites else 404)
+    assert status_of_post("127.0.0.1", path) != 404
+    assert (status_of_post("127.0.0.1", path, key="guess") == 404) is path.startswith(superlink._FOR_OPERATOR)
 
 
 def test_the_bundle_of_a_run_is_an_archive():

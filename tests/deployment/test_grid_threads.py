@@ -25,7 +25,7 @@ assert toolbox  # messages can be made
 
 
 class FakeLink:
-    """A SuperLink with the replies that were pushed to it, and the pieces that have come so far."""
+    """A SuperLink with the replies that were pushed to it, and the pieces that have arrived."""
 
     def __init__(self):
         self.replies, self.pieces, self.confirmed, self.pulls = [], {}, [], 0
@@ -44,7 +44,7 @@ class FakeLink:
         return PushAppMessagesResponse(message_ids=ids)
 
     def PushObject(self, request):
-        raise AssertionError("no piece was asked for")
+        raise AssertionError("no piece was requested")
 
     def PullMessages(self, request):
         self.pulls += 1
@@ -86,15 +86,15 @@ def sent(grid, *texts):
 
 
 def pulled(grid, *requests):
-    """Replies to these requests, as soon as there are any."""
-    found = []
+    """Wait for replies to these requests."""
+    replies = []
 
-    def look():
-        found.extend(grid.pull_messages([request.metadata.message_id for request in requests]))
-        return found
+    def pull():
+        replies.extend(grid.pull_messages([request.metadata.message_id for request in requests]))
+        return replies
 
-    until(look, lambda: "no reply came")
-    return found
+    until(pull, lambda: "no reply arrived")
+    return replies
 
 
 def test_an_incomplete_reply_does_not_block_and_is_read_when_complete(grid, link):
@@ -119,7 +119,7 @@ def test_a_reply_whose_pieces_are_gone_is_lost(grid, link):
 
 
 @pytest.mark.parametrize("content", [b"rubbish", b"Message  9\x00{}", b"\x00", b"Array  2\x00{}"])
-def test_invented_pieces_are_an_error_of_their_sender(grid, link, content):
+def test_malformed_pieces_are_an_error_of_their_sender(grid, link, content):
     [request] = sent(grid, "x")
     for piece in link.reply(request, "x"):
         link.pieces[piece] = content
@@ -130,7 +130,7 @@ def test_invented_pieces_are_an_error_of_their_sender(grid, link, content):
 
 
 @pytest.mark.parametrize("error", [httpx.ConnectError("gone"), grid_transport.RUN_GIVEN_UP()], ids=repr)
-def test_an_error_of_the_superlink_is_the_servers(grid, link, error):
+def test_an_error_of_the_superlink_is_raised(grid, link, error):
     [request] = sent(grid, "x")
     link.error = error
     with pytest.raises(type(error)):
@@ -150,19 +150,19 @@ def test_a_reply_that_takes_long_is_polled_for_less_often(grid, link, monkeypatc
     assert polls == [1, 2, 3, 3, 4, 5, 5, 6]
 
 
-def grid_to_nobody(should_stop):
+def grid_without_superlink(should_stop):
     return GridThreads(HttpGrid(f"127.0.0.1:{closed_port()}", True, None, token="t"), should_stop)
 
 
 def test_a_server_can_be_stopped_while_its_superlink_is_away():
     with pytest.raises(Interrupted, match="stopped; continue with --resume"):
-        grid_to_nobody(lambda: True).get_nodes()
+        grid_without_superlink(lambda: True).get_nodes()
 
     def ended():
         raise FederationError("the SuperLink has ended")
 
     with pytest.raises(FederationError, match="has ended"):
-        grid_to_nobody(ended).get_nodes()
+        grid_without_superlink(ended).get_nodes()
 
 
 def test_a_call_to_a_superlink_that_does_not_respond_times_out(monkeypatch):

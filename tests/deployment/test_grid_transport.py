@@ -35,11 +35,11 @@ from fedcopl.simulation.simulate import LocalTransport
 
 CONFIG = RunConfig.from_mapping({"rounds": 4, "labels": {"refresh_every": 2}, "priors": NO_PRIORS}, "test")
 SHARED = {"visual": START["visual"]}
-A_MINUTE = Timeouts(timeout=60, min_sites=1, poll=0.5)
+ONE_MINUTE = Timeouts(timeout=60, min_sites=1, poll=0.5)
 
 
 class Clock:
-    """Stands in for the module `time` at the server: time passes only where it sleeps."""
+    """Replaces the module `time` at the server: its time passes only in `sleep`."""
 
     def __init__(self):
         self.now, self.planned = 0.0, []
@@ -68,11 +68,11 @@ def sites(tmp_path, config=CONFIG, count=3):
     return {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, count).items()}
 
 
-def federation_of(grid, progress=None, timeouts=A_MINUTE, **more):
+def federation_of(grid, progress=None, timeouts=ONE_MINUTE, **more):
     return GridTransport(grid, terms(CONFIG), KnownSites({}), timeouts, progress or NotingReporter(), **more)
 
 
-def played(federation, config=CONFIG):
+def run_over(federation, config=CONFIG):
     reports = []
     state = run(config, federation, start(), lambda server, report: reports.append(report))
     return state.shared["visual"].tobytes(), reports
@@ -80,13 +80,13 @@ def played(federation, config=CONFIG):
 
 @pytest.fixture
 def local():
-    return played(LocalTransport(clients(CONFIG, NoisyLearner)))
+    return run_over(LocalTransport(clients(CONFIG, NoisyLearner)))
 
 
 def test_a_run_over_the_grid_ends_with_the_same_bits(tmp_path, local):
     nodes = sites(tmp_path)
     federation = federation_of(LoopGrid(nodes))
-    bits, reports = played(federation)
+    bits, reports = run_over(federation)
     assert bits == local[0]
     assert [report.loss for report in reports] == [report.loss for report in local[1]]
     assert federation.take_drops().summary() == {}
@@ -95,20 +95,20 @@ def test_a_run_over_the_grid_ends_with_the_same_bits(tmp_path, local):
 def test_replies_are_in_the_order_of_the_requests(tmp_path):
     federation = federation_of(LoopGrid(sites(tmp_path)))
     assert federation.clients() == ("client-0", "client-1", "client-2")
-    asked = {name: Evaluate(0, None) for name in ("client-2", "client-0", "client-1")}
-    assert list(federation.request(asked)) == list(asked)
+    requests = {name: Evaluate(0, None) for name in ("client-2", "client-0", "client-1")}
+    assert list(federation.request(requests)) == list(requests)
 
 
 def test_nodes_without_a_registered_name_are_queried(tmp_path, local):
     grid = LoopGrid(sites(tmp_path))
     grid.nameless = True
-    bits, _ = played(federation_of(grid))
+    bits, _ = run_over(federation_of(grid))
     assert bits == local[0]
     assert grid.sent[:3] == [(f"client-{i}", "query.name") for i in range(3)]
     assert sum(kind == "query.name" for _, kind in grid.sent) == 3  # once each
 
 
-def test_two_nodes_of_one_name_are_never_one_site(tmp_path):
+def test_of_two_nodes_with_the_same_name_only_the_first_is_a_site(tmp_path):
     nodes = sites(tmp_path)
     nodes["twin"] = FakeSite("client-1", nodes["client-1"].client, tmp_path / "twin")
     grid = LoopGrid(nodes)
@@ -125,28 +125,28 @@ def test_two_nodes_of_one_name_are_never_one_site(tmp_path):
 def test_numbers_are_given_once_in_the_order_of_names_and_kept(tmp_path):
     grid, file = LoopGrid(sites(tmp_path)), tmp_path / "server.json"
     grid.offline = {"client-0"}
-    federation = GridTransport(grid, terms(CONFIG), KnownSites({"gone": 0}, file=file), A_MINUTE)
+    federation = GridTransport(grid, terms(CONFIG), KnownSites({"gone": 0}, file=file), ONE_MINUTE)
     assert federation.clients() == ("client-1", "client-2")
     assert json.loads(file.read_text())["sites"] == {"gone": 0, "client-1": 1, "client-2": 2}
     grid.offline = set()
-    assert federation.clients() == ("client-1", "client-2", "client-0")  # the late one comes last
+    assert federation.clients() == ("client-1", "client-2", "client-0")  # the late site is the last
     assert json.loads(file.read_text())["sites"] == {"gone": 0, "client-1": 1, "client-2": 2, "client-0": 3}
 
 
 def lost(client, *where):
-    """What the run is without these answers: the same protocol in one process."""
+    """Run the protocol in one process without the replies of a client at these (kind, round)."""
     federation = FlakyFederation(clients(CONFIG, NoisyLearner))
     federation.lost = {(client, kind, round) for kind, round in where}
-    return played(federation)
+    return run_over(federation)
 
 
 def test_a_late_site_is_left_out_and_reported(tmp_path):
     nodes = sites(tmp_path)
     silent = nodes["client-1"]
-    nodes["client-1"] = lambda message: None if spoiled(message, "train", 1) else silent(message)
+    nodes["client-1"] = lambda message: None if is_request(message, "train", 1) else silent(message)
     progress = NotingReporter()
     federation = federation_of(LoopGrid(nodes), progress)
-    bits, reports = played(federation)
+    bits, reports = run_over(federation)
     assert bits == lost("client-1", ("Train", 0))[0]
     assert reports[0].participants == ("client-0", "client-2")
     assert progress.notes == ["round 1, Train: client-1 is left out: no reply within 60 s"]
@@ -158,23 +158,23 @@ def test_a_lost_reply_is_in_no_average_whether_or_not_the_site_has_trained(tmp_p
     def reference(kind):
         federation = FlakyFederation(clients(CONFIG, CoupledLearner))
         getattr(federation, kind).add(("client-1", "Train", 0))
-        return played(federation)[0]
+        return run_over(federation)[0]
 
     nodes = {name: FakeSite(name, one, tmp_path) for name, one in clients(CONFIG, CoupledLearner).items()}
     site = nodes["client-1"]
 
     def silent(message):
-        reply = site(message) if works or not spoiled(message, "train", 1) else None
-        return None if spoiled(message, "train", 1) else reply
+        reply = site(message) if works or not is_request(message, "train", 1) else None
+        return None if is_request(message, "train", 1) else reply
 
     nodes["client-1"] = silent
-    bits, reports = played(federation_of(LoopGrid(nodes)))
+    bits, reports = run_over(federation_of(LoopGrid(nodes)))
     assert reports[0].participants == ("client-0", "client-2")
     assert bits == reference("late" if works else "lost")
-    assert bits != reference("lost" if works else "late")  # the text prompt of who has worked has moved
+    assert bits != reference("lost" if works else "late")  # a site that has trained has another text prompt
 
 
-def spoiled(message, kind, round):
+def is_request(message, kind, round):
     return message.metadata.message_type == f"query.{kind}" and message.metadata.group_id == str(round)
 
 
@@ -190,8 +190,8 @@ def to(message, reply):
     return answering(reply_records(reply, digest(message), "fake"))
 
 
-def bent(shape, data=b""):
-    """An answer in which the header of the prompt claims this shape."""
+def with_shape(shape, data=b""):
+    """Return a node that replies with a prompt whose header has this shape."""
     header = io.BytesIO()
     npy.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
     records = reply_records(Trained(TRAIN.shared, 1, 0.5), digest(TRAIN), "fake")
@@ -199,18 +199,18 @@ def bent(shape, data=b""):
     return answering(records)
 
 
-RUBBISH = {
-    "an old answer": (to(Train(7, TRAIN.shared), Trained(TRAIN.shared, 1, 0.5)), "another request"),
-    "a huge answer": (
+MALFORMED = {
+    "an old reply": (to(Train(7, TRAIN.shared), Trained(TRAIN.shared, 1, 0.5)), "another request"),
+    "a huge reply": (
         to(TRAIN, Trained({"visual": np.zeros(400_000, np.float32)}, 1, 0.5)),
         "more than the limit of",
     ),
-    "another kind of number": (
+    "another dtype": (
         to(TRAIN, Trained({"visual": NAN.astype(np.float64)}, 1, 0.5)),
         "field shared of message Trained",
     ),
-    "a shape that no array has": (bent(shape=(0, 2**70)), "an array has an impossible shape"),
-    "seventy dimensions": (bent(shape=(1,) * 70, data=bytes(4)), "an array has a broken header"),
+    "an impossible shape": (with_shape(shape=(0, 2**70)), "an array has an impossible shape"),
+    "seventy dimensions": (with_shape(shape=(1,) * 70, data=bytes(4)), "an array has a broken header"),
     "text for a count": (
         to(TRAIN, Trained(TRAIN.shared, "many", 0.5)),
         "field examples of message Trained has the wrong type: 'many'",
@@ -222,13 +222,13 @@ RUBBISH = {
 }
 
 
-@pytest.mark.parametrize(("node", "words"), RUBBISH.values(), ids=RUBBISH)
+@pytest.mark.parametrize(("node", "words"), MALFORMED.values(), ids=MALFORMED)
 def test_malformed_replies_are_dropped_and_reported(tmp_path, node, words):
     nodes = sites(tmp_path)
     good = nodes["client-1"]
-    nodes["client-1"] = lambda message: node(message) if spoiled(message, "train", 1) else good(message)
+    nodes["client-1"] = lambda message: node(message) if is_request(message, "train", 1) else good(message)
     progress = NotingReporter()
-    bits, _ = played(federation_of(LoopGrid(nodes), progress))
+    bits, _ = run_over(federation_of(LoopGrid(nodes), progress))
     assert bits == lost("client-1", ("Train", 0))[0]
     [note] = progress.notes
     assert note.startswith("round 1, Train: client-1 is left out: ") and words in note
@@ -238,35 +238,35 @@ WRONG = {
     "not finite": (Trained({"visual": NAN}, 1, 0.5), "not finite"),
     "another shape": (Trained({"visual": NAN[:1]}, 1, 0.5), "instead of float32"),
     "another prompt": (Trained({"text": NAN}, 1, 0.5), "sent the prompts"),
-    "less than no images": (Trained(TRAIN.shared, -1, 0.5), "not a number of images"),
-    "more images than can be": (Trained(TRAIN.shared, 10**400, 0.5), "more than 2,147,483,648 images"),
-    "a prompt out of this world": (Trained({"visual": np.full((2, 3), 1e38, np.float32)}, 1, 0.5), "beyond 32768"),
-    "a loss that is no number": (Trained(TRAIN.shared, 1, math.inf), "its loss is inf"),
+    "a negative number of images": (Trained(TRAIN.shared, -1, 0.5), "not a number of images"),
+    "too many images": (Trained(TRAIN.shared, 10**400, 0.5), "more than 2,147,483,648 images"),
+    "a prompt with huge values": (Trained({"visual": np.full((2, 3), 1e38, np.float32)}, 1, 0.5), "beyond 32768"),
+    "an infinite loss": (Trained(TRAIN.shared, 1, math.inf), "its loss is inf"),
 }
 
 
 @pytest.mark.parametrize(("reply", "words"), WRONG.values(), ids=WRONG)
-def test_a_sound_message_with_wrong_numbers_is_dropped_by_the_protocol(tmp_path, reply, words):
+def test_a_readable_reply_with_invalid_numbers_is_dropped_by_the_protocol(tmp_path, reply, words):
     nodes = sites(tmp_path)
     good = nodes["client-1"]
-    # The fake state at round 1 sends the same prompts as TRAIN, so the answer is to the right question.
-    nodes["client-1"] = lambda message: to(TRAIN, reply)(message) if spoiled(message, "train", 1) else good(message)
-    bits, reports = played(federation_of(LoopGrid(nodes)))
+    # The fake state at round 1 sends the same prompts as TRAIN, so the reply has the digest of the request.
+    nodes["client-1"] = lambda message: to(TRAIN, reply)(message) if is_request(message, "train", 1) else good(message)
+    bits, reports = run_over(federation_of(LoopGrid(nodes)))
     assert bits == lost("client-1", ("Train", 0))[0]
     assert words in reports[0].dropped["client-1"]
 
 
 def test_an_exception_while_reading_a_reply_affects_one_site_only(tmp_path, monkeypatch):
-    def breaks(records, question, most):
-        reply, folder = read_reply(records, question, most)
+    def fail(records, request, max_bytes):
+        reply, folder = read_reply(records, request, max_bytes)
         if isinstance(reply, Trained) and reply.loss == -1:
             raise MemoryError
         return reply, folder
 
-    monkeypatch.setattr("fedcopl.deployment.server.grid_transport.read_reply", breaks)
+    monkeypatch.setattr("fedcopl.deployment.server.grid_transport.read_reply", fail)
     nodes, progress = sites(tmp_path), NotingReporter()
     altered(nodes, ["client-1"], Trained(TRAIN.shared, 1, -1.0))
-    _, reports = played(federation_of(LoopGrid(nodes), progress))
+    _, reports = run_over(federation_of(LoopGrid(nodes), progress))
     assert reports[0].participants == ("client-0", "client-2")
     assert progress.notes == ["round 1, Train: client-1 is left out: the reply cannot be read: MemoryError"]
 
@@ -278,13 +278,13 @@ def test_a_reply_from_another_node_is_dropped(tmp_path):
 
     def forged(message):
         reply = honest(message)
-        if spoiled(message, "train", 1) and grid.name_of(message.metadata.dst_node_id) == "client-1":
+        if is_request(message, "train", 1) and grid.name_of(message.metadata.dst_node_id) == "client-1":
             reply.metadata.__dict__["_src_node_id"] = grid.id_of("client-2")
         return reply
 
     grid._reply = forged
     progress = NotingReporter()
-    bits, _ = played(federation_of(grid, progress))
+    bits, _ = run_over(federation_of(grid, progress))
     assert bits == lost("client-1", ("Train", 0))[0]
     assert progress.notes == ["round 1, Train: client-1 is left out: the reply came from another node"]
 
@@ -297,13 +297,13 @@ def test_another_process_with_a_sites_key_is_not_accepted(tmp_path):
     federation.request({name: Evaluate(0, None) for name in federation.clients()})
     twin = FakeSite("client-1", nodes["client-1"].client, tmp_path / "twin")
     twin.folder_name = "another"
-    grid.nodes["client-1"] = twin  # the same node to Flower: it has the key
+    grid.nodes["client-1"] = twin  # for Flower the same node, because it has the key
     assert list(federation.request({"client-1": Evaluate(1, None), "client-0": Evaluate(1, None)})) == ["client-0"]
     assert progress.notes == [
         "round 2, Evaluate: client-1 is left out: the reply came from another folder than before: "
         "two sites use this key, or it was moved"
     ]
-    grid.keys["client-1"] = b"new"  # the operator has let in a new key under the old name
+    grid.keys["client-1"] = b"new"  # the operator has admitted a new key under the old name
     assert list(federation.request({"client-1": Evaluate(2, None)})) == ["client-1"]
 
 
@@ -313,16 +313,18 @@ def test_a_lost_request_is_sent_again_with_the_same_bits(tmp_path, local):
     good, fails = nodes["client-1"], iter([True, True, False])
 
     def flaky(message):
-        reply = good(message)  # it works, but the answer gets lost on the way
-        if spoiled(message, "train", 1) and next(fails):
+        reply = good(message)  # the reply is computed and lost
+        if is_request(message, "train", 1) and next(fails):
             return failed(message, "NODE_UNAVAILABLE", "gone")
         return reply
 
     grid.nodes["client-1"] = flaky
-    bits, _ = played(federation_of(grid))
+    bits, _ = run_over(federation_of(grid))
     assert bits == local[0]
     assert grid.sent.count(("client-1", "query.train")) == CONFIG.rounds + 2
-    assert good.asked == 2 * 2 + 4 + 4  # two refreshes of two questions, four trainings and evaluations: nothing twice
+    assert (
+        good.computed == 2 * 2 + 4 + 4
+    )  # two requests at two refreshes, four trainings, four evaluations; nothing twice
 
 
 def test_disconnection_and_reconnection_are_reported_once(tmp_path):
@@ -336,17 +338,17 @@ def test_disconnection_and_reconnection_are_reported_once(tmp_path):
 def test_a_reconnected_site_gets_its_request_again(tmp_path, local):
     nodes = sites(tmp_path)
     grid = LoopGrid(nodes)
-    good, answers = nodes["client-1"], []
+    good, lost_requests = nodes["client-1"], []
 
-    def killed(message):
-        if spoiled(message, "train", 1) and not answers:
-            answers.append("lost")  # the process was killed with the question in its hands, and has come back
+    def kill_once(message):
+        if is_request(message, "train", 1) and not lost_requests:
+            lost_requests.append(message)  # killed after it got the request, and reconnected
             grid.since["client-1"] = "2"
             return None
         return good(message)
 
-    grid.nodes["client-1"] = killed
-    bits, _ = played(federation_of(grid))
+    grid.nodes["client-1"] = kill_once
+    bits, _ = run_over(federation_of(grid))
     assert bits == local[0]
 
 
@@ -357,7 +359,7 @@ def test_the_server_waits_for_min_sites(tmp_path, clock):
     clock.at(3600, grid.offline.clear)
     assert len(federation_of(grid, progress, Timeouts(60, 3)).clients()) == 3
     assert clock.now >= 3600
-    assert progress.notes == ["waiting: 1 of at least 3 sites are connected"]  # said once
+    assert progress.notes == ["waiting: 1 of at least 3 sites are connected"]  # reported once
 
 
 def test_the_timeout_does_not_apply_before_min_sites_have_replied(tmp_path, clock):
@@ -388,11 +390,11 @@ def test_an_evaluation_neither_waits_nor_ends_the_run(tmp_path):
 
 
 def altered(nodes, names, reply):
-    """These sites do as they are asked, but for their first training they say this."""
+    """Replace the replies of these sites to their first training."""
     for name in names:
         honest = nodes[name]
         nodes[name] = lambda message, honest=honest: (
-            to(TRAIN, reply)(message) if spoiled(message, "train", 1) else honest(message)
+            to(TRAIN, reply)(message) if is_request(message, "train", 1) else honest(message)
         )
 
 
@@ -404,13 +406,13 @@ def test_invalid_replies_do_not_count_towards_min_sites(tmp_path):
         match=r"round 1, step Train: 1 usable reply from 3 clients, and at least 2 are needed; "
         r"client-1: prompt visual is not finite.*; client-2: prompt visual is not finite",
     ):
-        played(federation_of(LoopGrid(nodes), timeouts=Timeouts(60, 2)))
+        run_over(federation_of(LoopGrid(nodes), timeouts=Timeouts(60, 2)))
 
 
 def test_enough_valid_replies_are_enough(tmp_path):
     nodes = sites(tmp_path)
     altered(nodes, ["client-1"], Trained({"visual": NAN}, 1, 0.5))
-    _, reports = played(federation_of(LoopGrid(nodes), timeouts=Timeouts(60, 2)))
+    _, reports = run_over(federation_of(LoopGrid(nodes), timeouts=Timeouts(60, 2)))
     assert reports[0].participants == ("client-0", "client-2")
 
 
@@ -475,17 +477,17 @@ def test_a_site_with_invalid_shares_ends_a_secure_run_and_is_named(tmp_path):
         return KeyShares(dict.fromkeys(reply.sealed, bytes(SEALED))) if isinstance(message, ShareKeys) else reply
 
     nodes["client-1"].handle = with_junk
-    federation = GridTransport(LoopGrid(nodes), terms(config), KnownSites({}), A_MINUTE, NotingReporter())
+    federation = GridTransport(LoopGrid(nodes), terms(config), KnownSites({}), ONE_MINUTE, NotingReporter())
     with pytest.raises(NoClientReplied, match=r"client-1: its masks cannot be removed: .* new run without that client"):
-        played(federation, config)
+        run_over(federation, config)
 
 
 def test_secure_aggregation_over_the_grid(tmp_path):
     config = RunConfig.from_mapping({"rounds": 2, "privacy": {"secure_aggregation": True}, "priors": NO_PRIORS}, "test")
     nodes = {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, 4).items()}
     grid = LoopGrid(nodes)
-    federation = GridTransport(grid, terms(config), KnownSites({}), A_MINUTE, NotingReporter())
-    bits, _ = played(federation, config)
-    assert bits == played(LocalTransport(clients(config, NoisyLearner, 4)), config)[0]
+    federation = GridTransport(grid, terms(config), KnownSites({}), ONE_MINUTE, NotingReporter())
+    bits, _ = run_over(federation, config)
+    assert bits == run_over(LocalTransport(clients(config, NoisyLearner, 4)), config)[0]
     assert federation.take_drops().summary() == {}
     assert {"query.setupkeys", "query.sharekeys", "query.unmask"} <= {kind for _, kind in grid.sent}

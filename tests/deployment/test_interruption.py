@@ -9,7 +9,7 @@ from fedcopl.deployment.site.site_process import _time_limit
 from fedcopl.deployment.terms import Refused
 
 
-class Endless:
+class EndlessWork:
     """Work that takes far longer than any limit of these tests, and ends if it is not interrupted."""
 
     def __init__(self):
@@ -26,11 +26,11 @@ def test_a_reply_beyond_the_time_limit_is_interrupted():
         pytest.raises(Refused, match=r"^the reply takes longer than this site's limit of 0\.1 s$"),
         _time_limit(0.1, lambda: False),
     ):
-        Endless().work()
+        EndlessWork().work()
 
 
 def test_a_site_can_be_stopped_during_a_computation():
-    endless = Endless()
+    endless = EndlessWork()
     with pytest.raises(KeyboardInterrupt), _time_limit(3600, endless.began.is_set):
         endless.work()
     assert endless.steps > 0
@@ -39,14 +39,14 @@ def test_a_site_can_be_stopped_during_a_computation():
 def test_an_interruption_that_is_swallowed_is_followed_by_another(monkeypatch):
     monkeypatch.setattr(site_process, "_INTERRUPT_AGAIN", 0.01)
 
-    def deaf():
+    def ignore_first_interruption():
         try:
-            Endless().work()
+            EndlessWork().work()
         except KeyboardInterrupt:
-            Endless().work()
+            EndlessWork().work()
 
     with pytest.raises(KeyboardInterrupt), _time_limit(3600, lambda: True):
-        deaf()
+        ignore_first_interruption()
 
 
 def test_a_reply_within_the_time_limit_is_sent():

@@ -42,12 +42,12 @@ SHAPES = st.tuples(st.integers(0, 3), st.integers(0, 3))
 PLAIN = {int: st.integers(-(2**62), 2**62), float: st.floats(), str: st.text(), bytes: st.binary(), bool: st.booleans()}
 
 
-def values(wanted):
-    """Anything that a field of this type may hold."""
-    origin, inside = get_origin(wanted), get_args(wanted)
-    if wanted in PLAIN:
-        return PLAIN[wanted]
-    if wanted is type(None):
+def values(hint):
+    """Return a strategy for the values of a field of this type."""
+    origin, inside = get_origin(hint), get_args(hint)
+    if hint in PLAIN:
+        return PLAIN[hint]
+    if hint is type(None):
         return st.none()
     if origin in {Union, UnionType}:
         return st.one_of(*map(values, inside))
@@ -62,7 +62,7 @@ def values(wanted):
 @st.composite
 def messages(draw):
     kind = draw(st.sampled_from(sorted(_KINDS.values(), key=lambda kind: kind.__name__)))
-    return kind(**{name: draw(values(wanted)) for name, wanted in get_type_hints(kind).items()})
+    return kind(**{name: draw(values(hint)) for name, hint in get_type_hints(kind).items()})
 
 
 def same(one, other):
@@ -97,7 +97,7 @@ def test_every_message_survives_flowers_records(message):
     assert equal(back, message)
 
 
-def test_the_list_is_that_of_the_messages():
+def test_every_message_can_be_serialised():
     assert set(_KINDS.values()) == {*REPLY_TO, *REPLY_TO.values()}
 
 
@@ -107,13 +107,13 @@ WRONG_TREES = {
     "a field missing": '{"correct": 1}',
     "no object": "[1, 2]",
     "text for a number": '{"correct": "1", "examples": 2}',
-    "a truth for a number": '{"correct": true, "examples": 2}',
+    "a boolean for a number": '{"correct": true, "examples": 2}',
     "a bare list": '{"correct": [1], "examples": 2}',
     "a value of no kind": '{"correct": {"call": "rm"}, "examples": 2}',
-    "an array that is not there": '{"correct": {"array": 0}, "examples": 2}',
-    "an array from the end": '{"correct": {"array": -1}, "examples": 2}',
+    "a missing array": '{"correct": {"array": 0}, "examples": 2}',
+    "a negative array number": '{"correct": {"array": -1}, "examples": 2}',
     "two kinds at once": '{"correct": {"map": {}, "tuple": []}, "examples": 2}',
-    "nested for ever": '{"correct": ' + '{"tuple": [' * 900 + "]}" * 900 + ', "examples": 2}',
+    "too deeply nested": '{"correct": ' + '{"tuple": [' * 900 + "]}" * 900 + ', "examples": 2}',
 }
 
 
@@ -147,7 +147,7 @@ def test_text_is_never_executed(kind, tree):
         unpack(Packed(kind, tree, ()))
 
 
-# What a hostile sender may put in the place of an array.
+# Arrays of a hostile sender.
 
 
 def saved(array, **how):
@@ -174,11 +174,11 @@ HUGE = (
     + b"{'descr': '<f4', 'fortran_order': False, 'shape': (4000000000, 1000), }".ljust(117)
     + b"\n"
 )
-RUBBISH = {
+MALFORMED = {
     "a pickle": pickle.dumps(Bomb()),
     "a pickle in an array": saved(np.array([Bomb()], object), allow_pickle=True),
     "an archive": zipped(),
-    "a claim of sixteen terabytes": HUGE,
+    "a header of sixteen terabytes": HUGE,
     "nothing": b"",
     "half an array": saved(VISUAL)[:-4],
     "more than an array": saved(VISUAL) + b"1234",
@@ -196,7 +196,7 @@ def with_array(data):
     return records
 
 
-@pytest.mark.parametrize("data", RUBBISH.values(), ids=RUBBISH)
+@pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED)
 def test_malformed_arrays_are_refused_and_never_executed(data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Unreadable):
@@ -219,40 +219,42 @@ def test_bytes_are_never_executed(data):
         read_reply(with_array(data), "q", 10**6)
 
 
-def headed(shape, data=b"", descr="<f4"):
-    """An array's bytes under a header that claims this shape, given as a value or as its text."""
+def array_with_header(shape, data=b"", descr="<f4"):
+    """Return the bytes of an array with a header of this shape, a value or its text."""
     text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape}, }}"
     text = text.ljust(-(len(text) + 11) % 64 + len(text)) + "\n"
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode("latin1", "replace") + data
 
 
-SHAPES_OF_NOTHING = {
-    "a side beyond all memory": headed((0, 2**70)),
-    "sides beyond all memory together": headed((0, 2**62, 8)),
-    "a truth for a side": headed((True, 0)),
-    "seventy dimensions": headed((1,) * 70, bytes(4)),
-    "less than nothing": headed((-1, -1), bytes(4)),
-    "a number that cannot be printed": headed(f"(0x{'f' * 6000}, 2)"),
-    "no list of sides": headed("3", bytes(12)),
+IMPOSSIBLE_SHAPES = {
+    "a huge dimension": array_with_header((0, 2**70)),
+    "dimensions with a huge product": array_with_header((0, 2**62, 8)),
+    "a boolean dimension": array_with_header((True, 0)),
+    "seventy dimensions": array_with_header((1,) * 70, bytes(4)),
+    "negative dimensions": array_with_header((-1, -1), bytes(4)),
+    "a number that cannot be printed": array_with_header(f"(0x{'f' * 6000}, 2)"),
+    "no tuple of dimensions": array_with_header("3", bytes(12)),
 }
 
 
-@pytest.mark.parametrize("data", SHAPES_OF_NOTHING.values(), ids=SHAPES_OF_NOTHING)
-def test_a_shape_that_no_array_has_is_refused(data):
+@pytest.mark.parametrize("data", IMPOSSIBLE_SHAPES.values(), ids=IMPOSSIBLE_SHAPES)
+def test_an_impossible_shape_is_refused(data):
     with pytest.raises(Unreadable):
         read_reply(with_array(data), "q", 10**6)
 
 
 def test_a_valid_header_is_read():
-    assert (read_reply(with_array(headed((2, 3), VISUAL.tobytes())), "q", 10**6)[0].shared["visual"] == VISUAL).all()
+    assert (
+        read_reply(with_array(array_with_header((2, 3), VISUAL.tobytes())), "q", 10**6)[0].shared["visual"] == VISUAL
+    ).all()
 
 
 sides = st.sampled_from([-1, 0, 1, 2, 3, 2**31, 2**63, 2**70, True])
 shapes = st.lists(sides, max_size=3).map(tuple) | st.integers(0, 70).map(lambda many: (1,) * many) | st.text(max_size=9)
 descrs = st.sampled_from(["<f4", "<f8", "<i8", "<u8", "|u1", "|b1", "|O", ">f4", "<U3", "|V4", "<M8[s]", "f4,i8"])
 nothing = st.lists(sides, max_size=3).map(lambda more: (0, *more))
-empty = st.builds(headed, nothing, st.just(b""))  # of no bytes, as the header rightly says
-arrays_sent = empty | st.builds(headed, shapes, st.binary(max_size=48), descrs | st.text(max_size=5))
+empty = st.builds(array_with_header, nothing, st.just(b""))  # of no bytes, consistent with the header
+arrays_sent = empty | st.builds(array_with_header, shapes, st.binary(max_size=48), descrs | st.text(max_size=5))
 numbers_sent = st.integers(-(10**400), 10**400) | st.floats() | st.booleans() | st.none() | st.text(max_size=5)
 pointers = st.builds(dict, st.tuples(st.tuples(st.sampled_from(["array", "bytes"]), st.integers(-1, 2))))
 trees = st.recursive(
@@ -268,7 +270,7 @@ trees = st.recursive(
 
 @st.composite
 def hostile_records(draw):
-    """Of the right kind and with the right fields, or not; and in each of them anything."""
+    """Draw records of a message with valid or invalid fields and arbitrary values."""
     kind = draw(st.sampled_from(sorted(_KINDS)))
     named = draw(st.just(sorted(get_type_hints(_KINDS[kind]))) | st.lists(st.text(max_size=5), max_size=3))
     tree = json.dumps({name: draw(trees) for name in named})
@@ -333,7 +335,7 @@ def test_settings_travel_flat_and_only_where_they_differ():
     flat = flat_settings(config)
     assert flat == {"rounds": 3, "train.lr": 0.5, "options.mu": 0.25, "model.template": "a {}"}
     back = config_from(flat, "test")
-    assert back.model.threads == 0  # a site's own business
+    assert back.model.threads == 0  # set by each site
     assert back.model_copy(update={"model": config.model}) == config
 
 
@@ -345,13 +347,13 @@ def test_invalid_settings_in_terms_are_refused():
 
 
 def test_terms_name_both_sides_of_every_difference():
-    asked = terms(RunConfig())
-    assert differences(asked, asked.classes, "another name, 1") == []  # the digest decides, not the name
-    [line] = differences(asked, "9 classes, 77", asked.model)
-    assert line == f"classes: the server has {asked.classes}, this site has 9 classes, 77"
+    server = terms(RunConfig())
+    assert differences(server, server.classes, "another name, 1") == []  # the digest decides, not the name
+    [line] = differences(server, "9 classes, 77", server.model)
+    assert line == f"classes: the server has {server.classes}, this site has 9 classes, 77"
 
 
-def test_each_train_request_is_packed_with_its_experts():
+def test_a_train_request_is_packed_with_its_experts():
     message = Train(3, {"visual": VISUAL}, ({"visual": VISUAL + 1}, {"visual": VISUAL + 2}))
     packed = pack(message)
     assert len(packed.arrays) == 3

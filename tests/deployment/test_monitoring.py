@@ -96,7 +96,7 @@ def test_a_site_counts_its_replies(tmp_path):
     }
 
 
-def test_a_name_cannot_break_out_of_its_label():
+def test_names_are_escaped_in_labels():
     assert lines([_Metric("up", "", {'a"} 9\nfedcopl_x 1': 1}, "site")]) == [
         'fedcopl_up{site="a\\"} 9\\nfedcopl_x 1"} 1'
     ]
@@ -109,19 +109,22 @@ def test_health_reports_errors(server):
     assert health(server / "nowhere")["status"] == "error"
 
 
-def well():
+def healthy():
     return {"status": "ok"}
 
 
 def test_the_metrics_port_serves_this_machine_and_no_other_origin():
-    with metrics_port(0, list, well) as port:
-        assert port == 0  # none was asked for
-    with metrics_port(free_port(), lambda: [_Metric("x", "An x.", 1)], well) as port:
+    with metrics_port(0, list, healthy) as port:
+        assert port == 0  # no port
+    with metrics_port(free_port(), lambda: [_Metric("x", "An x.", 1)], healthy) as port:
         assert get(port, "/metrics") == (200, "# HELP fedcopl_x An x.\n# TYPE fedcopl_x gauge\nfedcopl_x 1\n")
         assert get(port, "/health") == (200, '{"status": "ok"}\n')
         assert get(port, "/")[0] == 404
         assert get(port, "/metrics", host="evil.example:80")[0] == 403
-        with pytest.raises(ConfigError, match=f"--metrics-port {port}: cannot be used"), metrics_port(port, list, well):
+        with (
+            pytest.raises(ConfigError, match=f"--metrics-port {port}: cannot be used"),
+            metrics_port(port, list, healthy),
+        ):
             pass
 
 
@@ -131,7 +134,7 @@ def test_errors_have_status_503():
     def broken():
         raise FederationError("the folder is gone")
 
-    assert _respond(broken, well, "/metrics")[0] == 503
+    assert _respond(broken, healthy, "/metrics")[0] == 503
 
 
 def get(port, path, host=None):

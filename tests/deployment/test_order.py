@@ -39,27 +39,29 @@ KINDS = {
 
 
 def objections(requests, config, at=None, restarts=RESTARTS):
-    """What a site says to each of these, one after the other; refused ones leave it where it is."""
-    at, said = at or SiteStep(), []
+    """Return the reason of a site for refusing each of these requests, in this order; None: it accepts."""
+    at, reasons = at or SiteStep(), []
     for message in requests:
         at = at.at(at.attempt, message.round)
-        said.append(out_of_order(message, at, config, restarts))
-        if said[-1] is None:
+        reasons.append(out_of_order(message, at, config, restarts))
+        if reasons[-1] is None:
             at = at.with_step(digest(message), message).after(digest(message), message)
-    return said
+    return reasons
 
 
-class Recorded(LocalTransport):
-    """Remembers all questions to one client."""
+class RecordingTransport(LocalTransport):
+    """Records all requests to one client."""
 
-    def request(self, questions):
-        self.requests = [*getattr(self, "requests", []), *([questions["client-1"]] if "client-1" in questions else [])]
-        return super().request(questions)
+    def request(self, requests):
+        self.requests = [*getattr(self, "requests", []), *([requests["client-1"]] if "client-1" in requests else [])]
+        return super().request(requests)
 
 
-def played(config):
-    held = clients(config, NoisyLearner)
-    federation = Recorded({name: replace(one, secret=name.encode() * 4, repeatable=True) for name, one in held.items()})
+def requests_of_run(config):
+    members = clients(config, NoisyLearner)
+    federation = RecordingTransport(
+        {name: replace(one, secret=name.encode() * 4, repeatable=True) for name, one in members.items()}
+    )
     evaluate_zero_shot(federation)
     run(config, federation, start(), lambda *_: None)
     return federation.requests
@@ -67,30 +69,30 @@ def played(config):
 
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
 def test_every_request_of_an_honest_run_is_accepted(config):
-    requests = played(config)
+    requests = requests_of_run(config)
     assert {type(message) for message in requests} >= {Estimate, Select, Train, Evaluate}
     assert objections(requests, config) == [None] * len(requests)
 
 
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
 def test_a_repeated_round_may_differ_in_the_replies_of_other_sites(config):
-    first = [message for message in played(config) if message.round == 0]
-    at, said = SiteStep(), []
+    first = [message for message in requests_of_run(config) if message.round == 0]
+    at, reasons = SiteStep(), []
     for attempt in range(1, 2 + RESTARTS):
         for message in first:
             changed = replace(message, totals=TOTALS + attempt) if isinstance(message, Select) else message
             at = at.at(attempt, 0)
-            said.append(out_of_order(changed, at, config, RESTARTS))
+            reasons.append(out_of_order(changed, at, config, RESTARTS))
             at = at.with_step(f"{digest(message)}{attempt}", changed).after(digest(changed), changed)
-    assert set(said) == {None}
+    assert set(reasons) == {None}
 
 
 STEPS, SUMS = prior_steps(WITH_PRIORS), np.ones(5)
 ROUND = [Estimate(0, SHARED), Select(0, 0, TOTALS, 2), Train(0, SHARED)]
-TOO_MUCH = {
+UNEXPECTED = {
     "a round past the last": (PLAIN, [], Train(3, SHARED), "unexpected request: Train in round 4, but the run has 3"),
     "before the first": (PLAIN, [], Train(-1, SHARED), "unexpected request: Train in round 0, but the run has 3"),
-    "two Trains": (
+    "a second Train": (
         PLAIN,
         ROUND,
         Train(0, SHARED, ({},)),
@@ -102,7 +104,7 @@ TOO_MUCH = {
         Train(0, OTHER),
         "unexpected request: Train in round 1 with other prompts than the round began with",
     ),
-    "two Estimates": (PLAIN, ROUND[:1], Estimate(0, OTHER), "unexpected request: Estimate in round 1 again"),
+    "a second Estimate": (PLAIN, ROUND[:1], Estimate(0, OTHER), "unexpected request: Estimate in round 1 again"),
     "an Estimate after training": (
         PLAIN,
         ROUND,
@@ -110,7 +112,7 @@ TOO_MUCH = {
         "unexpected request: Estimate in round 1 after Train",
     ),
     "no refresh": (PLAIN, [], Estimate(1, SHARED), "unexpected request: Estimate in round 2, which has no refresh"),
-    "two Selects": (PLAIN, ROUND[:2], Select(0, 0, TOTALS + 1, 2), "unexpected request: Select in round 1 again"),
+    "a second Select": (PLAIN, ROUND[:2], Select(0, 0, TOTALS + 1, 2), "unexpected request: Select in round 1 again"),
     "a wrong refresh": (
         PLAIN,
         ROUND[:1],
@@ -118,8 +120,8 @@ TOO_MUCH = {
         "unexpected request: Select in round 1, as refresh 8",
     ),
     "no priors": (PLAIN, [], Adapt(0, 0), "unexpected request: Adapt in round 1, but the run has no"),
-    "priors again": (WITH_PRIORS, [], Adapt(2, 0), "unexpected request: Adapt in round 3 for sums, which"),
-    "priors without end": (
+    "priors in a later round": (WITH_PRIORS, [], Adapt(2, 0), "unexpected request: Adapt in round 3 for sums, which"),
+    "too many steps of the priors": (
         WITH_PRIORS,
         [],
         Adapt(0, STEPS + 1),
@@ -144,7 +146,7 @@ TOO_MUCH = {
         "unexpected request: Evaluate in round 1 after",
     ),
     "zero-shot later": (PLAIN, [], Evaluate(1, None), "unexpected request: Evaluate in round 2 without prompts"),
-    "two Evaluates": (
+    "a second Evaluate": (
         PLAIN,
         [Evaluate(0, SHARED)],
         Evaluate(0, OTHER),
@@ -171,43 +173,43 @@ TOO_MUCH = {
 }
 
 
-@pytest.mark.parametrize(("config", "before", "message", "words"), TOO_MUCH.values(), ids=TOO_MUCH)
+@pytest.mark.parametrize(("config", "before", "message", "words"), UNEXPECTED.values(), ids=UNEXPECTED)
 def test_requests_outside_the_protocol_are_refused(config, before, message, words):
-    *fine, said = objections([*before, message], config)
+    *fine, reasons = objections([*before, message], config)
     assert fine == [None] * len(before)
-    assert said is not None and said.startswith(words)
+    assert reasons is not None and reasons.startswith(words)
 
 
 def test_a_failed_aggregation_is_repeated_with_fewer_sites():
     requests = [Estimate(0, SHARED, tuple("abcdefghi"[:many])) for many in range(9, 1, -1)]
-    said = objections(requests, SECURE, restarts=0)
-    assert said[: 1 + _MAX_REPEATS] == [None] * (1 + _MAX_REPEATS)
-    assert all(why and "th time" in why for why in said[1 + _MAX_REPEATS :])
+    reasons = objections(requests, SECURE, restarts=0)
+    assert reasons[: 1 + _MAX_REPEATS] == [None] * (1 + _MAX_REPEATS)
+    assert all(reason and "th time" in reason for reason in reasons[1 + _MAX_REPEATS :])
 
 
 def test_too_many_aggregations_per_round_are_refused():
-    """With 60 sums over invented sites a server can recover a site's counts. This round has two sums."""
-    said = objections([SetupKeys(0, bytes([number])) for number in range(60)], SECURE, restarts=0)
+    """With 60 sums over invented sites a server could recover a site's counts. This round has two sums."""
+    reasons = objections([SetupKeys(0, bytes([number])) for number in range(60)], SECURE, restarts=0)
     assert _max_aggregations(SECURE, 0) == 2 and _max_aggregations(SECURE, 1) == 1
-    assert [why is None for why in said] == [True] * (2 + _MAX_REPEATS) + [False] * (58 - _MAX_REPEATS)
+    assert [reason is None for reason in reasons] == [True] * (2 + _MAX_REPEATS) + [False] * (58 - _MAX_REPEATS)
 
 
 def test_restarts_do_not_allow_unlimited_requests():
-    at, answered = SiteStep(), 0
+    at, accepted = SiteStep(), 0
     for attempt in range(50):
         message = Select(0, 0, TOTALS + attempt, 2)
         at = at.at(attempt, 0)
         if out_of_order(message, at, PLAIN, RESTARTS) is None:
             at = at.with_step(digest(message), message).after(digest(message), message)
-            answered += 1
-    assert answered == 1 + RESTARTS
+            accepted += 1
+    assert accepted == 1 + RESTARTS
 
 
 @pytest.mark.parametrize("settings", [{}, {"priors": {"prototypes": False}}, {"privacy": {"noise_multiplier": 1.0}}])
-def test_an_estimation_is_as_long_as_a_site_allows(settings):
-    """Its last request asks for nothing."""
-    asked = [message for message in played(config_of(**settings)) if isinstance(message, Adapt)]
-    assert [message.step for message in asked] == list(range(prior_steps(config_of(**settings)) + 1))
+def test_a_site_accepts_every_step_of_an_estimation(settings):
+    """The last request of an estimation, `keep`, is one step more."""
+    adapts = [message for message in requests_of_run(config_of(**settings)) if isinstance(message, Adapt)]
+    assert [message.step for message in adapts] == list(range(prior_steps(config_of(**settings)) + 1))
 
 
 def test_the_steps_of_the_priors_by_hand():
@@ -220,13 +222,13 @@ def test_the_steps_of_the_priors_by_hand():
 
 def test_a_prior_estimation_restarts_a_limited_number_of_times():
     requests = [Adapt(0, step, (SUMS * start,) * (step > 0)) for start in range(6) for step in range(2)]
-    said = objections(requests, WITH_PRIORS, restarts=0)
-    assert said[: 2 * MAX_ESTIMATIONS] == [None] * 2 * MAX_ESTIMATIONS
-    assert all(why and "th time" in why for why in said[2 * MAX_ESTIMATIONS :: 2])
+    reasons = objections(requests, WITH_PRIORS, restarts=0)
+    assert reasons[: 2 * MAX_ESTIMATIONS] == [None] * 2 * MAX_ESTIMATIONS
+    assert all(reason and "th time" in reason for reason in reasons[2 * MAX_ESTIMATIONS :: 2])
 
 
 def test_too_few_images_are_not_trained_on():
-    few = Client(NoisyLearner(0), PLAIN, min_images=11)  # it has 10 images
+    few = Client(NoisyLearner(0), PLAIN, min_images=11)  # of its 10 images
     state = ClientState()
     for message in ROUND:
         reply, state = few.handle(message, state)

@@ -1,4 +1,4 @@
-"""Secure aggregation among known sites: a server that plays the other sites learns nothing."""
+"""Secure aggregation with trusted keys: a server that simulates the other sites learns nothing."""
 
 from types import SimpleNamespace
 
@@ -30,18 +30,18 @@ def identity(folder, name):
 
 @pytest.fixture
 def three(tmp_path):
-    """Three sites, the folder with all their keys, and what each was told."""
+    """Three sites, the folder with all their keys, and their notes."""
     names = ["north", "south", "west"]
     keys = tmp_path / "keys"
     keys.mkdir()
-    who = {name: identity(tmp_path, name) for name in names}
+    identities = {name: identity(tmp_path, name) for name in names}
     for name in names:
         (keys / f"{name}.pub").write_bytes((tmp_path / name / "site.pub").read_bytes())
-    return SimpleNamespace(who=who, keys=keys, root=tmp_path, notes=[])
+    return SimpleNamespace(identities=identities, keys=keys, root=tmp_path, notes=[])
 
 
 class PolicedClient:
-    """A client behind the two policies of the pipeline that are about peers."""
+    """A client behind the two policies of the pipeline for peers."""
 
     def __init__(self, client, peers):
         self.client, self.peers = client, peers
@@ -54,17 +54,19 @@ class PolicedClient:
 
 
 def site_of(three, name, *, given=True, requires_sites=False):
-    peers = Peers(three.root / name, three.who[name], three.keys if given else None, requires_sites, three.notes.append)
+    peers = Peers(
+        three.root / name, three.identities[name], three.keys if given else None, requires_sites, three.notes.append
+    )
     return PolicedClient(Client(FakeLearner(len(name)), CONFIG), peers)
 
 
-def rosters(three, others, client):
-    """The site introduces itself; then the server lists its keys among those of others."""
+def key_list(three, others, client):
+    """Return the list of keys of north and these others that the server sends, and the state of north."""
     reply, state = client.handle(SetupKeys(0, SESSION), ClientState())
     keys, vouchers = {"north": reply.keys}, {"north": reply.voucher}
-    for name, who in others.items():
+    for name, other in others.items():
         keys[name] = public_keys(setup_keys(SESSION))
-        vouchers[name] = b"" if who is None else who.vouch(SESSION, keys[name])
+        vouchers[name] = b"" if other is None else other.vouch(SESSION, keys[name])
     return ShareKeys(0, SESSION, keys, vouchers), state
 
 
@@ -73,76 +75,77 @@ def invented(three, count=3):
 
 
 def test_invented_sites_are_refused_in_an_aggregation(three):
-    """A server that plays all other sites would learn one site's numbers. It has no known site's key."""
+    """A server that simulates all other sites would learn one site's numbers. It has no trusted key."""
     client = site_of(three, "north")
-    message, state = rosters(three, invented(three), client)
+    message, state = key_list(three, invented(three), client)
     with pytest.raises(Refused, match=r"^site-0 has no key in the folder of --peers$"):
         client.handle(message, state)
-    unsigned, state = rosters(three, {"south": None, "west": None}, client)
+    unsigned, state = key_list(three, {"south": None, "west": None}, client)
     with pytest.raises(Refused, match=r"^the keys of south have no valid signature$"):
         client.handle(unsigned, state)
 
 
 def test_vouchers_of_another_aggregation_or_key_are_refused(three):
     client = site_of(three, "north")
-    message, state = rosters(three, {"south": three.who["south"], "west": three.who["west"]}, client)
+    message, state = key_list(three, {"south": three.identities["south"], "west": three.identities["west"]}, client)
     servers_own = public_keys(setup_keys(SESSION))
     swapped = ShareKeys(0, SESSION, {**message.keys, "south": servers_own}, message.vouchers)
     with pytest.raises(Refused, match=r"the keys of south have no valid signature"):
         client.handle(swapped, state)
     assert _vouched_by(message.vouchers["south"], b"t" * 16, message.keys["south"]) is None
-    assert _vouched_by(message.vouchers["south"], SESSION, message.keys["south"]) == three.who["south"].public
+    assert _vouched_by(message.vouchers["south"], SESSION, message.keys["south"]) == three.identities["south"].public
     for rubbish in (b"", b"\x00", b"\xff" * 200, message.vouchers["south"][:-1]):
         assert _vouched_by(rubbish, SESSION, message.keys["south"]) is None
 
 
 def test_a_site_cannot_count_twice(three):
     client = site_of(three, "north")
-    message, state = rosters(three, {"south": three.who["south"], "again": three.who["south"]}, client)
+    message, state = key_list(three, {"south": three.identities["south"], "again": three.identities["south"]}, client)
     with pytest.raises(Refused, match=r"has one site twice"):
         client.handle(message, state)
-    message, state = rosters(three, {"south": three.who["south"], "again": three.who["north"]}, client)
+    message, state = key_list(three, {"south": three.identities["south"], "again": three.identities["north"]}, client)
     with pytest.raises(Refused, match=r"has one site twice"):
         client.handle(message, state)
 
 
 def test_without_peers_the_keys_of_the_first_aggregation_are_stored_and_shown(three):
     client = site_of(three, "north", given=False)
-    others = {"south": three.who["south"], "west": three.who["west"]}
-    message, state = rosters(three, others, client)
+    others = {"south": three.identities["south"], "west": three.identities["west"]}
+    message, state = key_list(three, others, client)
     assert set(client.handle(message, state)[0].sealed) == {"north", "south", "west"}
     assert [note.rpartition(" ")[0] for note in three.notes] == [
         "trusting south in secure aggregation from now on, key",
         "trusting west in secure aggregation from now on, key",
     ]
-    message, state = rosters(three, others, client)
+    message, state = key_list(three, others, client)
     client.handle(message, state)
-    assert len(three.notes) == 2  # said once
-    message, state = rosters(three, {**others, "west": identity(three.root / "server", "west")}, client)
+    assert len(three.notes) == 2  # reported once
+    message, state = key_list(three, {**others, "west": identity(three.root / "server", "west")}, client)
     with pytest.raises(Refused, match=r"^west has another key than in the first secure aggregation$"):
         client.handle(message, state)
-    message, state = rosters(three, others | invented(three, 1), client)
-    client.handle(message, state)  # a newcomer is taken down too, where nobody insists on a number of sites
+    message, state = key_list(three, others | invented(three, 1), client)
+    client.handle(message, state)  # without --min-sites a new site is added
     assert len(three.notes) == 3
 
 
 def test_with_min_sites_no_site_is_added_later(three):
     client = site_of(three, "north", given=False, requires_sites=True)
-    others = {"south": three.who["south"], "west": three.who["west"]}
-    message, state = rosters(three, others, client)
+    others = {"south": three.identities["south"], "west": three.identities["west"]}
+    message, state = key_list(three, others, client)
     client.handle(message, state)
-    message, state = rosters(three, others | invented(three), client)
+    message, state = key_list(three, others | invented(three), client)
     with pytest.raises(Refused, match=r"^site-0 was not in the first secure aggregation; name all sites with --peers$"):
         client.handle(message, state)
 
 
-def test_known_peers_do_not_change_a_run(three):
-    sites = {name: site_of(three, name) for name in three.who}
+def test_verifying_peers_does_not_change_a_run(three):
+    sites = {name: site_of(three, name) for name in three.identities}
     plain = {name: site.client for name, site in sites.items()}
     shared = {}
-    for kind, clients in {"known": sites, "unknown": plain}.items():
+    for kind, clients in {"policies": sites, "plain": plain}.items():
         shared[kind] = run(CONFIG, LocalTransport(clients), start(), lambda *_: None).shared["visual"]
-    assert np.array_equal(shared["known"], shared["unknown"]) and not np.array_equal(shared["known"], START["visual"])
+    assert np.array_equal(shared["policies"], shared["plain"])
+    assert not np.array_equal(shared["plain"], START["visual"])
 
 
 def test_an_invalid_folder_of_peers_is_refused(tmp_path):

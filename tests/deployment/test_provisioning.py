@@ -68,12 +68,12 @@ def site_package(folder, name="hospital"):
     return read_package(folder.package(name), "site")
 
 
-def test_a_site_gets_all_it_needs_and_no_more(made, folder):
+def test_a_package_contains_the_files_of_its_site_only(made, folder):
     package = site_package(folder)
     assert set(package.files) == {"package.json", "ca.pem", "classes.txt", "settings.toml", "site.key"}
     metadata = package.metadata
     assert (metadata.study, metadata.name, metadata.address) == ("digits", "hospital", "server.example:1234")
-    assert metadata.settings == {"rounds": 7, "train.epochs": 2}  # threads are each site's own business
+    assert metadata.settings == {"rounds": 7, "train.epochs": 2}  # each site sets its own threads
     assert metadata.key_expires == date(2027, 4, 11)  # 31 - 1 + 28 + 31 days to 31 March are 89 of 100; 11 more
     assert metadata.classes.startswith("2 classes, ") and metadata.model.startswith("glyph-clip ")
     assert "site.key" not in site_package(folder, "clinic").files  # makes its own
@@ -88,7 +88,7 @@ def test_a_site_can_agree_to_the_settings_of_its_package(made, written, folder, 
     assert "this site has accepted other settings: rounds" in agreed("run", other)
 
 
-def test_packages_are_for_their_owner_alone(made, folder):
+def test_only_the_owner_can_read_packages(made, folder):
     for name in made:
         assert stat.S_IMODE(folder.package(name).stat().st_mode) == 0o600
     assert b"".join(read_package(folder.package("server"), "server").files.values()).count(b"OPENSSH PRIVATE") == 0
@@ -154,7 +154,7 @@ def test_a_revoked_site_is_locked_out_until_it_is_renewed(made, folder, tmp_path
     install(folder.package("server"), server, "server")
     assert read_site_keys(server / "sites") == {}
     assert not folder.package("hospital").exists()
-    folder.provision()  # does not let it in by the back door
+    folder.provision()  # does not issue a key for it
     assert "hospital" not in _Register.read(folder.path).keys
     folder.renew("hospital")
     install(folder.package("server"), server, "server")
@@ -265,12 +265,12 @@ def archive(packed=zipfile.ZIP_STORED, **files):
 
 
 BAD = {
-    "no archive": b"PK, or so it says",
+    "no archive": b"PK, but no archive",
     "nothing in it": archive(),
-    "a way out": archive(**{"..__..__etc__passwd": "x"}),
-    "a way out among keys": archive(**{"sites__.._x.pub": "x"}),
+    "a path outside": archive(**{"..__..__etc__passwd": "x"}),
+    "a key with a path outside": archive(**{"sites__.._x.pub": "x"}),
     "a huge file": archive(zipfile.ZIP_DEFLATED, **{"classes.txt": "x" * 5_000_000}),
-    "packed in another way": archive(zipfile.ZIP_BZIP2, **{"classes.txt": "x" * 3_000_000}),
+    "another compression": archive(zipfile.ZIP_BZIP2, **{"classes.txt": "x" * 3_000_000}),
     "invalid metadata": archive(**{_METADATA: "{}"}),
 }
 
@@ -334,7 +334,7 @@ def test_the_example_is_a_plan(tmp_path):
         ("color = 3", "color: a study has no such setting"),
     ],
 )
-def test_a_mistake_in_a_plan_is_named(tmp_path, line, message):
+def test_an_error_in_a_plan_is_named(tmp_path, line, message):
     plan = {"name": 'name = "a"', "address": 'address = ["a"]', "sites": 'sites = {a = "own"}'}
     plan[line.split()[0]] = line
     (tmp_path / "study.toml").write_text("\n".join(plan.values()))
@@ -374,7 +374,7 @@ def test_a_package_with_damaged_contents_is_named(tmp_path):
         install(tmp_path / "x.fedcopl", tmp_path / "home", "site")
 
 
-def test_a_package_of_the_other_kind_names_its_command(made, folder, tmp_path):
+def test_the_error_of_a_package_of_the_other_kind_names_its_command(made, folder, tmp_path):
     with pytest.raises(FederationError, match=r"package of a site, not of a server; install it with fedcopl join"):
         install(folder.package("hospital"), tmp_path / "home", "server")
 

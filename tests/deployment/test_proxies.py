@@ -18,7 +18,7 @@ from fedcopl.errors import FederationError
 
 @contextmanager
 def listening(handle):
-    """A port of this machine, each of whose callers is handled in a thread."""
+    """Listen on a port of this machine, and handle each connection in a thread."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def accept():
@@ -34,7 +34,7 @@ def listening(handle):
 
 
 def _read_request(connection):
-    """All of it: who hangs up on a caller that still speaks is not heard."""
+    """Read the whole request: a server that closes earlier resets the connection before its response is read."""
     with connection.makefile("rb") as request:
         lines = list(iter(request.readline, b"\r\n"))
         length = next((int(line.split(b":")[1]) for line in lines if line.lower().startswith(b"content-length")), 0)
@@ -48,7 +48,7 @@ def certificates(tmp_path):
 
 @pytest.fixture
 def server(certificates):
-    """Shows the certificate of server.example and refuses every request."""
+    """A TLS server with the certificate of server.example that refuses every request."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.certificate, certificates.key)
 
@@ -57,7 +57,7 @@ def server(certificates):
             with context.wrap_socket(caller, server_side=True) as secured:
                 _read_request(secured)
                 secured.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-        except OSError:  # one that only wanted to see the certificate
+        except OSError:  # a client that only checks the certificate
             pass
 
     with listening(refuse) as port:
@@ -66,8 +66,8 @@ def server(certificates):
 
 @pytest.fixture
 def proxy(server, monkeypatch):
-    """The one way to server.example, which no other name server knows; notes what it is asked for."""
-    asked = []
+    """A proxy that connects to server.example, a name without an address; yields the requests to it."""
+    connects = []
 
     def pass_on(source, target):
         try:
@@ -80,7 +80,7 @@ def proxy(server, monkeypatch):
 
     def tunnel(caller):
         request = caller.recv(65536).decode()
-        asked.append(request)
+        connects.append(request)
         there = socket.create_connection(("127.0.0.1", server))
         caller.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
         threading.Thread(target=pass_on, args=(caller, there), daemon=True).start()
@@ -89,16 +89,16 @@ def proxy(server, monkeypatch):
     with listening(tunnel) as port:
         for name in ("https_proxy", "HTTPS_PROXY"):
             monkeypatch.setenv(name, f"http://me:secret@127.0.0.1:{port}")
-        yield asked
+        yield connects
 
 
-def test_a_site_finds_its_server_through_the_proxy(proxy, certificates, tmp_path):
+def test_a_site_connects_through_a_proxy(proxy, certificates, tmp_path):
     there = ServerAddress("server.example:9092", certificates.ca)
     check_server(there)
     private, public = site_key(tmp_path / "site", "hospital")
     with pytest.raises(httpx.HTTPStatusError) as error, site_connection(there.address, there.ca, private_key(private)):
         pass
-    assert "rejects this site" in _join_error(there, public, error.value)  # it was asked, and said no
+    assert "rejects this site" in _join_error(there, public, error.value)  # the server has refused the request
     assert len(proxy) == 2 and all(request.startswith("CONNECT server.example:9092 ") for request in proxy)
     assert all("Proxy-Authorization: Basic bWU6c2VjcmV0" in request for request in proxy)  # base64 of me:secret
 
@@ -109,7 +109,7 @@ def test_a_proxy_that_intercepts_tls_is_detected(proxy, tmp_path):
         check_server(ServerAddress("server.example:9092", other.ca))
 
 
-def test_doctor_says_that_there_is_a_proxy_and_not_its_password(proxy, certificates):
+def test_doctor_names_the_proxy_without_its_password(proxy, certificates):
     found = list(doctor_check("server.example:9092", certificates.ca))
     assert [one.level for one in found] == ["ok", "ok"]
     assert "through the proxy 127.0.0.1:" in found[0].detail
@@ -127,7 +127,7 @@ def test_a_proxy_that_does_not_speak_http_is_a_network_error(monkeypatch):
             connect("server.example", 9092, 5)
 
 
-def test_nothing_on_this_machine_goes_through_a_proxy(monkeypatch):
+def test_connections_on_this_machine_bypass_the_proxy(monkeypatch):
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     assert proxy_to("127.0.0.1") == "" and proxy_to("server.example") == "http://proxy.example:3128"
     environment = {"no_proxy": "intranet, 127.0.0.1", "NO_PROXY": "files"}

@@ -19,19 +19,19 @@ from fedcopl.deployment.site.site_process import ServerAddress
 from free_ports import free_port
 from waiting import until
 
-NOT_LET_IN = "the server rejects this site"
+REJECTED = "the server rejects this site"
 
 
 class FakeControlClient:
     """A SuperLink's registry that refuses some keys."""
 
     def __init__(self, refused=()):
-        self.there, self.refused = {}, refused
+        self.registered, self.refused = {}, refused
 
     def ListNodes(self, request):
         nodes = [
             SimpleNamespace(name=name, public_key=key, node_id=key, status="online", last_activated_at="now")
-            for key, name in self.there.items()
+            for key, name in self.registered.items()
         ]
         return SimpleNamespace(nodes_info=nodes)
 
@@ -39,7 +39,7 @@ class FakeControlClient:
         if request.public_key in self.refused:
             answer = httpx.Response(409, text="Public key\nalready in use.")
             raise httpx.HTTPStatusError("409", request=httpx.Request("POST", "https://x"), response=answer)
-        self.there[request.public_key] = request.name
+        self.registered[request.public_key] = request.name
 
 
 @pytest.fixture
@@ -73,14 +73,14 @@ def test_a_key_that_cannot_be_registered_does_not_stop_the_others(control):
     first, refusal, last = progress.notes
     assert (first, last) == ("a may join now", "c may join now")
     assert refusal.startswith("b cannot be registered (Public key already in use.)")
-    assert control._client.there == {b"1": "a", b"3": "c"}
+    assert control._client.registered == {b"1": "a", b"3": "c"}
     _admit(control, [SiteKey("a", b"1"), SiteKey("c", b"3")], progress)
     assert len(progress.notes) == 3
 
 
 @contextmanager
 def open_for_sites(root, host="127.0.0.1"):
-    """A server without a run: what it was told, and where sites find it."""
+    """Start a server without a run; yields its reporter, its address and its settings."""
     folder, progress = root / "federation", NotingReporter()
     home = ServerHome(folder, folder / "sites", server_certificates(folder, [own_address(host)]), host, free_port())
     with (
@@ -97,7 +97,7 @@ def test_a_removed_site_rejoins_with_a_new_key(tmp_path):
     other, other_public = site_key(tmp_path / "other", "zoo")
     sites = tmp_path / "federation/sites"
 
-    def let_in(file, name):
+    def admit(file, name):
         shutil.copy(file, tmp_path / "part")
         (tmp_path / "part").rename(sites / f"{name}.pub")
 
@@ -107,32 +107,32 @@ def test_a_removed_site_rejoins_with_a_new_key(tmp_path):
             stranger.sites()
         assert stranger.register("hospital", b"a key of his own") == "status 404"
         until(lambda: "refused: '/v1/control/register-node'" in home.log.read_text(), home.log.read_text)
-        let_in(public, "hospital")
+        admit(public, "hospital")
         until(lambda: join_refusal(server, private) is None, lambda: progress.notes)
         (sites / "hospital.pub").unlink()
-        until(lambda: (join_refusal(server, private) or "").startswith(NOT_LET_IN), lambda: progress.notes)
+        until(lambda: (join_refusal(server, private) or "").startswith(REJECTED), lambda: progress.notes)
 
-        let_in(public, "hospital")  # the old key: the operator is told what to do
+        admit(public, "hospital")  # the old key: the operator gets instructions
         until(lambda: any("hospital cannot be registered" in note for note in progress.notes), lambda: progress.notes)
         assert "the site needs a new key (delete its site.key" in progress.notes[-1]
-        assert (join_refusal(server, private) or "").startswith(NOT_LET_IN)
-        let_in(other_public, "zoo")  # nobody else is stopped by that
+        assert (join_refusal(server, private) or "").startswith(REJECTED)
+        admit(other_public, "zoo")  # other sites can still be admitted
         until(lambda: join_refusal(server, other) is None, lambda: progress.notes)
         old = private.read_bytes()
         private.unlink()
         site_key(tmp_path / "site", "hospital")
         assert private.read_bytes() != old
-        let_in(public, "hospital")
+        admit(public, "hospital")
         until(lambda: join_refusal(server, private) is None, lambda: progress.notes)
 
     private.write_bytes(old)
     site_key(tmp_path / "site", "hospital")
-    let_in(public, "hospital")
-    with open_for_sites(tmp_path) as (progress, server, _):  # a server that starts again lets in the old key too
+    admit(public, "hospital")
+    with open_for_sites(tmp_path) as (progress, server, _):  # a restarted server admits the old key too
         assert join_refusal(server, private) is None
         assert join_refusal(server, other) is None
     assert progress.notes == []
-    flower = home.log.parent  # what sites reply is nowhere on the disk, and nobody else can look
+    flower = home.log.parent  # replies are not on the disk, and the folder is private
     assert list(flower.glob("*.db*")) == [] and flower.stat().st_mode & 0o077 == 0
 
 
@@ -157,5 +157,5 @@ def test_a_server_may_listen_on_one_address_or_on_ipv6(tmp_path, host):
     with open_for_sites(tmp_path, host) as (_, server, home):
         assert server.address.startswith("127.0.0.2:" if host == "127.0.0.2" else "[::1]:")
         assert join_refusal(server, private) is None
-        with pytest.raises(OSError):  # nobody at other addresses of this machine
+        with pytest.raises(OSError):  # other addresses of this machine are closed
             socket.create_connection(("127.0.0.3", home.port), timeout=5).close()

@@ -35,7 +35,7 @@ def test_the_command_of_a_unit_is_one_that_exists(service):
 
 
 @pytest.mark.parametrize("service", [SITE, SERVER], ids=["site", "server"])
-def test_a_unit_writes_in_one_folder_and_ends_well_when_stopped(service):
+def test_a_unit_writes_to_one_folder_and_stops_without_an_error(service):
     unit = service.systemd_unit()
     assert setting(unit, "ProtectSystem") == "strict"
     assert setting(unit, "ReadWritePaths") == setting(unit, "WorkingDirectory") == "/srv/fedcopl"
@@ -53,7 +53,7 @@ def test_a_container_address_is_not_local():
     assert re.search(r"^USER \d{5}$", made, re.M)
     assert '"fedcopl[flower,privacy]==1.2.3"' in made
     assert 'CMD ["server", "--folder", "/home/fedcopl/federation", "--auto-resume"]' in made
-    assert "--network=host" in made and " -p " not in made  # a forwarded port would make every caller a local one
+    assert "--network=host" in made and " -p " not in made  # with a forwarded port all clients would look local
 
 
 def test_paths_that_a_unit_cannot_contain_are_refused():
@@ -85,7 +85,7 @@ def test_a_service_continues_an_unfinished_run(tmp_path):
     assert _unfinished(home) is None
     out.mkdir()
     with holding(home, "server", {"out": str(out)}):
-        assert _unfinished(home) is None  # nothing to go on with
+        assert _unfinished(home) is None  # nothing to continue
     (out / "checkpoint.safetensors").touch()
     assert _unfinished(home) == out
     (out / "results.json").touch()
@@ -97,7 +97,7 @@ def test_versions_may_differ_by_a_patch(monkeypatch, server, site, fits):
     from fedcopl.deployment import terms
 
     monkeypatch.setattr(terms, "version", lambda package: server)
-    asked = terms_of("run", 1, RunConfig(), ["a", "b"], "model 1")
+    server_terms = terms_of("run", 1, RunConfig(), ["a", "b"], "model 1")
     monkeypatch.setattr(terms, "version", lambda package: site)
-    why = differences(asked, asked.classes, "model 1")
-    assert why == ([] if fits else ["fedcopl: the server has 0.1.0, this site has 0.2.0"])
+    reasons = differences(server_terms, server_terms.classes, "model 1")
+    assert reasons == ([] if fits else ["fedcopl: the server has 0.1.0, this site has 0.2.0"])

@@ -60,8 +60,8 @@ def site(data, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def asked(site):
-    """The first question of a run, on the right terms."""
+def first_request(site):
+    """The server state and the terms of a run that the site accepts."""
     classes = site.prepared.dataset.classes
     server = PreparedServer(None, CONFIG, classes, site.clip).first_state()
     return server, terms_of("run-1", 1, CONFIG, classes, site.model)
@@ -82,8 +82,8 @@ def test_a_site_reads_its_images_and_classes(site):
         ({"version": "9.9"}, "fedcopl: the server has 9.9, this site has 0."),
     ],
 )
-def test_a_site_that_does_not_fit_refuses_in_one_line_and_does_nothing(site, asked, change, line):
-    server, terms = asked
+def test_an_incompatible_site_refuses_in_one_line_and_does_nothing(site, first_request, change, line):
+    server, terms = first_request
     wrong = type(terms)(**vars(terms) | change | {"run": "another"})
     with pytest.raises(Refused, match=f"^{line}") as refusal:
         site.handle(Estimate(0, server.shared), wrong)
@@ -103,13 +103,13 @@ CONDITIONS = {
 }
 
 
-@pytest.mark.parametrize(("wanted", "run_has", "line"), CONDITIONS.values(), ids=CONDITIONS)
-def test_a_site_has_conditions_of_its_own(site, asked, wanted, run_has, line):
-    server, terms = asked
+@pytest.mark.parametrize(("expected", "run_has", "line"), CONDITIONS.values(), ids=CONDITIONS)
+def test_a_run_that_violates_the_conditions_of_a_site_is_refused(site, first_request, expected, run_has, line):
+    server, terms = first_request
     settings = {**terms.settings, **{key: value for key, value in run_has.items() if "." in key}}
     shared = {**server.shared, **{key: server.shared["visual"] for key in run_has if "." not in key}}
     strict = copy(site)
-    strict.home = replace(site.home, consent=Consent(**wanted))
+    strict.home = replace(site.home, consent=Consent(**expected))
     with pytest.raises(Refused, match=f"^{line}$"):
         strict.handle(Estimate(0, shared), type(terms)(**vars(terms) | {"run": "unwelcome", "settings": settings}))
     assert not (site.home.folder / "runs" / "unwelcome").exists()
@@ -125,7 +125,7 @@ def test_requests_that_meet_the_conditions_are_accepted():
     private = RunConfig.from_mapping(
         {"privacy": {"secure_aggregation": True, "min_sites": 3, "noise_multiplier": 0.5}}, "test"
     )
-    consent = Consent(("visual", "text"), min_sites=3, min_noise=0.5)  # with noise no features are asked for
+    consent = Consent(("visual", "text"), min_sites=3, min_noise=0.5)  # with noise no feature sums are requested
     prompts = {"visual": np.zeros(1), "text": np.zeros(1)}
     assert list(consent.objections(Train(0, prompts), private)) == []
     assert str(consent) == (
@@ -135,8 +135,8 @@ def test_requests_that_meet_the_conditions_are_accepted():
     )
 
 
-def test_a_run_keeps_the_settings_it_began_with(site, asked):
-    server, terms = asked
+def test_a_run_keeps_the_settings_it_began_with(site, first_request):
+    server, terms = first_request
     begun = type(terms)(**vars(terms) | {"run": "pinned"})
     site.handle(Estimate(0, server.shared), begun)
     changed = {**begun.settings, "train.epochs": 5}
@@ -148,7 +148,7 @@ def test_a_run_keeps_the_settings_it_began_with(site, asked):
 
 @pytest.fixture
 def few(data, tmp_path):
-    """A site with six images of its own, which it may change; made anew from the same folder at each call."""
+    """Return a function that starts a site with six images, from the same folder at each call."""
     images = tmp_path / "images"
     images.mkdir()
     for number in range(6):
@@ -165,29 +165,29 @@ def test_a_run_keeps_the_classes_it_began_with(tmp_path):
         check_pinned(tmp_path / "pinned.json", terms_of("run", 1, PLAIN, ["b", "a"], "model 1"), "2 images, x")
 
 
-def test_a_run_keeps_the_images_it_began_with(few, asked, caplog):
-    server, terms = asked
+def test_a_run_keeps_the_images_it_began_with(few, first_request, caplog):
+    server, terms = first_request
     site = few()
     site.handle(Estimate(0, server.shared), terms)
     site.handle(Select(0, 0, None, 1), terms)
     images = site.home.images
-    shutil.copy(images / "005.png", images / "-new.png")  # sorts first: every label would go to its neighbour
+    shutil.copy(images / "005.png", images / "-new.png")  # sorts first: every label would move to the next image
     grid, progress = LoopGrid({"few": lambda message: reply_to(message, few)}), NotingReporter()
     federation = GridTransport(grid, terms, KnownSites({"few": 0}), Timeouts(60, 0, 0.01), progress)
     assert federation.request({"few": Train(0, server.shared)}) == {}
     words = "images: not those that this run began with; restore them, or wait for the next run"
-    assert progress.notes == [f"round 1, Train: few is left out: refused: {words}"]  # and not how many there are
+    assert progress.notes == [f"round 1, Train: few is left out: refused: {words}"]  # without the numbers of images
     assert f"{words}; it began with 6 images, " in caplog.text and "; now there are 7 images, " in caplog.text
     (images / "-new.png").unlink()
     assert few().handle(Train(0, server.shared), terms).examples > 0
 
 
-def test_images_that_were_replaced_or_renamed_are_other_images(few, asked):
-    _, terms = asked
+def test_replaced_or_renamed_images_are_detected(few, first_request):
+    _, terms = first_request
     site = few()
     site.handle(Evaluate(0, None), terms)
     images = site.home.images
-    shutil.copy(images / "000.png", images / "kept")  # no image to anybody: nothing has changed
+    shutil.copy(images / "000.png", images / "kept")  # no image file: nothing has changed
     few().handle(Evaluate(0, None), terms)
     shutil.copy(images / "001.png", images / "000.png")
     with pytest.raises(Refused, match=r"^images: "):
@@ -199,8 +199,8 @@ def test_images_that_were_replaced_or_renamed_are_other_images(few, asked):
         few().handle(Evaluate(0, None), terms)
 
 
-def test_damaged_terms_are_named(few, asked):
-    _, terms = asked
+def test_damaged_terms_are_named(few, first_request):
+    _, terms = first_request
     site = few()
     site.handle(Evaluate(0, None), terms)
     (site.home.folder / "runs/run-1/terms.json").write_text("{")
@@ -209,8 +209,8 @@ def test_damaged_terms_are_named(few, asked):
 
 
 @pytest.mark.parametrize("run", ["..", ".", ""])
-def test_a_run_of_any_name_stays_in_its_folder(few, asked, run):
-    _, terms = asked
+def test_a_run_of_any_name_stays_in_its_folder(few, first_request, run):
+    _, terms = first_request
     site = few()
     site.handle(Evaluate(0, None), type(terms)(**vars(terms) | {"run": run}))
     assert sorted(path.name for path in site.home.folder.iterdir()) == ["ledger.json", "runs", "site.secret"]
@@ -218,17 +218,17 @@ def test_a_run_of_any_name_stays_in_its_folder(few, asked, run):
     assert (folder / "terms.json").exists()
 
 
-def test_a_site_without_a_whole_secret_does_not_begin(few):
+def test_a_site_with_an_incomplete_secret_does_not_start(few):
     site = few()
     (site.home.folder / "site.secret").write_bytes(b"")
     with pytest.raises(FederationError, match=r"site\.secret: has 0 bytes"):
         few()
 
 
-@pytest.mark.parametrize("wanted", [{"min_sites": 2}, {"min_noise": 0.5}])
-def test_a_site_that_requires_masks_or_noise_does_not_report_accuracy(site, asked, wanted, tmp_path):
-    _, terms = asked
-    strict = RunningSite(replace(site.home, folder=tmp_path, consent=Consent(**wanted)))
+@pytest.mark.parametrize("expected", [{"min_sites": 2}, {"min_noise": 0.5}])
+def test_a_site_that_requires_masks_or_noise_does_not_report_accuracy(site, first_request, expected, tmp_path):
+    _, terms = first_request
+    strict = RunningSite(replace(site.home, folder=tmp_path, consent=Consent(**expected)))
     assert strict.has_test_set
     settings = {**terms.settings, "privacy.secure_aggregation": True, "privacy.noise_multiplier": 0.5}
     reply = strict.handle(Evaluate(0, None), type(terms)(**vars(terms) | {"settings": settings}))
@@ -236,13 +236,13 @@ def test_a_site_that_requires_masks_or_noise_does_not_report_accuracy(site, aske
     assert str(strict.home.consent).endswith("and does not report its test accuracy")
 
 
-def test_settings_that_are_the_servers_are_not_the_sites():
+def test_a_site_cannot_set_the_settings_of_the_server():
     with pytest.raises(ConfigError, match=r"model\.text_prompts: is set by the server; a site sets backbone"):
         SiteHome("a", "x", model={"text_prompts": 4}).settings()
 
 
-def test_two_sites_over_the_protocol_are_the_simulation(site, data, asked, tmp_path):
-    server, terms = asked
+def test_two_sites_over_the_protocol_are_the_simulation(site, data, first_request, tmp_path):
+    server, terms = first_request
     where = data / "clients/site-b", str(data / "classes.txt"), tmp_path / "b"
     other = RunningSite(SiteHome("site-b", *where, {"threads": 1}, consent=ALL))
     config = RunConfig.from_mapping(
@@ -251,35 +251,34 @@ def test_two_sites_over_the_protocol_are_the_simulation(site, data, asked, tmp_p
     simulate(config, tmp_path / "run")
 
     class Sites(LocalTransport):
-        def request(self, questions):
+        def request(self, requests):
             numbers = {"site-a": 0, "site-b": 1}
             both = (site, other)
             return {
-                name: both[numbers[name]].handle(message, terms.at(numbers[name]))
-                for name, message in questions.items()
+                name: both[numbers[name]].handle(message, terms.at(numbers[name])) for name, message in requests.items()
             }
 
     final = run(CONFIG, Sites({"site-a": None, "site-b": None}), server, lambda *_: None)
-    wanted = load_file(tmp_path / "run/prompts/server.safetensors")
-    assert final.shared["visual"].tobytes() == wanted["visual"].tobytes()
+    expected = load_file(tmp_path / "run/prompts/server.safetensors")
+    assert final.shared["visual"].tobytes() == expected["visual"].tobytes()
     for one in (site, other):
-        wanted = load_file(tmp_path / f"run/prompts/clients/{one.name}.safetensors")
+        expected = load_file(tmp_path / f"run/prompts/clients/{one.name}.safetensors")
         written = load_file(one.home.folder / f"runs/run-1/prompts/clients/{one.name}.safetensors")
-        assert written["text"].tobytes() == wanted["text"].tobytes()
-        # what it knows beforehand is the simulation's too, its own mix of classes included
+        assert written["text"].tobytes() == expected["text"].tobytes()
+        # its priors equal the simulation's, including its class prior
         here, there = load(one.home.folder / "runs/run-1"), load(tmp_path / "run", client=one.name)
         assert here.prior is not None and here.fingerprint == there.fingerprint
     results = json.loads((site.home.folder / "runs/run-1/results.json").read_text())
     simulated = json.loads((tmp_path / "run/results.json").read_text())
     assert results["clients"][0]["final"] == simulated["clients"][0]["final"]
-    # the model lies where `fedcopl predict` looks for one
+    # `fedcopl predict` finds the model
     assert load(site.home.folder / "runs/run-1").recipe.classes == site.prepared.dataset.classes
     assert (site.home.folder / "runs/run-1/labels/images.json").exists()
 
 
 @pytest.fixture(scope="module")
 def two(data, tmp_path_factory):
-    """Both sites as nodes of a grid, in homes of their own."""
+    """Both sites as nodes of a grid, with separate folders."""
     homes = tmp_path_factory.mktemp("two")
     sites = {
         name: RunningSite(
@@ -359,12 +358,17 @@ def test_a_full_disk_ends_a_run_that_can_be_resumed(two, data, tmp_path):
     assert len(served(two, replace(plan, resume=True)).rounds) == PLAIN.rounds
 
 
-def test_a_sites_corrections_are_trained_on_and_stay_there(data, asked, tmp_path):
-    server, terms = asked
-    answers = tmp_path / "answers.csv"
-    answers.write_text("file,label\ntrain/000.png,seven\n")
+def test_a_sites_corrections_are_trained_on_and_stay_there(data, first_request, tmp_path):
+    server, terms = first_request
+    corrections = tmp_path / "corrections.csv"
+    corrections.write_text("file,label\ntrain/000.png,seven\n")
     home = SiteHome(
-        "site-a", data / "clients/site-a", str(data / "classes.txt"), tmp_path / "home", {"threads": 1}, str(answers)
+        "site-a",
+        data / "clients/site-a",
+        str(data / "classes.txt"),
+        tmp_path / "home",
+        {"threads": 1},
+        str(corrections),
     )
     site = RunningSite(home)
     assert (site.corrections.index.tolist(), site.corrections.label.tolist()) == ([0], [7])
@@ -372,13 +376,13 @@ def test_a_sites_corrections_are_trained_on_and_stay_there(data, asked, tmp_path
     site.handle(Select(0, 0, np.zeros(10, np.int64), 1), terms)
     chosen = SiteState(tmp_path / "home/runs/run-1/state").state().selection
     assert chosen.label[chosen.index.tolist().index(0)] == 7
-    answers.write_text("file,label\nother.png,seven\n")
+    corrections.write_text("file,label\nother.png,seven\n")
     with pytest.raises(DataError, match="labels none of the training images"):
         RunningSite(home)
 
 
-def test_zero_shot_needs_no_training(site, asked):
-    _, terms = asked
+def test_zero_shot_needs_no_training(site, first_request):
+    _, terms = first_request
     score = site.handle(Evaluate(0, None), type(terms)(**vars(terms) | {"run": "fresh"}))
     assert 0 <= score.correct <= score.examples == 12
 
@@ -389,11 +393,11 @@ def test_an_incomplete_node_config_is_refused(tmp_path):
     home = _home_of({"name": "a", "folder": "site", "images": str(tmp_path), "model.threads": 2})
     assert home.settings().model.threads == 2
     assert home.consent == Consent(("visual",), 0, 0.0, 5)
-    strict = {"share": "visual,text", "min-sites": 4, "min-noise": 1, "corrections": "said.csv"}
+    strict = {"share": "visual,text", "min-sites": 4, "min-noise": 1, "corrections": "expert.csv"}
     strict |= {"min-images": 9, "limit": "epochs=7,runs=2"}
     home = _home_of({"name": "a", "folder": "site", "images": "x", **strict})
     assert home.consent == Consent(("visual", "text"), 4, 1.0, 9) and home.limits == Limits(epochs=7, runs=2)
-    assert home.corrections == "said.csv"
+    assert home.corrections == "expert.csv"
 
 
 def test_every_field_that_leaves_has_a_description():

@@ -29,19 +29,19 @@ class SmallLink:
     """One message in its store, and whatever a site sends."""
 
     def __init__(self, fleet):
-        self.fleet, self.sent, self.confirmed, self.trouble = fleet, {}, [], None
+        self.fleet, self.sent, self.confirmed, self.failure = fleet, {}, [], None
         act_for(1, 1, 1)
-        self.question = Message(records(1), 7, "query.train", group_id="2")
-        self.question.metadata.__dict__["_message_id"] = self.question.object_id
-        self.pieces = {name: one.deflate() for name, one in fleet.get_all_nested_objects(self.question).items()}
-        self.late = 1  # looks until the pieces are there
+        self.message = Message(records(1), 7, "query.train", group_id="2")
+        self.message.metadata.__dict__["_message_id"] = self.message.object_id
+        self.pieces = {name: one.deflate() for name, one in fleet.get_all_nested_objects(self.message).items()}
+        self.late = 1  # polls until the pieces are available
 
     def PullMessages(self, request):
-        if self.trouble:
-            raise self.trouble
+        if self.failure:
+            raise self.failure
         if self.confirmed:
             return SimpleNamespace(messages_list=[])
-        tree = self.fleet.get_object_tree(self.question)
+        tree = self.fleet.get_object_tree(self.message)
         return SimpleNamespace(
             messages_list=[SimpleNamespace(metadata=SimpleNamespace(run_id=5))], message_object_trees=[tree]
         )
@@ -78,28 +78,28 @@ def connection(link):
 
 
 def test_a_request_and_its_reply_are_complete(link, connection):
-    question = connection.next()
-    assert question.content["say"]["what"] == "x"
-    assert question.metadata.group_id == "2"
-    assert link.confirmed == [link.question.object_id]
-    connection.send(Message(records(4), reply_to=question))
+    message = connection.next()
+    assert message.content["say"]["what"] == "x"
+    assert message.metadata.group_id == "2"
+    assert link.confirmed == [link.message.object_id]
+    connection.send(Message(records(4), reply_to=message))
     reply = link.fleet.inflate_object_from_contents(link.root, dict(link.sent))
     assert [array.numpy().tolist() for array in reply.content["arrays"].values()] == [[4.0, 4.0, 4.0]]
-    assert reply.metadata.reply_to_message_id == link.question.object_id
-    assert link.runtimes == [0.0]  # how long it took is not said
+    assert reply.metadata.reply_to_message_id == link.message.object_id
+    assert link.runtimes == [0.0]  # the duration is not sent
     assert connection.next() is None
 
 
-@pytest.mark.parametrize("trouble", [httpx.ConnectError("gone"), failing(503)], ids=["gone", "behind a proxy"])
-def test_a_server_that_is_away_is_waited_for(link, connection, trouble):
-    link.trouble = trouble
-    assert connection.next() is None and connection.error is link.trouble
-    link.trouble = None
+@pytest.mark.parametrize("failure", [httpx.ConnectError("gone"), failing(503)], ids=["gone", "behind a proxy"])
+def test_a_server_that_is_away_is_waited_for(link, connection, failure):
+    link.failure = failure
+    assert connection.next() is None and connection.error is link.failure
+    link.failure = None
     assert connection.next() is not None and connection.error is None
 
 
 def test_an_unknown_connection_is_made_again(link, connection):
-    link.trouble = failing(403)
+    link.failure = failing(403)
     with pytest.raises(ConnectionLost, match="status 403"):
         connection.next()
 
@@ -119,7 +119,7 @@ def test_a_piece_that_is_missing_loses_the_connection_not_the_site(link, connect
 
 def test_an_object_other_than_a_message_is_refused(link, connection):
     array = Array(np.zeros(2))
-    link.question = array
+    link.message = array
     link.pieces = {name: one.deflate() for name, one in link.fleet.get_all_nested_objects(array).items()}
     with pytest.raises(ConnectionLost, match="received a Array instead of a request"):
         connection.next()
@@ -140,14 +140,14 @@ def test_a_slow_server_is_polled_less_often():
 
 
 def test_a_site_loads_nothing_of_a_superlink():
-    """Its database and its grid would be 40 MB in every site."""
+    """Its database and its grid would need 40 MB in every site."""
     loaded = "import sys, fedcopl.deployment.site.site_process; print('sqlalchemy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
 
-def looks(until, gap):
-    """How often a site looks for a question that comes after so many seconds, and how long that lies there."""
+def polls_until(until, gap):
+    """Return the number of polls until a request arrives after `until` seconds, and the delay of the request."""
     now, count = 0.0, 1
     while now < until:
         now, count = now + _poll_interval(now, 0.004, gap), count + 1
@@ -155,7 +155,7 @@ def looks(until, gap):
 
 
 def test_a_site_among_many_polls_a_dozen_times_per_request():
-    first, _ = looks(6.0, 0.0)
-    count, late = looks(6.0, 6.0)
+    first, _ = polls_until(6.0, 0.0)
+    count, late = polls_until(6.0, 6.0)
     assert first > 25 and count <= 12 and late <= 0.6
-    assert looks(0.3, 3600.0)[1] <= 2.0  # one that comes soon after a night does not wait for long
+    assert polls_until(0.3, 3600.0)[1] <= 2.0  # a request soon after a long pause does not wait long

@@ -33,7 +33,7 @@ RELABEL = {"true": lambda labels: labels, "wrong": lambda labels: (labels * 7 + 
 
 @pytest.fixture(scope="module")
 def by_class(tmp_path_factory):
-    """Digits as a site may well keep them: train/<class>/* and test/<class>/*."""
+    """Digits in class folders: train/<class>/* and test/<class>/*."""
     root, digits = tmp_path_factory.mktemp("by-class"), small_digits(30, 12)
     (root / "classes.txt").write_text("\n".join(digits.classes) + "\n")
     for split, images in (("train", digits.train), ("test", digits.test)):
@@ -44,47 +44,49 @@ def by_class(tmp_path_factory):
     return root
 
 
-class Overheard(LocalTransport):
-    """Asks one real site; writes down all that it answers but its accuracy, and what it keeps after each answer."""
+class RecordingTransport(LocalTransport):
+    """Sends requests to one real site; records its replies without its accuracy, and its state after each reply."""
 
     def __init__(self, site, terms):
         super().__init__({site.name: None})
-        self._site, self._terms, self.said, self.test_sets = site, terms, [], []
+        self._site, self._terms, self.replies, self.test_sets = site, terms, [], []
 
-    def request(self, questions):
-        reply = self._site.handle(questions[self._site.name], self._terms)
+    def request(self, requests):
+        reply = self._site.handle(requests[self._site.name], self._terms)
         measured = isinstance(reply, Evaluated)
         kept = SiteState(self._site.home.folder / "runs" / self._terms.run / "state").state()
         arrays = {name: value.tobytes() for name, value in state_tensors(kept).items()}
-        self.said.append((None if measured else digest(reply), arrays))
+        self.replies.append((None if measured else digest(reply), arrays))
         self.test_sets += [reply] if measured else []
         return {self._site.name: reply}
 
 
-def played(by_class, home, truth, monkeypatch):
-    """All that a site said and kept in a run, what its prompts came to, and what its exam counted."""
+def run_with_labels(by_class, home, truth, monkeypatch):
+    """Return the final prompts, replies and states of a run with relabelled images, and the test accuracies."""
 
     def relabelled(data):
-        # Other folders would be another order of the images, and so another run: only what they say is changed.
-        found = load_dataset(data)
+        # Renamed folders would change the order of the images, and so the run: only the labels are changed.
+        dataset = load_dataset(data)
         splits = {
             name: replace(images, labels=RELABEL[truth](images.labels))
-            for name, images in (("train", found.train), ("test", found.test))
+            for name, images in (("train", dataset.train), ("test", dataset.test))
         }
-        return replace(found, **splits)
+        return replace(dataset, **splits)
 
     monkeypatch.setattr(running_site, "load_dataset", relabelled)
     site = RunningSite(SiteHome("north", by_class, "", home, {"threads": 1}, consent=Consent(min_images=0)))
     classes = site.prepared.dataset.classes
     server = PreparedServer(None, CONFIG, classes, site.clip).first_state()
-    heard = Overheard(site, terms_of("run", 1, CONFIG, classes, site.model))
-    last = run(CONFIG, heard, server, lambda *_: None)
-    return ({name: value.tobytes() for name, value in last.shared.items()}, heard.said), heard.test_sets
+    transport = RecordingTransport(site, terms_of("run", 1, CONFIG, classes, site.model))
+    last = run(CONFIG, transport, server, lambda *_: None)
+    return ({name: value.tobytes() for name, value in last.shared.items()}, transport.replies), transport.test_sets
 
 
 def test_class_folders_of_a_site_do_not_change_the_run(by_class, tmp_path, monkeypatch):
-    made, test_sets = zip(*(played(by_class, tmp_path / truth, truth, monkeypatch) for truth in RELABEL), strict=True)
+    made, test_sets = zip(
+        *(run_with_labels(by_class, tmp_path / truth, truth, monkeypatch) for truth in RELABEL), strict=True
+    )
     assert made[0] == made[1] == made[2]
     assert test_sets[0] != test_sets[1] and {test_set.examples for test_set in test_sets[2]} == {
         0
-    }  # the folders did say something else
+    }  # the labels did differ

@@ -95,10 +95,10 @@ def test_json_does_not_reset_the_count(link):
 
 
 def test_an_upload_that_is_refused_does_not_count(link):
-    """Whoever names the key of another site without its signature must not use up the limit of that site."""
+    """A client with the key of another site but without its signature must not use up the limit of that site."""
     link.status = 401
     assert [link.post([b"x" * 10]) for _ in range(3)] == [401] * 3
-    assert not link.limit._uploaded  # nor does the memory grow with made-up keys
+    assert not link.limit._uploaded  # and invented keys need no memory
     link.status = 200
     assert link.post([b"x" * 10]) == 200
 
@@ -107,7 +107,7 @@ def test_uploads_at_the_same_time_count_together(link):
     meanwhile = []
 
     async def slow(scope, receive, send):
-        """While the first upload is being stored, a second one comes."""
+        """During the first upload, a second one arrives."""
         await receive()
         link.limit.app = link._app
         meanwhile.append(await asyncio.to_thread(link.post, [b"x" * 6]))

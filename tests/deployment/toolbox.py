@@ -31,13 +31,13 @@ class FakeSite:
 
     def __init__(self, name: str, client: Client, folder):
         self.name, self.client, self.states = name, client, SiteState(folder / name)
-        self.asked = 0  # requests whose reply was computed, not read from disk
+        self.computed = 0  # number of replies that were computed, not read from disk
 
     def handle(self, message, terms):
         return self.states.handle(message, terms.attempt, lambda step, state: self._count(message, state))
 
     def _count(self, message, state: ClientState):
-        self.asked += 1
+        self.computed += 1
         return self.client.handle(message, state)
 
     def __call__(self, message: Message) -> Message:
@@ -45,12 +45,12 @@ class FakeSite:
 
 
 def failed(message: Message, code: str, reason: str) -> Message:
-    """Return what Flower sends instead of a reply; `code` is a name in its list of error codes."""
+    """Return the message that Flower sends instead of a reply; `code` is the name of an `ErrorCode`."""
     return Message(Error(getattr(ErrorCode, code), reason), reply_to=message)
 
 
 class LoopGrid(Grid):
-    """A grid whose nodes reply when their replies are pulled; one that returns None never replies."""
+    """A grid whose nodes reply when their replies are pulled; a node that returns None does not reply."""
 
     def __init__(self, nodes: dict[str, Node]):
         self.nodes, self.since = dict(nodes), dict.fromkeys(nodes, "1")
@@ -90,10 +90,10 @@ class LoopGrid(Grid):
 
     def pull_messages(self, message_ids):
         replies = [self._reply(self.waiting[id]) for id in message_ids if id in self.waiting]
-        come = [reply for reply in replies if reply is not None]
-        for reply in come:
+        arrived = [reply for reply in replies if reply is not None]
+        for reply in arrived:
             self.waiting.pop(reply.metadata.reply_to_message_id)
-        return come[::-1]  # in another order than asked, as they may come
+        return arrived[::-1]  # not in the order of the requests
 
     def _reply(self, message: Message) -> Message | None:
         name = self.name_of(message.metadata.dst_node_id)
@@ -119,16 +119,16 @@ class LoopGrid(Grid):
 
 
 class NotingReporter(ProgressReporter):
-    """A reporter that keeps all notes and replies."""
+    """A reporter that stores all notes and replies."""
 
     def __init__(self):
-        self.notes, self.answers = [], []
+        self.notes, self.replies = [], []
 
-    def note(self, what):
-        self.notes.append(what)
+    def note(self, text):
+        self.notes.append(text)
 
-    def replied(self, client, message):
-        self.answers.append((client, type(message).__name__))
+    def replied(self, client, request):
+        self.replies.append((client, type(request).__name__))
 
 
 def terms(config, attempt=1):
@@ -136,7 +136,7 @@ def terms(config, attempt=1):
 
 
 def digit_sites(root, count=3, images=40, labelled=0):
-    """Real digits as image files: `root/clients/site-a/train/*.png`, and some labelled ones in `test/<class>/`."""
+    """Write digits as image files, `root/clients/site-a/train/*.png`, and labelled ones in `test/<class>/`."""
     digits = all_digits()
     root.mkdir(parents=True, exist_ok=True)
     (root / "classes.txt").write_text("\n".join(digits.classes) + "\n")
