@@ -1,6 +1,6 @@
 """FedCoPL: cooperative pseudo labelling for unsupervised federated classification (ICCV 2025).
 
-Importing this loads next to nothing; each name loads what it needs when it is first used.
+The import is fast: each public name loads its module when it is first used.
 """
 
 from importlib import import_module
@@ -27,7 +27,7 @@ __all__ = [
     "load_plugin",
     "simulate",
 ]
-_LATE = {  # name -> module and name in it
+_LAZY = {  # public name -> module and name in it
     "Classifier": ("classifier", "Classifier"),
     "Federation": ("api", "Federation"),
     "Result": ("api", "Result"),
@@ -40,12 +40,12 @@ _LATE = {  # name -> module and name in it
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used; also the version that is installed."""
+    """Load a public name, or the installed version, when it is first used."""
     if name == "__version__":
         return import_module("importlib.metadata").version("fedcopl")
-    if name not in _LATE:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _LATE[name]
+    module, attribute = _LAZY[name]
     return getattr(import_module(f".{module}", __name__), attribute)
 
 

@@ -1,4 +1,4 @@
-"""`fedcopl` and `python -m fedcopl`: load the command line, which takes half a second, and run it."""
+"""`fedcopl` and `python -m fedcopl`: import and run the command line."""
 
 import os
 import signal
@@ -9,10 +9,10 @@ from types import FrameType
 def main() -> None:
     """Run the command line.
 
-    During the imports Ctrl-C ends the process at once, without a traceback, and no library can catch it.
+    During the imports, which take half a second, Ctrl-C ends the process without a traceback.
     """
     before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # a job in the background ignores it
+    if before is signal.default_int_handler:  # background jobs ignore SIGINT
         signal.signal(signal.SIGINT, _stop)
     from .cli import main as run_command
 

@@ -1,6 +1,6 @@
-"""The settings of a run, checked when they are read.
+"""The settings of a run, validated when they are read.
 
-Scalars in sections only, so that the same settings can travel as flat `section.key = value` pairs.
+All values are scalars in sections, so that settings can be sent as flat `section.key = value` pairs.
 """
 
 import difflib
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
-from .config_errors import explained
+from .config_errors import describe_errors
 from .errors import ConfigError, has_control_characters
 from .files import MAX_SETTINGS, parse_toml, read_limited
 
@@ -22,14 +22,14 @@ _Joined = Annotated[str, BeforeValidator(lambda given: " | ".join(map(str, given
 
 
 class Section(BaseModel):
-    """A group of settings that belong together."""
+    """A section of settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     @field_validator("*")
     @classmethod
     def _no_control_characters(cls, value: Any) -> Any:
-        if isinstance(value, str) and has_control_characters(value):  # printing it could send terminal codes
+        if isinstance(value, str) and has_control_characters(value):  # a terminal would execute escape sequences
             raise ValueError("has a control character")
         return value
 
@@ -44,48 +44,48 @@ class Data(Section):
     classes_file: str = ""
     """class names, one per line; empty: `classes.txt` in the folder of the images, if there is one"""
     corrections: str = ""
-    """labels of an expert, written by `fedcopl review --export`: always trained on, with these labels"""
+    """file with labels of an expert, written by `fedcopl review --export`; these images are always trained on"""
     label_column: str = ""
     """for `huggingface`: the column of labels, if there are several"""
     window: str | float = "file"
     """intensity window of images of more than 8 bits: `file` (its own range), `type`, `0:4095` or `1%:99%`"""
     bands: str | int = ""
-    """bands of a multi-band TIFF that become red, green and blue, counted from 1, as in `4,3,2`"""
+    """bands of a multi-band TIFF to use as red, green and blue, counted from 1, as in `4,3,2`"""
     pages: Literal["first", "middle", "all"] = "first"
     """page of a TIFF or DICOM file with several pages; `all`: one image per page"""
     clients: int = Field(10, ge=1)
     """number of simulated clients, K"""
     partition: Literal["dirichlet", "quantity", "iid", "natural"] = "dirichlet"
-    """how the images are split over the clients; `natural`: by the clients of the data set, whatever `clients` is"""
+    """how the images are split over the clients; `natural`: by the data set's own clients, without `clients`"""
     beta: float = Field(0.1, gt=0)
     """Dirichlet concentration: the lower, the fewer classes a client holds"""
     classes_per_client: int = Field(0, ge=0)
-    """for `quantity`: s, number of classes of each client; 0: ceil(0.2 C)"""
+    """for `quantity`: number of classes of each client, s; 0: ceil(0.2 C)"""
     min_train: int = Field(10, ge=1)
-    """for `dirichlet`: minimum number of training images of a client, if there are enough"""
+    """for `dirichlet`: minimum number of training images of a client, if there are enough images"""
 
 
 class Model(Section):
-    """The frozen CLIP and the prompts that are trained on top of it."""
+    """The frozen CLIP and its trainable prompts."""
 
     backbone: str = "glyph-clip"
     """name, folder or file of the CLIP model"""
     activation: Literal["auto", "quick_gelu", "gelu"] = "auto"
-    """for a bare weights file, which does not say: auto takes OpenAI's quick_gelu"""
+    """activation function of a weights file that does not name it; auto: OpenAI's quick_gelu"""
     template: _Joined = ""
-    """zero-shot sentence with {} for the class name, or several with | between them; empty takes the data set's own"""
+    """zero-shot sentence with {} for the class name, or several separated by |; empty: that of the data set"""
     visual_prompts: int = Field(5, ge=0)
     """prompt vectors at the input of each prompted vision block"""
     visual_depth: Literal["all-but-last", "all"] | int = "all-but-last"
-    """how many vision blocks get prompts, counted from the first"""
+    """number of vision blocks with prompts, counted from the first"""
     text_prompts: int = Field(16, ge=0)
     """context vectors before the class name"""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """device; auto: a GPU if there is one"""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """precision of the frozen encoders; use the lower ones where the hardware is faster with them"""
+    """precision of the frozen encoders; lower ones are faster on some hardware"""
     memory: float = Field(4.0, ge=0)
-    """GB of embedded images kept in memory; the others are embedded again from the cache each time"""
+    """GB of embedded images kept in memory; other images are embedded from the cache each time"""
     threads: int = Field(0, ge=0)
     """CPU threads; 0: one for the embedded model and in workers, otherwise as torch chooses; above 1: no workers"""
 
@@ -104,42 +104,42 @@ class LabelSettings(Section):
     entropy_quantile: float = Field(0.5, ge=0, lt=1)
     """an image has low entropy below the quantile 1 - this of its client's entropies (tau_2)"""
     global_allocation: bool = True
-    """let the server balance the classes; off: each client selects as many images as it counted"""
+    """balance the classes over all clients; off: each client selects as many images as it counted"""
     budget: Literal["exact", "ceil"] = "exact"
     """M = S / C as in the paper, or rounded up first as in the authors' code"""
     unseen: Literal["grow", "none"] = "grow"
-    """images that each client may take of a class without confident images: growing with the refreshes, or none"""
+    """selected images of a class without confident images at any client: growing with the refreshes, or none"""
     candidates: Literal["argmax", "any"] = "argmax"
-    """images that a class selects from: images predicted as this class, or all images (the paper's wording)"""
+    """candidates for a class: the images predicted as this class, or all images (the paper's wording)"""
     per_class: int = Field(16, ge=1)
     """for `fpl` and `cpl`: images of each class at each client, K"""
     among: Literal["all", "sure"] = "all"
-    """for `fpl` and `cpl`: which images may be labelled: all, or those confident by `confidence_quantile`"""
+    """for `fpl` and `cpl`: images that can be selected: all, or those confident by `confidence_quantile`"""
     capacity: Literal["fixed", "grow"] = "fixed"
     """for `fpl` and `cpl`: K constant, or growing with the refreshes as in GRIP"""
     fpl_rule: Literal["argmax", "column", "leaderboard"] = "argmax"
     """for `fpl`: K among the images predicted as the class, among all, or the authors' leaderboard"""
     cpl_alpha: _Level | Literal["auto"] = "auto"
-    """for `cpl`: quantile level within an image; auto takes its authors' value for the data set"""
+    """for `cpl`: quantile level within an image; auto: its authors' value for the data set"""
     cpl_beta: _Level | Literal["auto"] = "auto"
     """for `cpl`: quantile level within a class; auto as above"""
     cpl_keep_likeliest: bool = False
     """for `cpl`: an image's most probable class is always a candidate"""
     cpl_loss: Literal["cc", "rc", "lw", "gce"] = "cc"
-    """for `cpl`: -log of the summed probability of the candidates (cc), or one of its authors' other losses"""
+    """for `cpl`: loss: -log of the summed probability of the candidates (cc), or another one of its authors"""
     cpl_targets: Literal["sets", "soft"] = "sets"
-    """for `cpl`: candidates have equal weights, or their probabilities at the refresh"""
+    """for `cpl`: weights of the candidates: equal, or their probabilities at the refresh"""
 
 
 class Priors(Section):
-    """Label-free calibration: logit bias, class priors of the clients, prototypes."""
+    """Label-free calibration by logit bias, class priors of the clients, and prototypes."""
 
     logit_bias: bool = True
-    """estimate the bias of the model towards some classes over all clients, and remove it"""
+    """estimate the model's bias towards classes over all clients, and remove it"""
     class_prior: str = ""
     """file with the class prior over all clients, if it is known: a table `class,share`, or JSON"""
     label_shift: bool = True
-    """estimate each client's class prior where the evidence supports it; it is never sent"""
+    """estimate each client's class prior if the evidence supports it; it is never sent"""
     prototypes: bool = True
     """estimate class means and covariance from sums of image features over all clients"""
 
@@ -152,19 +152,19 @@ class TrainSettings(Section):
     batch: int = Field(32, ge=1)
     """images per step"""
     lr: float = Field(0.3, gt=0)
-    """highest learning rate; for prompts in the units of `step`"""
+    """maximum learning rate; for prompts in the units of `step`"""
     step: Literal["relative", "plain"] = "relative"
-    """units of SGD steps on a prompt: the prompt's own length, or plain numbers as published"""
+    """scale of SGD steps on a prompt: relative to the length of the prompt, or plain as published"""
     momentum: float = Field(0.9, ge=0, lt=1)
     """momentum of SGD; the optimiser is new for each client and round"""
     weight_decay: float = Field(0.005, ge=0)
-    """weight decay of the prompts; a step pulls them by lr times this"""
+    """weight decay of the prompts, multiplied by the learning rate in each step"""
     init: Literal["neutral", "random"] = "neutral"
-    """initial prompts: such that predictions do not change, or random as published"""
+    """initial prompts: neutral (predictions do not change), or random as published"""
     init_std: float = Field(0.02, ge=0)
     """for `init = random`: standard deviation of the initial prompts"""
     decay_to: Literal["init", "zero"] = "init"
-    """where weight decay pulls the prompts: to their initial values, or to zero as published"""
+    """target of weight decay: the initial prompts, or zero as published"""
     clip_norm: float = Field(1.0, ge=0)
     """maximum norm of the gradient, in the units of `step`; 0: no clipping, as published"""
     holdout: float = Field(0.2, ge=0, lt=1)
@@ -189,12 +189,12 @@ class Sharing(Section):
 
 
 class Evaluation(Section):
-    """Accuracy, where labels exist. It never feeds back into training."""
+    """Evaluation on labelled test images. It never feeds back into training."""
 
     every: int = Field(1, ge=1)
     """rounds between two evaluations; the last round is always evaluated"""
     everywhere: bool = True
-    """also measure each client's model on all clients' test images (accuracy `global`); simulation only"""
+    """also evaluate each client's model on all clients' test images (accuracy `global`); simulation only"""
 
 
 class Privacy(Section):
@@ -203,11 +203,11 @@ class Privacy(Section):
     secure_aggregation: bool = False
     """the server learns only the sums over the sites: class counts, prompts, loss"""
     min_sites: int = Field(2, ge=2)
-    """for `secure_aggregation`: a sum of fewer sites is not shown to the server"""
+    """for `secure_aggregation`: minimum number of sites in a sum"""
     threshold: float = Field(0.6, gt=0.5, le=1)
-    """for `secure_aggregation`: share of the sites whose replies are enough to complete a sum"""
+    """for `secure_aggregation`: share of the sites that is enough to unmask a sum"""
     noise_multiplier: float = Field(0.0, ge=0)
-    """differential privacy of a whole site: standard deviation of the noise, in units of the clips; 0: none"""
+    """site-level differential privacy: standard deviation of the noise, in units of the clips; 0: none"""
     count_clip: float = Field(50.0, gt=0)
     """for `noise_multiplier`: L2 norm to which a site's class counts are clipped"""
     update_clip: float = Field(0.1, gt=0)
@@ -217,7 +217,7 @@ class Privacy(Section):
 
 
 class RunConfig(Section):
-    """All settings of one run. Where the defaults differ from what was published: `AS_PUBLISHED`.
+    """All settings of one run; `AS_PUBLISHED` has the published values of those whose default differs.
 
     >>> config = RunConfig.from_mapping({"rounds": 5, "data": {"clients": 3}}, "example")
     >>> config.rounds, config.data.clients, config.method
@@ -228,17 +228,17 @@ class RunConfig(Section):
     """
 
     name: str = Field("run", min_length=1, pattern=r"^[\w.-]+$")
-    """names the run's folder"""
+    """name of the run and its folder"""
     seed: int = Field(1, ge=0)
-    """of every random stream: the partition, the first prompts, the order of images, the participants"""
+    """seed of every random stream: partition, initial prompts, order of images, participants"""
     rounds: int = Field(20, ge=1)
     """communication rounds, T"""
     previous_run: str = ""
     """name and digest of the finished run that this one continues; `--from` sets it, see `docs/living-study.md`"""
     method: str = "fedcopl"
-    """what is trained, shared and kept, see `fedcopl methods`"""
+    """method: the arrays that are trained and averaged, see `fedcopl methods`"""
     labeler: str = "copl"
-    """how pseudo labels are chosen: `copl` (the paper), `fpl` (most confident of each class), `cpl` (candidate sets)"""
+    """selection of pseudo labels: `copl` (the paper), `fpl` (most confident of each class), `cpl` (candidate sets)"""
     data: Data = Data()
     model: Model = Model()
     labels: LabelSettings = LabelSettings()
@@ -257,11 +257,11 @@ class RunConfig(Section):
         """Validate settings.
 
         Args:
-            origin: Where they come from, for the error message.
-            typed: Full names of settings that come from the command line.
+            origin: The source of the settings, for the error message.
+            typed: Full names of the settings from the command line.
 
         Raises:
-            ConfigError: All errors, in one line.
+            ConfigError: A setting is invalid; the message has all errors in one line.
         """
         try:
             return cls.model_validate(settings)
@@ -310,7 +310,7 @@ def load(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
 
 
 def with_typed(settings: Mapping[str, Any], pairs: Iterable[str], origin: str) -> RunConfig:
-    """Return settings of a file with overrides of a command line; errors name where each setting came from."""
+    """Return settings of a file with overrides of a command line; errors name the source of each setting."""
     given = list(pairs)
     names = (_find(pair.partition("=")[0].strip()) for pair in given)
     return RunConfig.from_mapping(override(settings, given), origin, {".".join(name) for name in names if name})
@@ -319,43 +319,44 @@ def with_typed(settings: Mapping[str, Any], pairs: Iterable[str], origin: str) -
 def override(settings: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any]:
     """Return settings with `section.key=value` overrides; `key` is enough if only one section has it."""
     merged = {key: dict(value) if isinstance(value, Mapping) else value for key, value in settings.items()}
-    wrong = []
+    errors = []
     for pair in pairs:
         key, equals, text = pair.partition("=")
         name = _find(key.strip()) if equals else None
         if name is None:
-            wrong.append(f"{key.strip()}: {_unknown(key.strip())}" if equals else f"{pair!r} is not key=value")
+            errors.append(f"{key.strip()}: {_unknown(key.strip())}" if equals else f"{pair!r} is not key=value")
             continue
         *section, leaf = name
         target = merged.setdefault(section[0], {}) if section else merged
         if not isinstance(target, dict):
-            wrong.append(f"{section[0]}: should be a section")
+            errors.append(f"{section[0]}: should be a section")
             continue
         target[leaf] = _value(text.strip())
-    if wrong:
-        raise ConfigError("; ".join(wrong))
+    if errors:
+        raise ConfigError("; ".join(errors))
     return merged
 
 
 class NoOptions(Section):
-    """A method or labeler without settings of its own."""
+    """The options of a method or labeler that has none."""
 
 
 def read_options(
     config: RunConfig, options: type[_Options], owner: Literal["method", "labeler"] = "method"
 ) -> _Options:
-    """Validate the own settings of the method or of the labeler."""
+    """Validate the options of the method or of the labeler."""
     section = "options" if owner == "method" else "labeler_options"
     try:
         return options.model_validate(getattr(config, section))
     except ValidationError as error:
         unknown = f"{getattr(config, owner)} has no such option (it has: {', '.join(options.model_fields) or 'none'})"
-        wrong = explained(({**one, "loc": (section, *one["loc"])} for one in error.errors()), lambda name: unknown)
-        raise ConfigError("; ".join(f"{name}: {reason}" for name, reason in wrong.items())) from error
+        errors = ({**entry, "loc": (section, *entry["loc"])} for entry in error.errors())
+        reasons = describe_errors(errors, lambda name: unknown)
+        raise ConfigError("; ".join(f"{name}: {reason}" for name, reason in reasons.items())) from error
 
 
 def by_full_name(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by their full names, as `data.clients`.
+    """Return settings by full name, such as `data.clients`.
 
     >>> by_full_name({"rounds": 3, "data": {"clients": 2}})
     {'rounds': 3, 'data.clients': 2}
@@ -379,7 +380,7 @@ def setting_names() -> Iterator[tuple[str, ...]]:
 
 
 def _find(key: str) -> tuple[str, ...] | None:
-    """Return section and key of a setting; names of options are validated by the method or labeler."""
+    """Return section and key of a setting; option names are validated by the method or labeler."""
     section, dot, option = key.partition(".")
     return (section, option) if section in _OPTION_SECTIONS and dot and option else _spellings().get(key)
 
@@ -400,16 +401,15 @@ def _value(text: str) -> Any:
 
 def _explain(error: ValidationError, origin: str, typed: Collection[str]) -> str:
     """Return all errors in one line, those of the command line first."""
-    wrong = explained((dict(one) for one in error.errors()), _unknown)
-    sources = {
-        "command line": [f"{name}: {reason}" for name, reason in wrong.items() if name in typed],
-        origin: [f"{name}: {reason}" for name, reason in wrong.items() if name not in typed],
-    }
+    reasons = describe_errors((dict(entry) for entry in error.errors()), _unknown)
+    sources: dict[str, list[str]] = {"command line": [], origin: []}
+    for name, reason in reasons.items():
+        sources["command line" if name in typed else origin].append(f"{name}: {reason}")
     return "; ".join(f"{source}: {'; '.join(lines)}" for source, lines in sources.items() if lines)
 
 
 def _unknown(key: str) -> str:
-    """Return the error message of an unknown setting, with the nearest known one."""
+    """Return the error message of an unknown setting, with the most similar one."""
     spellings = _spellings()
     tried = (difflib.get_close_matches(word, spellings, n=1) for word in (key, key.split(".")[-1]))
     close_matches = next((matches for matches in tried if matches), [])
@@ -433,7 +433,7 @@ AS_PUBLISHED: Mapping[str, str | float | bool] = {
 }
 """The published values of all settings whose default differs: initialisation, SGD steps, holdout, bounds, priors.
 
-docs/as-published.md lists every setting with the paper's words and the authors' code; a test compares the two.
+A test compares them with docs/as-published.md, which cites the paper and the authors' code for every setting.
 """
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-_KINDS = {  # pydantic's type of error, or a prefix of it -> the expected value
+_KINDS = {  # type of a pydantic error, or its beginning -> the expected value
     "int": "a whole number",
     "float": "a number",
     "finite_number": "a number",
@@ -23,45 +23,39 @@ _BOUNDS = {
     "less_than_equal": ("at most", "le"),
     "less_than": ("less than", "lt"),
 }
-_MAX_ERRORS = 50  # that are explained: finding the nearest name of 20,000 unknown ones takes minutes
+_MAX_ERRORS = 50  # in a message; finding the most similar names of 20,000 unknown ones takes minutes
 _PATTERNS = {r"^[\w.-]+$": "made of letters, digits, dots, dashes and underscores"}
 
 
-def explained(errors: Iterable[Mapping[str, Any]], unknown: Callable[[str], str]) -> dict[str, str]:
-    """Return the error message of each setting by full name; `unknown` makes that of a setting that does not exist."""
-    listed = list(islice(errors, _MAX_ERRORS))
-    foreign = {_name(error): unknown(_name(error)) for error in listed if error["type"] == "extra_forbidden"}
-    missing = {_name(error): "is missing" for error in listed if error["type"] == "missing"}
-    others = _in_words(error for error in listed if error["type"] not in ("extra_forbidden", "missing"))
-    return foreign | missing | others
-
-
-def _in_words(errors: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return what each invalid setting should be, by full name; a setting of a union type has one error per type."""
-    expected: dict[str, list[str]] = {}
-    given: dict[str, str] = {}
-    for error in errors:
-        name = _name(error)
-        expected.setdefault(name, []).append(_expected(error))
-        given[name] = repr(error["input"])
-    return {
-        name: f"should be {' or '.join(dict.fromkeys(words))}, not {given[name]}" for name, words in expected.items()
+def describe_errors(errors: Iterable[Mapping[str, Any]], unknown: Callable[[str], str]) -> dict[str, str]:
+    """Return the error message of each setting by full name; `unknown` returns that of an unknown setting."""
+    foreign, missing, expected, given = {}, {}, dict[str, list[str]](), {}
+    for error in islice(errors, _MAX_ERRORS):
+        name = ".".join(str(part) for part in error["loc"][:2])  # without the branch of a union
+        if error["type"] == "extra_forbidden":
+            foreign[name] = unknown(name)
+        elif error["type"] == "missing":
+            missing[name] = "is missing"
+        else:  # a setting of a union type has one error per type
+            expected.setdefault(name, []).append(_expected(error))
+            given[name] = repr(error["input"])
+    invalid = {
+        name: f"should be {' or '.join(dict.fromkeys(values))}, not {given[name]}" for name, values in expected.items()
     }
-
-
-def _name(error: Mapping[str, Any]) -> str:
-    """Return the full name of a setting, without the branch of a union that pydantic adds to the path."""
-    return ".".join(str(part) for part in error["loc"][:2])
+    return foreign | missing | invalid
 
 
 def _expected(error: Mapping[str, Any]) -> str:
+    """Return the values that a setting can have."""
     kind, context = str(error["type"]), error.get("ctx") or {}
     if kind in _BOUNDS:
-        words, limit = _BOUNDS[kind]
-        return f"{words} {context[limit]}"
+        comparison, limit = _BOUNDS[kind]
+        return f"{comparison} {context[limit]}"
     if kind == "literal_error":
         return str(context["expected"]).replace("'", "")
     if kind == "string_pattern_mismatch":
         return _PATTERNS.get(str(context["pattern"]), f"of the form {context['pattern']}")
-    known = [words for start, words in _KINDS.items() if kind == start or kind.startswith(f"{start}_")]
-    return known[0] if known else str(error["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
+    for start, value in _KINDS.items():
+        if kind == start or kind.startswith(f"{start}_"):
+            return value
+    return str(error["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")

@@ -1,6 +1,6 @@
 """Every error a user can meet.
 
-    FedCoPLError              1  the root: anything below
+    FedCoPLError              1  the base class of all errors below
     ├── ConfigError           2  a setting is unknown, out of range or of the wrong kind
     ├── DataError             3  images or labels are missing, unreadable or cannot be partitioned
     ├── ModelError            4  a model's files are missing, broken or do not fit together
@@ -10,7 +10,7 @@
     ├── FederationError      10  server and sites cannot connect: keys, certificates, addresses
     └── Interrupted         130  stopped by the user; the run can be resumed
 
-The command line prints the message as one line and leaves with the number. `docs/errors.md` says what to do about each.
+The command line prints the message in one line and exits with the number. `docs/errors.md` lists what to do.
 """
 
 import difflib
@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-_ARGUMENTS = {  # option of the command line -> what a caller in Python writes
+_ARGUMENTS = {  # option of the command line -> Python argument
     r"fedcopl run --out (.+?) --resume": r"fit or simulate with folder='\1', resume=True",
     "--resume": "resume=True",
     "--out": "folder",
@@ -29,13 +29,11 @@ _ARGUMENTS = {  # option of the command line -> what a caller in Python writes
     "--onnx": "onnx=True",
     "add --plugin FILE.py": "first call fedcopl.load_plugin('FILE.py')",
 }
-
-
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    r"""Escape line breaks, control characters and invalid bytes of a text that others wrote, before it is printed.
+    r"""Escape line breaks, control characters and invalid bytes of an untrusted text before it is printed.
 
     >>> printable("tea \x1b[2J")
     'tea \\x1b[2J'
@@ -44,12 +42,12 @@ def printable(text: str) -> str:
 
 
 def has_control_characters(text: str) -> bool:
-    """Return whether a text has control characters other than tab and line feed, which files of runs may not hold."""
+    """Return whether a text has control characters other than tab and line feed, which no file of a run may have."""
     return re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", text) is not None
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return the end of an error message that suggests the nearest known name; empty if none is near.
+    """Return the end of an error message that suggests the most similar known name; empty if none is similar.
 
     >>> did_you_mean("dirichelt", ["iid", "dirichlet"]), did_you_mean("xyz", ["iid"])
     ('; did you mean dirichlet?', '')
@@ -59,14 +57,7 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 class FedCoPLError(Exception):
-    """The root of all errors that are not bugs. Its text is one line for people.
-
-    >>> try:
-    ...     raise ConfigError("rounds: should be at least 1")
-    ... except FedCoPLError as error:
-    ...     print(error.exit_code, error)
-    2 rounds: should be at least 1
-    """
+    """The base class of all errors that are not bugs. The message is one printable line."""
 
     exit_code = 1
 
@@ -99,13 +90,13 @@ class NoClientReplied(FedCoPLError):
 
 
 class ClientFailed(FedCoPLError):
-    """A client raised an error while handling a request; the message has client, round, step and cause."""
+    """A client raised an error while handling a request; the message has client, round, request and cause."""
 
     exit_code = 6
 
-    def __init__(self, client: str, question: str, round: int, cause: Exception):
-        super().__init__(f"client {client} failed in round {round + 1} at the step {question}: {cause}")
-        self.client, self.question, self.round = client, question, round
+    def __init__(self, client: str, step: str, round: int, cause: Exception):
+        super().__init__(f"client {client} failed in round {round + 1}, step {step}: {cause}")
+        self.client, self.step, self.round = client, step, round
 
 
 class RunFolderError(FedCoPLError):
@@ -121,21 +112,21 @@ class FederationError(FedCoPLError):
 
 
 class CannotReply(ValueError):
-    """A client refuses a request. The message describes the request only, so that it may be sent to the server.
+    """A client refuses a request. The message describes only the request, and is sent to the server.
 
-    Whatever else goes wrong at a site stays there: the text of any other error could name an image.
+    Messages of other errors never leave a site, because they could name an image.
     """
 
 
 class Interrupted(FedCoPLError):
-    """Stopped by the user. What was done is saved."""
+    """Stopped by the user. Finished rounds are saved."""
 
     exit_code = 130
 
 
 @contextmanager
 def naming_arguments() -> Iterator[None]:
-    """Errors name arguments of the Python library in place of options of the command line.
+    """Replace options of the command line in error messages by arguments of the Python API.
 
     >>> with naming_arguments():
     ...     raise RunFolderError("run: holds a run already; add --resume, or choose another --out")

@@ -14,16 +14,16 @@ from typing import Any
 from .errors import RunFolderError
 
 TEMPORARY = ".part"
-_FOR_OTHERS, _OWNER_ONLY = 0o666, 0o600  # the first less what the system's umask takes away
+_FOR_OTHERS, _OWNER_ONLY = 0o666, 0o600  # the system applies the umask to both
 OWNER_ONLY_FOLDER = 0o700
-_MAX_BYTES = 512_000_000  # of a file that is read as a whole: a JSON of a million images has about 100 MB
+_MAX_BYTES = 512_000_000  # of a file; JSON of a million images has about 100 MB
 MAX_SETTINGS = 1_000_000  # bytes of a TOML file
-_MAX_DIGITS = 40  # of a whole number: longer ones overflow in later arithmetic
-_CONTROL = re.compile(  # as escapes in JSON and TOML, or as they are; without tab and line breaks
+_MAX_DIGITS = 40  # of an integer; longer ones overflow in later arithmetic
+_CONTROL = re.compile(  # control characters other than tab and line breaks, literal or as escapes of JSON and TOML
     r"(?<!\\)(?:\\\\)*\\(?:u00|U000000)(?:0[0-8bcefBCEF]|1[0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])|[\x7f-\x9f]"
 )
 _KEY = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+"""
-_LONG_KEY = re.compile(rf"(?<![\w-])(?:{_KEY}){{16}}")  # tomllib takes memory by the square of a key's length
+_LONG_KEY = re.compile(rf"(?<![\w-])(?:{_KEY}){{16}}")  # tomllib's memory grows with the square of a key's length
 
 
 def read_limited(path: Path, most: int = _MAX_BYTES) -> bytes:
@@ -31,7 +31,7 @@ def read_limited(path: Path, most: int = _MAX_BYTES) -> bytes:
 
     Raises:
         OSError: The file cannot be opened.
-        ValueError: The file is larger, or a pipe or device, which might never end.
+        ValueError: The file is larger, or no regular file: a pipe or device might never end.
     """
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError("is not a regular file")
@@ -50,13 +50,13 @@ def parse_json(text: bytes | str) -> Any:
     decoded = text if isinstance(text, str) else text.decode("utf-8-sig")
     _refuse_control(decoded)
     try:
-        return json.loads(decoded, parse_constant=lambda _: None, parse_int=_whole)
+        return json.loads(decoded, parse_constant=lambda _: None, parse_int=_bounded_int)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse TOML; ValueError as for JSON, and for keys of many parts."""
+    """Parse TOML, with the checks of `parse_json` and a limit on the parts of a key."""
     _refuse_control(text)
     if _LONG_KEY.search(text):
         raise ValueError("a key has more than 16 parts")
@@ -68,7 +68,7 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError("it is nested too deeply") from error
 
 
-def _whole(digits: str) -> int:
+def _bounded_int(digits: str) -> int:
     if len(digits) > _MAX_DIGITS:
         raise ValueError(f"a number has {len(digits):,} digits")
     return int(digits)
@@ -85,7 +85,7 @@ def no_folder(path: Path) -> str:
 
 
 def check_output_file(path: Path, *, overwrite: bool = True) -> None:
-    """Raise RunFolderError if a file cannot be written; called before the work that produces it."""
+    """Raise RunFolderError if a file cannot be written, before the work that produces it."""
     if os.path.isdir(path):
         raise RunFolderError(f"{path}: is a folder; name a file to write")
     if os.path.exists(path) and not overwrite:
@@ -94,7 +94,7 @@ def check_output_file(path: Path, *, overwrite: bool = True) -> None:
 
 
 def check_output_folder(path: Path, *, new: bool = False) -> None:
-    """Raise RunFolderError if a folder cannot be written or, with `new`, is not empty; called before the work."""
+    """Raise RunFolderError if a folder cannot be written or, with `new`, is not empty."""
     _check_writable(path.absolute(), path)
     if new and os.path.isdir(path) and any(path.iterdir()):
         raise RunFolderError(f"{path}: already exists and is not empty; choose another name")
@@ -109,16 +109,16 @@ def _check_writable(folder: Path, path: Path) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file atomically (temporary name, then rename), readable by the owner only, independent of the umask.
+    """Write a file atomically (temporary name, then rename), readable by the owner only.
 
-    Labels, prompts, answers and reports reveal something about the images.
+    Labels, prompts, answers and reports reveal information about the images.
     """
     _write(path, data, _OWNER_ONLY)
 
 
 @contextmanager
 def reading(file: Path, more: type[Exception] = OSError) -> Iterator[None]:
-    """Raise `RunFolderError`, which names the file, for errors of reading and parsing it; `more` is a further kind."""
+    """Convert errors in reading and parsing a file to RunFolderError; `more` is a further type of errors."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, more) as error:
@@ -127,7 +127,7 @@ def reading(file: Path, more: type[Exception] = OSError) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text; invalid bytes of file names in it are escaped."""
+    """Write a text as UTF-8; invalid bytes of file names in it are escaped."""
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
@@ -141,8 +141,8 @@ def publish_text(path: Path, text: str) -> None:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a secret, readable by the owner only from the start, also if an interrupted write left a file behind."""
-    with suppress(OSError):  # a leftover file would keep its permissions
+    """Write a secret, which only the owner can read at any time."""
+    with suppress(OSError):  # the file of an interrupted write would keep its permissions
         _temporary(path).unlink(missing_ok=True)
     _write(path, data, _OWNER_ONLY)
 
@@ -159,44 +159,41 @@ def make_private_folder(path: Path) -> None:
 
 
 def only_for_owner(name: str, flags: int) -> int:
-    """Open a file with permissions for the owner only; an `opener` for `open`."""
+    """Open a file that only the owner can read; an `opener` for `open`."""
     return os.open(name, flags, _OWNER_ONLY)
 
 
 def make_folders(path: Path) -> None:
-    """Create a folder and its parents, readable by the owner only; existing folders are not changed."""
+    """Create a folder and its parents, readable by the owner only; existing folders keep their permissions."""
     if not path.is_dir():
         make_folders(path.parent)
         path.mkdir(OWNER_ONLY_FOLDER, exist_ok=True)
 
 
 def write_many(files: Iterable[tuple[Path, bytes]]) -> None:
-    """Write several files as `write_bytes` does, with one sync for all where the system has `os.sync`."""
-    if not hasattr(os, "sync"):
-        for path, data in files:
-            write_bytes(path, data)
-        return
-    paths = []
+    """Write several files as `write_bytes` does, with one sync for all if the system has `os.sync`."""
+    has_sync, paths = hasattr(os, "sync"), []
     for path, data in files:
         with _convert_os_errors(path):
-            _write_part(path, data, _OWNER_ONLY)
+            _write_part(path, data, _OWNER_ONLY, wait=not has_sync)
         paths.append(path)
-    os.sync()
+    if has_sync:
+        os.sync()
     for path in paths:
         with _convert_os_errors(path):
             _temporary(path).replace(path)
 
 
-def _write(path: Path, data: bytes, rights: int) -> None:
+def _write(path: Path, data: bytes, mode: int) -> None:
     with _convert_os_errors(path):
-        _write_part(path, data, rights, wait=True)
+        _write_part(path, data, mode, wait=True)
         _temporary(path).replace(path)
 
 
-def _write_part(path: Path, data: bytes, rights: int, *, wait: bool = False) -> None:
+def _write_part(path: Path, data: bytes, mode: int, *, wait: bool) -> None:
     """Write the temporary file; with `wait`, sync it to disk."""
     make_folders(path.parent)
-    with open(_temporary(path), "wb", opener=partial(os.open, mode=rights)) as file:
+    with open(_temporary(path), "wb", opener=partial(os.open, mode=mode)) as file:
         file.write(data)
         file.flush()
         if wait:

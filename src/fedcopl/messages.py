@@ -1,6 +1,6 @@
-"""All messages between server and client. What is not here never leaves a client.
+"""All messages between server and client: nothing else leaves a client.
 
-`docs/privacy.md` explains every field of the replies; a test holds this list to it.
+`docs/privacy.md` explains every field of the replies; a test compares the two.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 Shared = Mapping[str, NDArray[np.float32]]
-"""Named prompts that the server averages: for FedCoPL `visual` and nothing else."""
+"""Prompts that the server averages, by name: for FedCoPL only `visual`."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Request to label all images anew and to count the confident ones of each class."""
+    """Request to relabel all images and to count the confident ones of each class."""
 
     round: int
     shared: Shared
@@ -29,21 +29,21 @@ class Estimated:
     """Reply to `Estimate`."""
 
     counts: NDArray[np.int64] | None  # u_k, (C,); None if the labeler is not cooperative
-    masked: NDArray[np.uint64] | None = None  # with secure aggregation: the counts under masks, and nothing else
+    masked: NDArray[np.uint64] | None = None  # with secure aggregation: the masked counts, and nothing else
 
 
 @dataclass(frozen=True)
 class Adapt:
-    """Request for the sums of one step of the estimation of the priors.
+    """Request for a client's sums of one step of the prior estimation.
 
-    The server only adds up: a request has the totals of the step before, and every client computes its own sums from
-    them. The request after the last step completes the estimation, and needs no sums.
+    A request has the totals of the last step, from which every client computes its next sums. The request after the
+    last step completes the estimation; its reply has no sums.
     """
 
     round: int
-    step: int  # counted from 0: then the images are labelled by zero-shot CLIP
-    totals: tuple[NDArray[np.float64], ...] = ()  # of the step before; of all steps for a client that missed them
-    class_prior: NDArray[np.float64] | None = None  # (C,) over all sites, where the study knows it
+    step: int  # counted from 0, the step with zero-shot CLIP
+    totals: tuple[NDArray[np.float64], ...] = ()  # of the last step; of all steps for a client that missed some
+    class_prior: NDArray[np.float64] | None = None  # (C,) over all sites, from the file in `priors.class_prior`
     peers: tuple[str, ...] = ()  # with secure aggregation: the clients whose masked sums are added up
     weight: float = 1.0  # of this client's sums in the totals; below 1 if it has many times as many images as others
 
@@ -53,8 +53,8 @@ class Adapted:
     """Reply to `Adapt`."""
 
     sums: NDArray[np.float64] | None  # over all images of the site, see `docs/priors.md`; None after the last step
-    masked: NDArray[np.uint64] | None = None  # with secure aggregation: the sums under masks, and nothing else
-    refused: bool = False  # after the last step: the priors contradict its confident images; always False with privacy
+    masked: NDArray[np.uint64] | None = None  # with secure aggregation: the masked sums, and nothing else
+    refused: bool = False  # after the last step: the priors contradict confident images; always False with privacy
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Select:
     """Request to select training images, given the sums over all clients."""
 
     round: int
-    refresh: int  # the number of refreshes before this one
-    totals: NDArray[np.int64] | None  # T, (C,), the sum of all clients' counts; None: each client uses its own
+    refresh: int  # number of earlier refreshes
+    totals: NDArray[np.int64] | None  # T, (C,), the sum of all clients' counts; None: each client uses its own counts
     clients: int  # K, the number of clients in the totals
 
 
@@ -73,16 +73,16 @@ class Selected:
 
     examples: int | None  # images selected
     images: int | None  # n_k, images of the client
-    unchanged: int | None  # images with the same pseudo label as at the last refresh; None at the first
+    unchanged: int | None  # images whose pseudo label is that of the last refresh; None at the first refresh
 
 
 @dataclass(frozen=True)
 class Train:
-    """Request to train for some epochs, starting from these prompts."""
+    """Request to train for the local epochs, starting from these prompts."""
 
     round: int
     shared: Shared
-    experts: tuple[Shared, ...] = ()  # other clients' last prompts, nearest first; only for methods that use them
+    experts: tuple[Shared, ...] = ()  # the last prompts of the nearest other clients, for methods that use them
     peers: tuple[str, ...] = ()  # with secure aggregation: the clients whose masked prompts are summed
 
 
@@ -93,16 +93,16 @@ class Trained:
     shared: Shared
     examples: int  # images trained on: the weight in the average; 1 with noise
     loss: float  # mean over the last epoch; nan if nothing was trained, and with noise
-    masked: NDArray[np.uint64] | None = None  # with secure aggregation: all of these under masks, and nothing else
+    masked: NDArray[np.uint64] | None = None  # with secure aggregation: all of this masked, and nothing else
     checks: tuple[float, ...] = ()  # six sums of the hold-out check, see `HoldoutSums`; none with noise
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Request for the accuracy on the client's own test images; `shared` None: of zero-shot CLIP."""
+    """Request for the accuracy on the client's own test images."""
 
     round: int
-    shared: Shared | None
+    shared: Shared | None  # the prompts; None: zero-shot CLIP
     through: str = ""  # "priors", with `shared` None: zero-shot CLIP with priors
 
 
@@ -111,7 +111,7 @@ class Evaluated:
     """Reply to `Evaluate`."""
 
     correct: int
-    examples: int  # 0 at a site that has no labels
+    examples: int  # test images; 0 at a site without labels
 
 
 @dataclass(frozen=True)
@@ -127,12 +127,12 @@ class PublicKeys:
     """Reply to `SetupKeys`."""
 
     keys: bytes  # three public keys
-    voucher: bytes = b""  # at a real site: its own key, and its signature of these keys
+    voucher: bytes = b""  # of a deployed site: its public key, and its signature of these keys
 
 
 @dataclass(frozen=True)
 class ShareKeys:
-    """Request to share the secrets of the masks among all clients, so that the sum survives the loss of some."""
+    """Request to share the secrets of the masks among all clients, so that unmasking tolerates lost clients."""
 
     round: int
     session: bytes
@@ -144,7 +144,7 @@ class ShareKeys:
 class KeyShares:
     """Reply to `ShareKeys`."""
 
-    sealed: Mapping[str, bytes]  # for each client its shares, encrypted
+    sealed: Mapping[str, bytes]  # an encrypted share for each client
 
 
 @dataclass(frozen=True)
@@ -176,11 +176,11 @@ REPLY_TO: Mapping[type, type] = {
     Unmask: Unmasked,
 }
 KeyRequest = SetupKeys | ShareKeys | Unmask
-"""Requests of a secure aggregation other than for numbers; they take no time."""
+"""The requests of the key exchange of secure aggregation."""
 
 
 def payload_bytes(message: Request | Reply) -> int:
-    """Return the payload of a message: the bytes of its arrays, keys and names, and eight for each number."""
+    """Return the payload of a message: the bytes of its arrays, keys and names, and eight bytes for each number."""
     return sum(_bytes_of(getattr(message, part.name)) for part in fields(message))
 
 
@@ -202,11 +202,11 @@ def _bytes_of(value: Any) -> int:
 
 
 def digest(message: Request) -> str:
-    """Return a digest of a request, which is equal for equal requests only."""
-    whole = sha256(type(message).__name__.encode())
-    for part in fields(message):
-        whole.update(_digest_of(getattr(message, part.name)))
-    return whole.hexdigest()
+    """Return the digest of a request, by type and content."""
+    combined = sha256(type(message).__name__.encode())
+    for item in fields(message):
+        combined.update(_digest_of(getattr(message, item.name)))
+    return combined.hexdigest()
 
 
 def _digest_of(value: Any) -> bytes:
@@ -221,5 +221,5 @@ def _digest_of(value: Any) -> bytes:
             parts = [value]
         case _:
             parts = [repr(value).encode()]
-    inside = b"".join(sha256(part).digest() for part in parts)
-    return sha256(type(value).__name__.encode() + inside).digest()
+    digests = b"".join(sha256(part).digest() for part in parts)
+    return sha256(type(value).__name__.encode() + digests).digest()

@@ -1,8 +1,8 @@
-"""Numbers with their nouns."""
+"""Numbers with nouns in singular or plural."""
 
 
 def counted(count: float, noun: str, plural: str = "") -> str:
-    """Return a whole number with its noun, in the plural unless it is one; an irregular plural must be given.
+    """Return a count with its noun, in the plural unless the count is 1; an irregular plural must be given.
 
     >>> counted(1, "round"), counted(1198, "test image"), counted(2, "class"), counted(0, "entry", "entries")
     ('1 round', '1,198 test images', '2 classes', '0 entries')

@@ -196,7 +196,7 @@ def test_failing_client_is_named():
     config = config_of()
     broken = clients(config)
     broken["client-1"].learner.log_probs = None
-    with pytest.raises(ClientFailed, match="client client-1 failed in round 1 at the step Estimate: "):
+    with pytest.raises(ClientFailed, match="client client-1 failed in round 1, step Estimate: "):
         run(config, LocalTransport(broken), start(), ignore)
 
 

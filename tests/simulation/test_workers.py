@@ -74,7 +74,7 @@ def test_failing_client_is_named_with_workers(tmp_path, monkeypatch):
         with pytest.raises(ClientFailed) as error:
             played(tmp_path / f"{count}-{deed}", count)
         said.append(re.sub("client (east|north|south)", "client X", str(error.value)))
-    assert said[0] == said[1] == "client X failed in round 1 at the step Evaluate: a fault"
+    assert said[0] == said[1] == "client X failed in round 1, step Evaluate: a fault"
     assert "step Evaluate: its process was killed by signal 9, twice; is there enough memory? --workers 1" in said[2]
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from ..config import RunConfig, Section, load, read_settings
-from ..config_errors import explained
+from ..config_errors import describe_errors
 from ..data.dataset import read_classes
 from ..errors import ConfigError, FederationError, did_you_mean
 from ..files import make_private_folder, publish_bytes, write_private
@@ -87,7 +87,7 @@ def _read_plan(file: Path) -> _StudyPlan:
     try:
         plan = _StudyPlan.model_validate(read_settings(file))
     except ValidationError as error:
-        reasons = explained((dict(one) for one in error.errors()), _unknown)
+        reasons = describe_errors((dict(one) for one in error.errors()), _unknown)
         raise ConfigError(f"{file}: {'; '.join(f'{name}: {reason}' for name, reason in reasons.items())}") from error
     check_addresses(plan.address, f"{file}: address")
     for name in plan.sites:

@@ -1,7 +1,7 @@
-"""The outcome of a run as types, with its writer and reader. `docs/results.schema.json` is generated from this file.
+"""The typed outcome of a run, its writer and its reader. `docs/results.schema.json` is generated from this file.
 
-A simulation has the labels of every image; the server of a deployment has neither labels nor numbers of images. Unknown
-values are None or empty.
+A simulation records measurements against the ground truth; the server of a deployment has neither labels nor numbers of
+images. Unknown values are None or empty.
 """
 
 import math
@@ -20,7 +20,7 @@ SCHEMA = 1
 """Version of results.json and rounds.jsonl. New keys do not change it; a changed meaning of a key does."""
 
 _LARGEST = 10**15  # larger counts, bytes and seconds are invalid
-_NOTED_MOVEMENT = 0.2  # share of predictions changed by untrained prompts above which a run notes it
+_NOTED_MOVEMENT = 0.2  # share of predictions that initial prompts may change without a note
 _Count = Annotated[int, Strict(), Field(ge=0, lt=_LARGEST)]
 _Number = Annotated[float, Strict(), Field(gt=-_LARGEST, lt=_LARGEST)]
 _Share = Annotated[float, Strict(), Field(ge=0, le=1)]
@@ -64,7 +64,7 @@ class Drift:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelCounts:
-    """Counts of a refresh over all clients, known without any ground truth."""
+    """Label counts of a refresh over all clients, which need no ground truth."""
 
     images: _Count
     """training images of all clients that replied"""
@@ -98,7 +98,7 @@ class HoldoutRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstPrompts:
-    """How far the initial prompts change zero-shot CLIP on the clients' own images."""
+    """Effect of the initial prompts on zero-shot CLIP, on the clients' own images."""
 
     images: _Count = 0
     """number of images compared"""
@@ -108,7 +108,7 @@ class FirstPrompts:
     """share of predictions that do not change"""
 
     def notes(self) -> Iterator[str]:
-        """Yield a warning if untrained prompts change many predictions."""
+        """Yield a warning if the initial prompts change many predictions."""
         if self.unchanged is not None and self.unchanged < 1 - _NOTED_MOVEMENT:
             changed = f"{1 - self.unchanged:.0%} of the predictions"
             yield f"the initial prompts change {changed} before training; see train.init"
@@ -147,11 +147,11 @@ class RoundRecord(Measured):
     bytes_down: _Count = 0
     """payload bytes from the server to the clients"""
     kept_old_prompt: _Flag = False
-    """no update could be averaged, so the shared prompts are those of the round before"""
+    """no update could be averaged: the shared prompts did not change"""
     dropped: Mapping[_Text, _Text] = field(default_factory=dict)
-    """clients whose replies could not be used, with the step and every reason"""
+    """clients with unusable replies, with step and reasons"""
     bounded: Mapping[_Text, _Text] = field(default_factory=dict)
-    """clients whose weight or update was clipped by `sharing.bounded`, and how"""
+    """clients whose weight or update was clipped by `sharing.bounded`, with the amount"""
     missed_refresh: tuple[_Text, ...] = ()
     """clients that selected no images at the last refresh, and do not train until the next"""
     drift: Mapping[_Text, Drift] | None = None
@@ -167,16 +167,12 @@ class RoundRecord(Measured):
     seconds_per_step: _Number | None = None
     """wall time of training, divided by its steps on one batch; simulation only"""
     seconds: _Number = 0.0
-    """since the run began, interruptions not counted"""
+    """wall time since the run began, without interruptions"""
 
     @property
     def number(self) -> int:
         """The number of the round, counted from 1."""
         return self.round + 1
-
-    @property
-    def is_measured(self) -> bool:
-        return self.macro is not None
 
     def rollbacks(self) -> Iterator[str]:
         """Yield one line for each kind of rollback in this round."""
@@ -241,7 +237,7 @@ class ClientRecord:
     """One client with its accuracy before and after training."""
 
     name: _Text
-    """of the client or site; any printable text"""
+    """name of the client or site; any printable text"""
     train: _Count | None = None
     """number of unlabelled training images"""
     test: _Count | None = None
@@ -269,13 +265,13 @@ class Outcome:
     schema: _Count = SCHEMA
     """version of this format"""
     name: _Text = ""
-    """of the run, from the settings"""
+    """name of the run, from the settings"""
     seed: Annotated[int, Strict(), Field(ge=0)] = 0
-    """of every random stream"""
+    """seed of every random stream"""
     classes: tuple[_Text, ...] = ()
-    """names, in the order of their numbers"""
+    """class names, in the order of their numbers"""
     template: _Text = ""
-    """the zero-shot sentence around a class name"""
+    """zero-shot sentence, with {} for the class name"""
     method: _Text = ""
     """title of the run: method, labeler, and priors or [as published](as-published.md)"""
     trains: _Flag = True
@@ -297,7 +293,7 @@ class Outcome:
     zero_shot: Measured = Measured()
     """zero-shot CLIP, before training"""
     dropped_before: Mapping[_Text, _Text] = field(default_factory=dict)
-    """clients whose replies could not be used before the first round, and why"""
+    """clients with unusable replies before the first round, with step and reasons"""
     first_prompts: FirstPrompts | None = None
     """effect of the initial prompts before training"""
     rounds: tuple[RoundRecord, ...] = ()
@@ -309,7 +305,7 @@ class Outcome:
     privacy: PrivacyStatement | None = None
     """privacy account; None where all settings of `privacy` are off"""
     seconds: _Number = 0.0
-    """wall time of the whole run, interruptions not counted"""
+    """wall time of the whole run, without interruptions"""
     traffic: Mapping[_Text, _Count] | None = None
     """bytes counted by Flower; deployment only"""
     settings: Mapping[_Text, Any] = field(default_factory=dict)
@@ -335,12 +331,12 @@ class Outcome:
 
     @property
     def last_recall(self) -> tuple[float | None, ...]:
-        """The recall of each class as it was measured last; empty if it never was."""
+        """The last measured recall of each class; empty if it was never measured."""
         return next((record.recall for record in reversed(self.rounds) if record.recall), ())
 
     @property
     def _measured(self) -> list[RoundRecord]:
-        return [record for record in self.rounds if record.is_measured]
+        return [record for record in self.rounds if record.macro is not None]
 
     @property
     def planned_rounds(self) -> int:
@@ -419,7 +415,7 @@ def read_outcome(plain: object) -> Outcome:
 
 
 def _describe(plain: Any, error: Any) -> str:
-    """Return the path and value of an error of pydantic, whose location also has union branches and missing keys."""
+    """Return path and value of a pydantic error, without the union branches and missing keys in its location."""
     path = ""
     for key in error["loc"]:
         if key not in (range(len(plain)) if isinstance(plain, list) else plain if isinstance(plain, Mapping) else ()):
@@ -433,7 +429,7 @@ def _describe(plain: Any, error: Any) -> str:
 
 
 def _check_lengths(outcome: Outcome) -> None:
-    """Raise ValueError for a list that has not one entry per client or class."""
+    """Raise ValueError for a list whose length is not the number of clients or of classes."""
     classes, clients = len(outcome.classes), len(outcome.clients)
     rows: dict[str, Any] = {"zero_shot.recall": outcome.zero_shot.recall}
     rows |= {f"rounds[{n}].recall": record.recall for n, record in enumerate(outcome.rounds)}
@@ -471,19 +467,19 @@ def finite(number: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def measured(own: Sequence[Score], whole: Sequence[Score] | None = None) -> Measured:
+def measured(own: Sequence[Score], on_all: Sequence[Score] | None = None) -> Measured:
     """Return the accuracies of all clients; empty if no client has a labelled test image.
 
     Args:
-        own: Correct predictions and number of each client's own test images.
-        whole: Correct predictions and number of all clients' test images, for each client's model.
+        own: Score of each client's model on its own test images.
+        on_all: Score of each client's model on all clients' test images.
     """
-    tried = sum(examples for _, examples in own)
-    if not tried:
+    images = sum(examples for _, examples in own)
+    if not images:
         return Measured()
     return Measured(
         macro=macro_accuracy(own),
-        weighted=sum(correct for correct, _ in own) / tried,
-        everywhere=None if whole is None else macro_accuracy(whole),
+        weighted=sum(correct for correct, _ in own) / images,
+        everywhere=None if on_all is None else macro_accuracy(on_all),
         clients=tuple(correct / examples if examples else None for correct, examples in own),
     )
