@@ -1,4 +1,4 @@
-"""The accuracy that is told from a few images: textbook formulas, SciPy, and drawing many samples."""
+"""Accuracy from a stratified sample, against textbook formulas, SciPy and many drawn samples."""
 
 import math
 
@@ -34,7 +34,7 @@ def test_a_class_with_one_image_has_one_stratum():
     assert strata_of(np.array([0]), np.array([0.5])).tolist() == [0]
 
 
-def test_nothing_is_drawn_from_nothing():
+def test_without_images_the_order_is_empty():
     assert drawn_order(strata_of(np.zeros(0, np.int64), np.zeros(0)), stream(0, "test")).tolist() == []
 
 
@@ -48,10 +48,10 @@ def test_every_prefix_of_the_order_is_in_proportion(strata, seed):
     assert sorted(order) == list(range(len(strata)))
     size = np.bincount(strata, minlength=6)
     for length in range(len(strata) + 1):
-        seen = np.bincount(strata[order[:length]], minlength=6)
-        # each stratum's next place is (seen + u) / size; no stratum can be a whole image ahead of another
-        ahead = [(seen[h] - 1) / size[h] for h in range(6) if size[h]]
-        behind = [(seen[h] + 1) / size[h] for h in range(6) if size[h]]
+        count = np.bincount(strata[order[:length]], minlength=6)
+        # each stratum's next position is (count + u) / size; no stratum can be a whole image ahead of another
+        ahead = [(count[h] - 1) / size[h] for h in range(6) if size[h]]
+        behind = [(count[h] + 1) / size[h] for h in range(6) if size[h]]
         assert max(ahead) <= min(behind)
 
 
@@ -67,19 +67,19 @@ def test_every_image_has_the_same_chance():
 
 
 def test_the_weights_worked_by_hand():
-    # 80 images in one stratum, 20 in the other; 5 of each were looked at, 5 and 2 of them right
+    # 80 images in one stratum, 20 in the other; 5 of each were reviewed, 5 and 2 of them right
     strata = np.repeat([0, 1], [80, 20])
     reviewed = np.array([0, 1, 2, 3, 4, 80, 81, 82, 83, 84])
     right = np.array([True] * 5 + [True, True, False, False, False])
-    told = estimate_share(strata, reviewed, right)
-    assert told.share == pytest.approx(0.8 * 1 + 0.2 * 2 / 5)
-    worth = 1 / (0.8**2 * 75 / 79 / 5 + 0.2**2 * 15 / 19 / 5)
-    assert (told.low, told.high) == pytest.approx(_wilson(0.88, worth))
-    assert (told.reviewed, told.right) == (10, 7)
+    estimate = estimate_share(strata, reviewed, right)
+    assert estimate.share == pytest.approx(0.8 * 1 + 0.2 * 2 / 5)
+    effective_size = 1 / (0.8**2 * 75 / 79 / 5 + 0.2**2 * 15 / 19 / 5)
+    assert (estimate.low, estimate.high) == pytest.approx(_wilson(0.88, effective_size))
+    assert (estimate.reviewed, estimate.right) == (10, 7)
 
 
 def test_small_strata_are_joined_with_their_neighbours():
-    # 3, 0, 2 and 5 looked at: the first three count as one of 60 images, the last as one of 40
+    # 3, 0, 2 and 5 reviewed: the first three count as one of 60 images, the last as one of 40
     strata = np.repeat([0, 1, 2, 3], [30, 10, 20, 40])
     reviewed = np.array([0, 1, 2, 40, 41, 60, 61, 62, 63, 64])
     right = np.array([True, True, False, True, False, True, True, True, True, True])
@@ -87,20 +87,20 @@ def test_small_strata_are_joined_with_their_neighbours():
 
 
 def test_one_stratum_is_wilson_with_the_correction_for_few_images():
-    told = estimate_share(np.zeros(101, np.int64), np.arange(20), np.arange(20) < 18)
-    assert told[:3] == pytest.approx((0.9, *_wilson(0.9, 20 * 100 / 81)))
+    estimate = estimate_share(np.zeros(101, np.int64), np.arange(20), np.arange(20) < 18)
+    assert estimate[:3] == pytest.approx((0.9, *_wilson(0.9, 20 * 100 / 81)))
 
 
 def test_interval_is_empty_if_all_images_are_reviewed():
     strata = np.repeat([0, 1, 2], [7, 1, 9])
-    told = estimate_share(strata, np.arange(17), np.arange(17) % 4 > 0)
-    assert told[:3] == pytest.approx((12 / 17, 12 / 17, 12 / 17))
+    estimate = estimate_share(strata, np.arange(17), np.arange(17) % 4 > 0)
+    assert estimate[:3] == pytest.approx((12 / 17, 12 / 17, 12 / 17))
 
 
-def test_interval_is_everything_if_no_image_is_reviewed():
-    told = estimate_share(np.zeros(5, np.int64), np.zeros(0, np.int64), np.zeros(0, bool))
-    assert math.isnan(told.share)
-    assert told[1:] == (0.0, 1.0, 0, 0)
+def test_interval_is_0_to_1_if_no_image_is_reviewed():
+    estimate = estimate_share(np.zeros(5, np.int64), np.zeros(0, np.int64), np.zeros(0, bool))
+    assert math.isnan(estimate.share)
+    assert estimate[1:] == (0.0, 1.0, 0, 0)
 
 
 @given(strata_lists, st.data())
@@ -109,47 +109,48 @@ def test_the_share_lies_in_its_interval_and_both_in_0_to_1(strata, data):
     order = drawn_order(strata, stream(data.draw(st.integers(0, 99)), "test"))
     reviewed = order[: data.draw(st.integers(1, len(strata)))]
     right = np.array(data.draw(st.lists(st.booleans(), min_size=len(reviewed), max_size=len(reviewed))))
-    told = estimate_share(strata, reviewed, right)
-    assert 0 <= told.low <= told.share + 1e-12
-    assert told.share - 1e-12 <= told.high <= 1
+    estimate = estimate_share(strata, reviewed, right)
+    assert 0 <= estimate.low <= estimate.share + 1e-12
+    assert estimate.share - 1e-12 <= estimate.high <= 1
 
 
-@pytest.mark.parametrize("looked", [30, 120])
-def test_the_interval_covers_the_truth_as_often_as_it_says(looked):
-    """An image that the model is less sure of is more often wrong, and the classes differ in size."""
-    rng = stream(7, "coverage", looked)
+@pytest.mark.parametrize("reviews", [30, 120])
+def test_the_interval_covers_the_true_accuracy_in_95_percent(reviews):
+    """Less confident images are more often wrong, and the classes differ in size."""
+    rng = stream(7, "coverage", reviews)
     label = rng.choice(8, 600, p=rng.dirichlet(np.ones(8)))
     confidence = rng.random(600)
     right = rng.random(600) < 0.55 + 0.45 * confidence
     strata = strata_of(label, confidence)
-    told = [
-        estimate_share(strata, first, right[first]) for first in (drawn_order(strata, rng)[:looked] for _ in range(800))
+    estimates = [
+        estimate_share(strata, first, right[first])
+        for first in (drawn_order(strata, rng)[:reviews] for _ in range(800))
     ]
-    covered = np.mean([estimate.low <= right.mean() <= estimate.high for estimate in told])
+    covered = np.mean([estimate.low <= right.mean() <= estimate.high for estimate in estimates])
     assert covered >= 0.93  # 800 trials: three deviations below 0.95 is 0.927
-    assert np.mean([estimate.share for estimate in told]) == pytest.approx(right.mean(), abs=0.008)
+    assert np.mean([estimate.share for estimate in estimates]) == pytest.approx(right.mean(), abs=0.008)
 
 
 def test_reviewing_only_low_confidence_is_biased():
-    # Why the order matters: the same population, but the first images by confidence.
+    # The same population, reviewed in the order of confidence.
     rng = stream(8, "coverage")
     confidence = rng.random(600)
     right = rng.random(600) < 0.55 + 0.45 * confidence
     strata = strata_of(np.zeros(600, np.int64), confidence)
-    by_doubt = np.argsort(confidence)[:60]
-    assert np.mean(right[by_doubt]) < right.mean() - 0.1
+    least_confident = np.argsort(confidence)[:60]
+    assert np.mean(right[least_confident]) < right.mean() - 0.1
     drawn = drawn_order(strata, rng)[:60]
-    told = estimate_share(strata, drawn, right[drawn])
-    assert told.low <= right.mean() <= told.high
+    estimate = estimate_share(strata, drawn, right[drawn])
+    assert estimate.low <= right.mean() <= estimate.high
 
 
 @pytest.mark.parametrize(("share", "images", "half_width"), [(0.9, 5000, 0.05), (0.5, 300, 0.1), (1.0, 50, 0.01)])
-def test_images_needed_is_the_first_number_that_is_enough(share, images, half_width):
+def test_images_needed_is_the_least_sufficient_number(share, images, half_width):
     needed = images_needed(share, images, half_width)
 
-    def width(looked):
-        worth = math.inf if looked == images else looked * (images - 1) / (images - looked)
-        low, high = _wilson(share, worth)
+    def width(reviews):
+        effective_size = math.inf if reviews == images else reviews * (images - 1) / (images - reviews)
+        low, high = _wilson(share, effective_size)
         return high - low
 
     assert width(needed) <= 2 * half_width

@@ -44,7 +44,7 @@ def test_one_client_averages_to_itself_bit_for_bit(dtype, weight, value):
 
 
 @given(singles, weights)
-def test_the_mean_of_equal_things_is_that_thing(array, counts):
+def test_the_mean_of_equal_arrays_is_that_array(array, counts):
     mean = weighted_mean([{"visual": array}] * len(counts), counts)["visual"]
     assert np.array_equal(mean, array)
 
@@ -58,7 +58,7 @@ def test_agrees_with_numpy_and_lies_between_the_parts(arrays, data):
     assert (mean >= stack.min(axis=0) - 1e-6).all() and (mean <= stack.max(axis=0) + 1e-6).all()
 
 
-def test_a_client_of_weight_zero_is_left_out_whatever_it_sent():
+def test_a_client_of_weight_zero_is_left_out():
     assert weighted_mean([part(np.nan), part(5.0)], [0, 7])["visual"].tolist() == [5.0]
 
 

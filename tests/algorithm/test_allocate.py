@@ -24,12 +24,12 @@ options = st.fixed_dictionaries(
 
 
 def allocate(table, **options):
-    """The quotas of all clients at once: `quota` works class by class, so it takes the rows of all as those of one."""
+    """Return the quotas of all clients, (K, C): `quota` is elementwise and broadcasts over rows."""
     return quota(table, np.sum(table, axis=0), len(table), **options)
 
 
 def reference(counts, refresh_index, budget, unseen):
-    """Eq. 3 as it is written, in exact fractions."""
+    """Return Eq. 3 literally, in exact fractions."""
     clients, classes = len(counts), len(counts[0])
     totals = [sum(row[c] for row in counts) for c in range(classes)]
     m = Fraction(sum(totals), classes)
@@ -57,7 +57,7 @@ def test_whole_numbers_are_not_rounded_up():
     # u = 27 of T = 91 with M = 91 is 27 exactly. Two classes of 91: S = 182, M = 91.
     table = np.array([[27, 91], [64, 0]])
     assert allocate(table).tolist() == [[27, 91], [64, 0]]
-    # What it guards against: the same sum in float32 gives 28.
+    # In float32 the result would be 28.
     assert np.ceil(np.float32(27) / np.float32(91) * np.float32(91)) == 28
 
 
@@ -98,7 +98,7 @@ def test_no_confident_images():
 
 
 def test_large_federations_do_not_overflow():
-    # 1,000 clients, each sure of a million images of class 0 of 2: M = 10^9 / 2, a thousandth of it each.
+    # 1,000 clients, each with a million confident images of class 0 of 2: M = 10^9 / 2, a thousandth of it each.
     table = np.zeros((1000, 2), np.int64)
     table[:, 0] = 1_000_000
     assert (allocate(table, unseen="none") == [500_000, 0]).all()

@@ -83,7 +83,7 @@ def test_one_image_is_kept():
     assert estimate(logs([[0.4, 0.6]]), **BOTH).tolist() == [0, 1]
 
 
-def test_when_no_image_passes_both_filters_the_most_confident_stays():
+def test_the_most_confident_image_is_kept_if_none_passes_both_filters():
     # Confidence 0.64, 0.62; entropy 0.903, 0.664. Levels of 1 ask for the most confident (row 0)
     # and for the lowest entropy (row 1) at once.
     probs = [[0.64, 0.18, 0.18], [0.62, 0.38, 0.0]]
@@ -115,7 +115,7 @@ def test_never_empty_and_counts_what_is_kept(log_probs, q1, q2):
 
 
 @given(log_probabilities(min_images=2), st.floats(0, 1))
-def test_no_image_left_out_is_more_confident_than_one_kept(log_probs, q1):
+def test_kept_images_are_the_most_confident(log_probs, q1):
     mask = _confident(log_probs, confidence_quantile=q1, entropy_quantile=None)
     conf = np.exp(log_probs.max(axis=1))
     assert mask.all() or conf[~mask].max() <= conf[mask].min()

@@ -49,7 +49,7 @@ def test_drift_of_orthogonal_updates_of_equal_length_is_one(clients, length):
 
 
 def test_drift_at_the_edges():
-    assert drift_diversity([np.zeros(3)] * 4) == 0.25  # nobody moved: all equal
+    assert drift_diversity([np.zeros(3)] * 4) == 0.25  # all updates are 0, so equal
     assert drift_diversity([np.array([1.0]), np.array([-1.0])]) == math.inf
     with pytest.raises(ValueError, match="at least one update"):
         drift_diversity([])
@@ -79,7 +79,7 @@ def test_drift_agrees_with_its_formula(table):
 def test_cosine_distance_at_the_edges():
     one = np.array([1.0, 2.0])
     assert cosine_distance([one]) == 0.0
-    assert cosine_distance([one, np.zeros(2)]) == 0.0  # who did not move has no direction
+    assert cosine_distance([one, np.zeros(2)]) == 0.0  # a zero update has no direction
     assert cosine_distance([one, np.zeros(2), -one]) == pytest.approx(2)
 
 
@@ -95,7 +95,7 @@ def test_label_accuracy():
 
 
 def test_recall_per_class_by_hand():
-    # Class 0: 2 of 3 found. Class 1: its one image is missed. Class 2: absent. Class 3: found.
+    # Class 0: 2 of 3 correct. Class 1: its one image is wrong. Class 2: absent. Class 3: correct.
     got = recall_per_class(np.array([0, 0, 2, 0, 3]), np.array([0, 0, 0, 1, 3]), 4)
     assert np.allclose(got, [2 / 3, 0, np.nan, 1], equal_nan=True)
 
@@ -113,7 +113,7 @@ def test_nothing_selected_has_no_coverage():
 
 
 @given(hnp.arrays(np.int64, st.tuples(st.integers(1, 20), st.just(2)), elements=st.integers(0, 4)))
-def test_coverage_of_sets_of_one_is_accuracy(pairs):
+def test_coverage_of_single_labels_is_accuracy(pairs):
     labels, truth = pairs.T
     assert coverage(np.eye(5, dtype=bool)[labels], truth) == label_accuracy(labels, truth)
 
@@ -136,7 +136,7 @@ histograms = hnp.arrays(np.int64, 4, elements=st.integers(0, 1000))
 
 
 @given(histograms, histograms, st.integers(1, 50))
-def test_distribution_similarity_is_between_0_and_1_and_takes_no_notice_of_size(a, b, factor):
+def test_distribution_similarity_is_between_0_and_1_and_independent_of_size(a, b, factor):
     assume(a.any() and b.any())
     got = distribution_similarity(a, b)
     assert 0 <= got <= 1

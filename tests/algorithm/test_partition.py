@@ -67,7 +67,7 @@ def test_the_seed_decides_the_split(name):
 
 
 @pytest.mark.parametrize("name", SPLITS)
-def test_one_client_holds_everything(name):
+def test_one_client_has_all_images(name):
     split = SPLITS[name](balanced(30, 6), balanced(12, 6), 6, 1, stream(0, "partition"))
     assert as_lists(split) == [list(range(30)), list(range(12))]
 
@@ -115,7 +115,7 @@ def test_iid_mixes_the_classes():
 # Dirichlet
 
 
-def test_dirichlet_reaches_the_asked_minimum():
+def test_dirichlet_reaches_the_minimum_sizes():
     split = dirichlet(balanced(2000, 10), balanced(500, 10), 10, 10, stream(3, "partition"), beta=0.1)
     assert min(map(len, split.train)) >= 10 and min(map(len, split.test)) >= 1
 
@@ -131,7 +131,7 @@ def test_dirichlet_is_corrected_after_all_draws(seed):
 def test_dirichlet_draws_again_before_correction(monkeypatch):
     labels = balanced(400, 10)
 
-    def anything_to_mend(draws):
+    def needs_correction(draws):
         short = []
 
         def note(counts, minimum, preferred):
@@ -143,12 +143,12 @@ def test_dirichlet_draws_again_before_correction(monkeypatch):
             dirichlet(labels, labels, 10, 8, stream(seed, "partition"), beta=0.1, draws=draws)
         return any(short)
 
-    assert anything_to_mend(draws=1) and not anything_to_mend(draws=100)
+    assert needs_correction(draws=1) and not needs_correction(draws=100)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_clients_are_tested_on_classes_they_hold(seed):
-    # Few test images of each class for many clients, so most are mended; there are enough of every class.
+def test_clients_are_tested_on_classes_of_their_training_images(seed):
+    # Few test images of each class for many clients, so most clients are corrected; there are enough of every class.
     train, test = balanced(800, 4), balanced(80, 4)
     split = dirichlet(train, test, 4, 40, stream(seed, "partition"), beta=0.05, draws=1)
     of_train, of_test = counts_by_client(train, split.train, 4), counts_by_client(test, split.test, 4)
@@ -164,7 +164,7 @@ def test_the_minimum_is_no_more_than_the_even_share():
 
 
 def test_client_with_even_share_gets_no_more():
-    # Two classes, each of 100; N/K = 50. Whoever has 50 or more of class 0 has none of class 1.
+    # Two classes, each of 100; N/K = 50. A client with 50 or more images of class 0 has none of class 1.
     labels = balanced(200, 2)
     full = 0
     for seed in range(20):
@@ -176,7 +176,7 @@ def test_client_with_even_share_gets_no_more():
 
 
 def test_train_and_test_share_the_draw():
-    # The same labels on both sides, and nothing to mend: the same shares give the same table.
+    # The same labels on both sides, and no correction: the same shares give the same table.
     labels = balanced(1000, 5)
     split = dirichlet(labels, labels, 5, 4, stream(0, "partition"), beta=0.5)
     assert np.array_equal(counts_by_client(labels, split.train, 5), counts_by_client(labels, split.test, 5))
@@ -220,7 +220,7 @@ def test_impossible_dirichlet_settings_are_refused(wrong):
         dirichlet(balanced(6, 3), balanced(6, 3), 3, 2, stream(0, "partition"), **wrong)
 
 
-# Rounding and mending
+# Rounding and correction
 
 
 def test_largest_remainder_by_hand():
@@ -241,31 +241,31 @@ def test_largest_remainder_adds_up_and_is_off_by_less_than_one(weights, size):
 def test_correction_by_hand():
     # Rows are classes, columns clients holding 6, 4, 1 and 0; each should have 2.
     counts = np.array([[5, 0, 0, 0], [1, 4, 1, 0]])
-    # Client 2 lacks 1 and holds class 1. Client 0 has most to spare and has one of class 1: it gives it.
-    # Client 3 lacks 2 and prefers nothing: client 0 (5 left) gives two of its commonest class.
+    # Client 2 has one too few and has class 1. Client 0 has most to spare and one image of class 1, which moves.
+    # Client 3 has two too few and no preferred class: two images of client 0's most frequent class move.
     assert _move_to_small_clients(counts, 2, counts > 0).tolist() == [[3, 0, 0, 2], [0, 4, 2, 0]]
 
 
-def test_the_largest_holder_gives():
+def test_images_are_taken_from_the_largest_client():
     assert _move_to_small_clients(np.array([[3, 9, 4, 0]]), 2, np.ones((1, 4), bool)).tolist() == [[3, 7, 4, 2]]
 
 
 @st.composite
-def tables_to_mend(draw):
+def tables_to_correct(draw):
     rows, clients = draw(st.integers(1, 4)), draw(st.integers(1, 8))
     values = draw(st.lists(st.integers(0, 9), min_size=rows * clients, max_size=rows * clients))
     counts = np.array(values).reshape(rows, clients)
     return counts, draw(st.integers(0, int(counts.sum()) // clients))
 
 
-@given(tables_to_mend())
+@given(tables_to_correct())
 def test_correction_moves_the_fewest_images(case):
     counts, minimum = case
-    mended = _move_to_small_clients(counts, minimum, counts > 0)
+    corrected = _move_to_small_clients(counts, minimum, counts > 0)
     short = np.maximum(minimum - counts.sum(axis=0), 0).sum()
-    assert mended.sum(axis=0).min() >= minimum and mended.min() >= 0
-    assert mended.sum(axis=1).tolist() == counts.sum(axis=1).tolist()
-    assert np.maximum(counts - mended, 0).sum() == short  # images that left their client
+    assert corrected.sum(axis=0).min() >= minimum and corrected.min() >= 0
+    assert corrected.sum(axis=1).tolist() == counts.sum(axis=1).tolist()
+    assert np.maximum(counts - corrected, 0).sum() == short  # images that left their client
 
 
 def test_corrected_test_images_are_of_train_classes():
@@ -279,7 +279,7 @@ def test_corrected_test_images_are_of_train_classes():
 @pytest.mark.parametrize(
     ("classes", "clients", "per_client", "holders"),
     [
-        # s = ceil(0.2 C); holders per class lie around s K / C.
+        # s = ceil(0.2 C); each class has about s K / C clients.
         (10, 10, 2, {2}),  # CIFAR-10: 20 / 10
         (100, 10, 20, {2}),  # CIFAR-100: 200 / 100
         (45, 10, 9, {2}),  # RESISC45: 90 / 45
@@ -298,25 +298,25 @@ def test_the_papers_datasets_by_quantity(classes, clients, per_client, holders):
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12), st.integers(0, 5))
-def test_classes_are_dealt_evenly(classes, clients, per_client, seed):
+def test_classes_are_assigned_evenly(classes, clients, per_client, seed):
     per_client = min(per_client, classes)
     holders = _assign_classes(np.arange(classes), classes, clients, per_client, stream(seed, "partition"))
-    per_class, hands = holders.sum(axis=1), holders.sum(axis=0)
+    per_class, per_client_counts = holders.sum(axis=1), holders.sum(axis=0)
     assert per_class.min() >= 1 and per_class.max() - per_class.min() <= 1
     if per_client * clients >= classes:
-        assert (hands == per_client).all()
+        assert (per_client_counts == per_client).all()
     else:
-        assert hands.sum() == classes and hands.max() - hands.min() <= 1
+        assert per_client_counts.sum() == classes and per_client_counts.max() - per_client_counts.min() <= 1
 
 
-def test_hands_are_dealt_at_random():
-    # Ten clients of two classes of ten: a fixed pattern would bring back the same pairs after one deck.
+def test_classes_are_assigned_at_random():
+    # Ten clients of two classes of ten: a fixed pattern would repeat the same pairs of classes.
     holders = _assign_classes(np.arange(10), 10, 10, 2, stream(0, "partition"))
-    assert len({tuple(np.flatnonzero(hand)) for hand in holders.T}) > 5
+    assert len({tuple(np.flatnonzero(column)) for column in holders.T}) > 5
 
 
 def test_few_clients_share_all_classes():
-    # s = ceil(0.2 * 10) = 2 for 4 clients covers 8 of 10 classes, so two clients hold a third.
+    # s = ceil(0.2 * 10) = 2 for 4 clients covers 8 of 10 classes, so two clients have a third.
     labels = balanced(100, 10)
     table = counts_by_client(labels, quantity(labels, labels, 10, 4, stream(0, "partition")).train, 10)
     assert sorted((table > 0).sum(axis=1).tolist()) == [2, 2, 3, 3]
@@ -329,25 +329,25 @@ def test_shards_are_uneven_but_within_three_to_one():
     assert 1.2 < max(ratios) <= 3.01  # the hundredth is for rounding
 
 
-def test_quantity_shares_its_proportions_between_train_and_test():
+def test_quantity_uses_equal_proportions_for_train_and_test():
     train, test = balanced(10_000, 10), balanced(1_000, 10)
     split = quantity(train, test, 10, 10, stream(0, "partition"))
     of_train, of_test = counts_by_client(train, split.train, 10), counts_by_client(test, split.test, 10)
-    # A tenth, but for rounding and the one image each holder gets first.
+    # A tenth, except for rounding and the first image of each client.
     assert (abs(of_test - of_train / 10) <= 2).all()
     assert ((of_test > 0) == (of_train > 0)).all()
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_each_holder_of_a_small_class_gets_an_image(seed):
-    # 40 clients of 2 classes, 10 classes of 8 holders: 8 images of a class are one for each.
+def test_each_client_of_a_small_class_gets_an_image(seed):
+    # 40 clients of 2 classes, 10 classes at 8 clients each: 8 images of a class are one for each client.
     labels = balanced(80, 10)
     split = quantity(labels, labels, 10, 40, stream(seed, "partition"))
     assert set(counts_by_client(labels, split.train, 10).ravel().tolist()) == {0, 1}
 
 
-def test_a_class_without_images_is_not_dealt():
-    # Classes 1 and 3 of 5 have no image: 3 clients of one class each hold the other three.
+def test_a_class_without_images_is_not_assigned():
+    # Classes 1 and 3 of 5 have no image: 3 clients of one class each have the other three.
     labels = np.repeat([0, 2, 4], 10)
     split = quantity(labels, labels, 5, 3, stream(0, "partition"))
     assert sorted(counts_by_client(labels, split.train, 5).sum(axis=1).tolist()) == [10, 10, 10]
@@ -361,7 +361,7 @@ def test_a_class_without_images_is_not_dealt():
         (2, "4 clients of 2 classes each cannot hold all 10 classes"),
     ],
 )
-def test_impossible_hands_are_refused(per_client, message):
+def test_impossible_numbers_of_classes_are_refused(per_client, message):
     labels = balanced(100, 10)
     with pytest.raises(ValueError, match=message):
         quantity(labels, labels, 10, 4, stream(0, "partition"), classes_per_client=per_client)

@@ -61,11 +61,11 @@ def test_any_by_hand():
     assert pairs(select(log_probs, quota)) == [(2, 0), (0, 0)]
 
 
-def test_a_class_that_loses_its_pick_gets_no_other():
+def test_a_class_that_loses_an_image_gets_no_replacement():
     log_probs = np.log([[0.4, 0.6], [0.1, 0.9], [0.3, 0.7]])
     # Class 0 picks image 0, class 1 images 1, 2 and 0. Image 0 goes to class 1, and class 0 stays without.
     assert pairs(select(log_probs, np.array([1, 3]), "any")) == [(1, 1), (2, 1), (0, 1)]
-    # With 1 for class 1, image 0 is class 0's after all, and image 2 is nobody's.
+    # With 1 for class 1, image 0 goes to class 0, and image 2 is not selected.
     assert pairs(select(log_probs, np.array([1, 1]), "any")) == [(0, 0), (1, 1)]
 
 
@@ -112,19 +112,19 @@ def test_an_unknown_option_is_refused():
 
 
 @given(cases())
-def test_argmax_agrees_with_the_slow_loop(case):
+def test_argmax_agrees_with_a_loop(case):
     log_probs, quota = case
     assert pairs(select(log_probs, quota)) == slow_argmax(log_probs.tolist(), quota.tolist())
 
 
 @given(cases())
-def test_any_agrees_with_the_slow_loop(case):
+def test_any_agrees_with_a_loop(case):
     log_probs, quota = case
     assert pairs(select(log_probs, quota, "any")) == slow_any(log_probs.tolist(), quota.tolist())
 
 
 @given(cases(), st.sampled_from(["argmax", "any"]))
-def test_never_over_quota_and_never_an_image_twice(case, candidates):
+def test_quotas_hold_and_no_image_is_selected_twice(case, candidates):
     log_probs, quota = case
     index, label, _ = select(log_probs, quota, candidates)
     assert (np.bincount(label, minlength=len(quota)) <= quota).all()

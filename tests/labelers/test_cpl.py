@@ -15,7 +15,7 @@ from fedcopl.labelers.cpl import (
     select_candidates,
 )
 
-# Worked by hand and checked against the authors' program (vanillaer/CPL-ICML2024, commit c711980).
+# Computed by hand and checked with the authors' program (vanillaer/CPL-ICML2024, commit c711980).
 WORKED = np.array([[0.70, 0.20, 0.10], [0.40, 0.35, 0.25], [0.15, 0.60, 0.25], [0.30, 0.25, 0.45]])
 INTRA = [[1, 0, 0], [1, 1, 0], [0, 1, 1], [1, 0, 1]]
 INTER = [[1, 0, 0], [1, 1, 1], [0, 1, 1], [0, 0, 1]]
@@ -46,12 +46,12 @@ def matchings(draw, ties=True):
     return scores, candidates, draw(st.integers(0, 4))
 
 
-def pools(selection, classes):
+def by_class(selection, classes):
     return [selection.index[selection.label == c].tolist() for c in range(classes)]
 
 
-def slow_sets(probs, alpha, beta):
-    """One image at a time, one class at a time."""
+def sets_by_loop(probs, alpha, beta):
+    """Return the candidate sets by loops over images and classes."""
     highest = [max(row) for row in probs]
     tau = sum(highest) / len(highest) if alpha == 0 else np.quantile(highest, alpha)
     sets = []
@@ -66,37 +66,37 @@ def slow_sets(probs, alpha, beta):
     return sets
 
 
-def slow_match(scores, sets, capacity):
-    """Gale and Shapley, one proposal at a time; without ties the order of proposals makes no difference."""
-    held = [[] for _ in scores[0]]
-    todo = [sorted(wanted, key=lambda c: -row[c]) for row, wanted in zip(scores, sets, strict=True)]
+def match_by_loop(scores, sets, capacity):
+    """Match by Gale and Shapley, one proposal at a time; without ties the result does not depend on the order."""
+    matched = [[] for _ in scores[0]]
+    preferences = [sorted(candidates, key=lambda c: -row[c]) for row, candidates in zip(scores, sets, strict=True)]
     waiting = list(range(len(scores)))
     while waiting:
         image = waiting.pop()
-        if not todo[image]:
+        if not preferences[image]:
             continue
-        c = todo[image].pop(0)
-        held[c].append(image)
-        if len(held[c]) > capacity:
-            worst = min(held[c], key=lambda i: scores[i][c])
-            held[c].remove(worst)
+        c = preferences[image].pop(0)
+        matched[c].append(image)
+        if len(matched[c]) > capacity:
+            worst = min(matched[c], key=lambda i: scores[i][c])
+            matched[c].remove(worst)
             waiting.append(worst)
-    return [sorted(pool, key=lambda i: -scores[i][c]) for c, pool in enumerate(held)]
+    return [sorted(images_of_class, key=lambda i: -scores[i][c]) for c, images_of_class in enumerate(matched)]
 
 
 # Candidate sets
 
 
 def test_the_likeliest_class_can_be_kept():
-    # alpha = beta = .75: image 1 is in no class's upper quarter and has no candidate.
+    # alpha = beta = .75: image 1 is in the upper quarter of no class and has no candidate.
     strict = candidate_sets(np.log(WORKED), 0.75, 0.75)
     assert strict.astype(int).tolist() == [[1, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 1]]
     kept = candidate_sets(np.log(WORKED), 0.75, 0.75, keep_likeliest=True)
     assert kept.astype(int).tolist() == [[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]]
 
 
-def test_only_among_some_images():
-    # The levels are of all images, the places are for some: 1 and 2, with the sets they have anyway.
+def test_selection_can_be_limited_to_some_images():
+    # Levels are over all images; images 1 and 2 keep their sets.
     chosen = select_candidates(np.log(WORKED), 0.75, 0.5, 1, among=np.array([1, 2]))
     assert (chosen.index.tolist(), chosen.label.tolist()) == ([1, 2], [0, 1])
     assert chosen.candidates.astype(int).tolist() == [CANDIDATES[1], CANDIDATES[2]]
@@ -114,7 +114,7 @@ def test_candidates_by_hand():
     assert candidate_sets(np.log(WORKED), 0.75, 0.5).tolist() == CANDIDATES
 
 
-def test_the_class_that_exceeds_the_threshold_is_still_in():
+def test_the_class_that_exceeds_the_threshold_is_included():
     # Row 2: .60 <= tau = .625, so .25 is in. With alpha = .5, tau = .525, it is out; no other row changes.
     expected = [[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 0, 1]]
     assert candidate_sets(np.log(WORKED), 0.5, 0.5).tolist() == expected
@@ -128,12 +128,12 @@ def test_a_row_may_be_left_empty():
 
 
 def test_alpha_zero_is_the_mean():
-    # tau = (.70 + .40 + .60 + .45) / 4 = .5375. The lowest, .40, would leave row 3 with its first class alone.
+    # tau = (.70 + .40 + .60 + .45) / 4 = .5375. The lowest, .40, would leave row 3 with its first class only.
     assert _likely_for_the_image(WORKED, 0.0).tolist() == [[1, 0, 0], [1, 1, 0], [0, 1, 0], [1, 0, 1]]
 
 
 def test_alpha_one_is_the_highest_confidence_which_equals_itself():
-    # tau = .70, the first probability of row 0: .70 <= .70 lets the second in.
+    # tau = .70, the first probability of row 0: .70 <= .70 includes the second class.
     log_probs = np.log(WORKED)
     assert candidate_sets(log_probs, 1.0, 0.0).tolist() == [[1, 1, 0], [1, 1, 0], [0, 1, 1], [1, 0, 1]]
 
@@ -153,7 +153,7 @@ def test_a_quantile_on_a_value_is_that_value(level, images):
 
 
 def test_numpys_quantile_may_miss_the_value():
-    # Why there is another: 0.07 * 100 is 7.000000000000001.
+    # 0.07 * 100 is 7.000000000000001, so NumPy's quantile is not the value.
     values = np.random.default_rng(0).random(101)
     assert np.quantile(values, 0.07) > np.sort(values)[7]
 
@@ -167,9 +167,9 @@ def test_quantiles_are_numpys_and_exact_on_values(values, data):
 
 
 @given(log_probabilities(), quarters, quarters)
-def test_sets_agree_with_the_slow_loop(log_probs, alpha, beta):
+def test_sets_agree_with_a_loop(log_probs, alpha, beta):
     got = [set(np.flatnonzero(row)) for row in candidate_sets(log_probs, alpha, beta)]
-    assert got == slow_sets(np.exp(log_probs).tolist(), alpha, beta)
+    assert got == sets_by_loop(np.exp(log_probs).tolist(), alpha, beta)
 
 
 @given(log_probabilities(), st.floats(0, 1), st.floats(0, 1))
@@ -181,11 +181,11 @@ def test_candidates_reach_the_threshold_of_their_class(log_probs, alpha, beta):
 
 
 @given(log_probabilities(), st.floats(0, 1))
-def test_beta_zero_leaves_the_images_own_sets(log_probs, alpha):
+def test_beta_zero_leaves_only_the_first_filter(log_probs, alpha):
     sets = candidate_sets(log_probs, alpha, 0.0)
     assert np.array_equal(sets, _likely_for_the_image(np.exp(log_probs), alpha))
     assert sets[np.arange(len(sets)), log_probs.argmax(axis=1)].all()
-    assert (sets <= candidate_sets(log_probs, 1.0, 0.0)).all()  # alpha = 1: at their largest
+    assert (sets <= candidate_sets(log_probs, 1.0, 0.0)).all()  # alpha = 1 gives the largest sets
 
 
 # Not for alpha = 0: a mean depends on the order of its terms, in the last digit.
@@ -201,16 +201,16 @@ def test_sets_do_not_depend_on_the_order_of_images(log_probs, alpha, beta, rando
 @pytest.mark.parametrize(
     ("capacity", "expected"),
     [
-        (1, [[0], [2], [3]]),  # image 1 loses to 0, then to 2, and is out
+        (1, [[0], [2], [3]]),  # image 1 is rejected for 0, then for 2, and is left out
         (2, [[0, 1], [2], [3]]),
         (0, [[], [], []]),
     ],
 )
-def test_pools_by_hand(capacity, expected):
-    assert pools(select_candidates(np.log(WORKED), 0.75, 0.5, capacity), 3) == expected
+def test_matching_by_hand(capacity, expected):
+    assert by_class(select_candidates(np.log(WORKED), 0.75, 0.5, capacity), 3) == expected
 
 
-def test_images_train_with_their_whole_set():
+def test_a_matched_image_keeps_its_whole_set():
     index, _, candidates = select_candidates(np.log(WORKED), 0.75, 0.5, 2)
     assert candidates.tolist() == [CANDIDATES[i] for i in index]
 
@@ -219,34 +219,36 @@ def test_images_train_with_their_whole_set():
 def test_displacement_by_hand(capacity, expected):
     probs = [[0.50, 0.45, 0.05], [0.55, 0.40, 0.05], [0.60, 0.35, 0.05], [0.48, 0.50, 0.02], [0.10, 0.30, 0.60]]
     sets = np.array([[1, 1, 0]] * 4 + [[0, 1, 1]], bool)
-    assert pools(match(np.log(probs), sets, capacity), 3) == expected
+    assert by_class(match(np.log(probs), sets, capacity), 3) == expected
 
 
-def test_who_is_there_wins_a_tie():
-    # Image 0 loses class 0 to image 1, and comes to class 1 with the .40 that image 2 already has there.
+def test_of_equal_probabilities_the_earlier_proposal_wins():
+    # Image 0 is rejected for image 1, and proposes to class 1 with .40, equal to that of image 2, which is there.
     log_probs = np.log([[0.5, 0.4, 0.1], [0.6, 0.3, 0.1], [0.3, 0.4, 0.3]])
     sets = np.array([[1, 1, 0], [1, 0, 0], [0, 1, 0]], bool)
-    assert pools(match(log_probs, sets, 1), 3) == [[1], [2], []]
+    assert by_class(match(log_probs, sets, 1), 3) == [[1], [2], []]
 
 
-def test_of_equal_images_the_lower_index_is_kept():
-    assert pools(match(np.log([[0.6, 0.4]] * 3), np.ones((3, 2), bool), 1), 2) == [[0], [1]]
+def test_of_equal_images_the_lower_index_is_matched():
+    assert by_class(match(np.log([[0.6, 0.4]] * 3), np.ones((3, 2), bool), 1), 2) == [[0], [1]]
 
 
-def test_an_impossible_candidate_still_is_one():
+def test_a_candidate_of_probability_zero_can_be_matched():
     log_probs = np.array([[-np.inf, 0.0], [-np.inf, 0.0]])
-    assert pools(match(log_probs, np.array([[True, False], [True, True]]), 1), 2) == [[0], [1]]
+    assert by_class(match(log_probs, np.array([[True, False], [True, True]]), 1), 2) == [[0], [1]]
 
 
 @given(matchings(ties=False))
-def test_pools_agree_with_gale_and_shapley(case):
+def test_matching_agrees_with_gale_and_shapley(case):
     scores, candidates, capacity = case
     sets = [np.flatnonzero(row).tolist() for row in candidates]
-    assert pools(match(scores, candidates, capacity), scores.shape[1]) == slow_match(scores.tolist(), sets, capacity)
+    assert by_class(match(scores, candidates, capacity), scores.shape[1]) == match_by_loop(
+        scores.tolist(), sets, capacity
+    )
 
 
 @given(matchings())
-def test_each_image_in_one_pool_of_its_own_and_none_overfull(case):
+def test_each_image_has_one_class_and_capacities_hold(case):
     scores, candidates, capacity = case
     index, label, sets = match(scores, candidates, capacity)
     assert (np.bincount(label, minlength=1) <= capacity).all()
@@ -257,24 +259,26 @@ def test_each_image_in_one_pool_of_its_own_and_none_overfull(case):
 
 
 @given(matchings())
-def test_no_image_and_class_would_rather_have_each_other(case):
+def test_matching_is_stable(case):
     scores, candidates, capacity = case
     index, label, _ = match(scores, candidates, capacity)
     got = dict(zip(index.tolist(), label.tolist(), strict=True))
     lowest = [scores[index[label == c], c].min(initial=np.inf) for c in range(scores.shape[1])]
     room = np.bincount(label, minlength=scores.shape[1]) < capacity
     for image, c in zip(*np.nonzero(candidates), strict=True):
-        image_would = image not in got or scores[image, c] > scores[image, got[image]]
-        class_would = room[c] or (capacity > 0 and scores[image, c] > lowest[c])
-        assert not (image_would and class_would)
+        image_prefers = image not in got or scores[image, c] > scores[image, got[image]]
+        class_prefers = room[c] or (capacity > 0 and scores[image, c] > lowest[c])
+        assert not (image_prefers and class_prefers)
 
 
 @given(matchings(ties=False), st.randoms())
-def test_pools_do_not_depend_on_the_order_of_images(case, random):
+def test_matching_does_not_depend_on_the_order_of_images(case, random):
     scores, candidates, capacity = case
     order = np.array(random.sample(range(len(scores)), len(scores)))
-    shuffled = pools(match(scores[order], candidates[order], capacity), scores.shape[1])
-    assert [order[pool].tolist() for pool in shuffled] == pools(match(scores, candidates, capacity), scores.shape[1])
+    shuffled = by_class(match(scores[order], candidates[order], capacity), scores.shape[1])
+    assert [order[images_of_class].tolist() for images_of_class in shuffled] == by_class(
+        match(scores, candidates, capacity), scores.shape[1]
+    )
 
 
 # Soft targets

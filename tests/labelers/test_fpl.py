@@ -7,7 +7,7 @@ from hypothesis.extra import numpy as hnp
 from fedcopl.labelers.base import _growing_quota, confident_images
 from fedcopl.labelers.fpl import select_top
 
-# The worked numbers were made with the authors' program (BatsResearch/menghini-neurips23-code, commit b387624).
+# The expected numbers come from the authors' program (BatsResearch/menghini-neurips23-code, commit b387624).
 WORKED = np.array(
     [
         [0.70, 0.20, 0.10],
@@ -37,13 +37,13 @@ def by_class(selection, classes):
 
 
 def boards(probs, per_class, rule, order=None):
-    """The images of each class, by their numbers in `probs`, when they come in the given order."""
+    """Return the images of each class as indices of `probs`, for images in the given order."""
     order = np.arange(len(probs)) if order is None else np.array(order)
     return [order[row].tolist() for row in by_class(select_top(np.log(probs)[order], per_class, rule), probs.shape[1])]
 
 
-def slow_leaderboards(scores, capacity):
-    """The rule as it is told: one image after another, all boards in the order of its scores."""
+def leaderboards_by_loop(scores, capacity):
+    """Return the boards by one image after another, all boards in the order of its scores."""
 
     def offer(board, entry):
         if len(board) < capacity:
@@ -72,9 +72,9 @@ def test_argmax_by_hand(per_class, expected):
 
 def test_only_confident_images_are_selected():
     # Confidences .70 .90 .80 .60 .75 .55 .45 .85: the upper half are images 1, 2, 4 and 7.
-    sure = confident_images(np.log(WORKED), 0.5)
-    assert sure.tolist() == [1, 2, 4, 7]
-    chosen = select_top(np.log(WORKED), 3, among=sure)
+    confident = confident_images(np.log(WORKED), 0.5)
+    assert confident.tolist() == [1, 2, 4, 7]
+    chosen = select_top(np.log(WORKED), 3, among=confident)
     assert (chosen.index.tolist(), chosen.label.tolist()) == ([1, 2, 7, 4], [0, 0, 1, 1])
 
 
@@ -103,19 +103,19 @@ def test_leaderboards_of_the_authors(order, per_class, expected):
 
 
 @pytest.mark.parametrize(
-    ("seen", "expected"),
+    ("images", "expected"),
     [
         (2, [{0, 1}, set(), set()]),  # they fill board 0 as (.70, .90)
-        (3, [{0, 1}, {2}, {2}]),  # .80 loses to the last entry, .90, and lands on both other boards
+        (3, [{0, 1}, {2}, {2}]),  # .80 is below the last entry, .90, and goes to both other boards
         (4, [{0, 1}, {2, 3}, {2, 3}]),
         (5, [{0, 1}, {4, 3}, {2, 3}]),  # image 4 displaces 2 on board 1
         (6, [{0, 1}, {4, 5}, {2, 3}]),  # image 5 displaces 3
-        (7, [{0, 1}, {4, 5}, {6, 3}]),  # image 6 loses on boards 0 and 1, displaces 2 on board 2
+        (7, [{0, 1}, {4, 5}, {6, 3}]),  # image 6 is rejected on boards 0 and 1, displaces 2 on board 2
         (8, [{0, 1}, {7, 4}, {6, 3}]),  # image 7 displaces 5
     ],
 )
-def test_leaderboards_step_by_step(seen, expected):
-    assert [set(board) for board in boards(WORKED[:seen], 2, "leaderboard")] == expected
+def test_leaderboards_step_by_step(images, expected):
+    assert [set(board) for board in boards(WORKED[:images], 2, "leaderboard")] == expected
 
 
 def test_equal_scores():
@@ -126,7 +126,7 @@ def test_equal_scores():
 
 
 def test_of_equal_scores_on_a_sorted_board_the_larger_index_stays():
-    # Image 2 (.7) enters a board of two .6: sorted .7 (2), .6 (1), .6 (0), and the last is cut.
+    # Image 2 (.7) enters a board of two .6: sorted .7 (2), .6 (1), .6 (0), and the last is dropped.
     probs = np.array([[0.6, 0.4], [0.6, 0.4], [0.7, 0.3]])
     assert boards(probs, 2, "leaderboard")[0] == [2, 1]
 
@@ -144,7 +144,7 @@ def test_no_images(rule):
     assert (index.dtype, label.dtype, len(index), len(label), candidates) == (np.int64, np.int64, 0, 0, None)
 
 
-def test_what_cannot_be_is_refused():
+def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match="at least 1, not 0"):
         select_top(np.zeros((1, 1)), 0, "column")
     with pytest.raises(KeyError):
@@ -152,10 +152,10 @@ def test_what_cannot_be_is_refused():
 
 
 @given(cases())
-def test_leaderboards_agree_with_the_slow_loop(case):
+def test_leaderboards_agree_with_a_loop(case):
     scores, per_class = case
     got = [sorted(board) for board in by_class(select_top(scores, per_class, "leaderboard"), scores.shape[1])]
-    assert got == (slow_leaderboards(scores.tolist(), per_class) if len(scores) else [[]] * scores.shape[1])
+    assert got == (leaderboards_by_loop(scores.tolist(), per_class) if len(scores) else [[]] * scores.shape[1])
 
 
 @given(cases())
@@ -168,8 +168,8 @@ def test_columns_agree_with_sorting_each(case):
 @given(cases())
 def test_argmax_selects_the_most_confident_of_the_predicted_class(case):
     scores, per_class = case
-    mine = [np.flatnonzero(scores.argmax(axis=1) == c).tolist() for c in range(scores.shape[1])]
-    ranked = [sorted(images, key=lambda i: (-scores[i, c], i)) for c, images in enumerate(mine)]
+    predicted = [np.flatnonzero(scores.argmax(axis=1) == c).tolist() for c in range(scores.shape[1])]
+    ranked = [sorted(images, key=lambda i: (-scores[i, c], i)) for c, images in enumerate(predicted)]
     assert by_class(select_top(scores, per_class, "argmax"), scores.shape[1]) == [r[:per_class] for r in ranked]
 
 
@@ -184,11 +184,11 @@ def test_order_is_by_class_then_confidence_within_the_quota(case, rule):
 
 
 @given(cases())
-def test_an_image_on_the_board_of_its_prediction_is_on_no_other(case):
+def test_an_image_on_the_board_of_its_prediction_is_on_no_other_board(case):
     scores, per_class = case
     index, label, _ = select_top(scores, per_class, "leaderboard")
-    at_home = index[label == scores.argmax(axis=1)[index]]
-    assert (np.bincount(index, minlength=len(scores))[at_home] == 1).all()
+    on_predicted = index[label == scores.argmax(axis=1)[index]]
+    assert (np.bincount(index, minlength=len(scores))[on_predicted] == 1).all()
 
 
 def test_the_capacity_grows_with_each_refresh():

@@ -53,7 +53,7 @@ def plugin(tmp_path, monkeypatch):
     LABELERS.pop("top-few", None)
 
 
-def test_six_are_built_in():
+def test_the_built_in_labelers():
     assert list(LABELERS) == ["copl", "fpl", "cpl", "upl", "threshold", "soft"]
 
 
@@ -65,7 +65,7 @@ def test_only_copl_with_global_allocation_is_cooperative(settings, cooperative):
     assert choose_labeler(config(**settings)).cooperative is cooperative
 
 
-def test_copl_without_sums_may_take_what_it_counted():
+def test_copl_without_sums_has_its_counts_as_quota():
     counts = np.array([3, 1])
     quota = choose_labeler(config()).quota(counts, 10, Select(0, 0, None, 2))
     assert quota.tolist() == [3, 1]
@@ -87,7 +87,7 @@ def test_fpl_may_label_an_image_once_per_class():
         ({"labeler_options": {"top": 3}}, "labeler_options.top: copl has no such option .it has: none."),
     ],
 )
-def test_a_wrong_labeler_is_one_clear_line(settings, message):
+def test_errors_in_the_labeler_settings_are_one_clear_line(settings, message):
     with pytest.raises(ConfigError, match=message):
         choose_method(config(**settings))
 
@@ -126,7 +126,7 @@ def test_commands_that_build_a_method_take_a_file(command):
     assert "--plugin FILE.py" in CliRunner().invoke(app, [command, "--help"]).output
 
 
-def test_python_is_told_what_to_call():
+def test_the_error_in_python_names_load_plugin():
     with pytest.raises(ConfigError, match=r"first call fedcopl\.load_plugin"), naming_arguments():
         choose_labeler(config(labeler="mine"))
 
@@ -140,14 +140,14 @@ def test_python_is_told_what_to_call():
         ("LABELERS = {'copl': int}", "there is already a labeler called 'copl'"),
     ],
 )
-def test_a_file_that_is_no_plugin_is_one_clear_line(plugin, text, message):
+def test_the_error_of_an_invalid_plugin_is_one_clear_line(plugin, text, message):
     plugin.write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_plugin(plugin)
 
 
 @pytest.mark.parametrize("name", ["missing.py", "folder"])
-def test_a_plugin_that_is_no_file(tmp_path, name):
+def test_a_missing_plugin_file_is_refused(tmp_path, name):
     (tmp_path / "folder").mkdir()
     with pytest.raises(ConfigError, match="there is no such file"):
         load_plugin(tmp_path / name)
@@ -168,6 +168,6 @@ def test_an_entry_point_is_found_by_its_name(monkeypatch):
         registry.find("nowhere")
 
 
-def test_paths_are_paths(plugin):
+def test_plugins_are_given_as_str_or_path(plugin):
     load_plugins([str(plugin), Path(plugin)])
     assert "top-few" in LABELERS

@@ -24,13 +24,13 @@ def selected(log_probs=LOG_PROBS, **options):
         (0.5, [[81 / 82, 1 / 82], [9 / 13, 4 / 13], [1 / 17, 16 / 17]]),  # squares, normalised
     ],
 )
-def test_every_image_with_its_probabilities(temperature, targets):
+def test_all_images_are_selected_with_their_probabilities(temperature, targets):
     chosen, _ = selected(temperature=temperature)
     assert (chosen.index.tolist(), chosen.label.tolist()) == ([2, 0, 1], [0, 0, 1])
     np.testing.assert_allclose(chosen.candidates, targets)
 
 
-def test_its_loss_is_the_cross_entropy_with_the_target():
+def test_the_loss_is_the_cross_entropy_with_soft_targets():
     chosen, labeler = selected()
     loss = label_loss(chosen, labeler.loss, torch.device("cpu"))
     logits = torch.tensor([[0.0, 0.0], [np.log(3.0), 0.0]])

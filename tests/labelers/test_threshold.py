@@ -19,7 +19,7 @@ def labeler_of(**options):
     ("options", "index", "label"),
     [({}, [3, 0, 2], [0, 0, 1]), ({"confidence": 0.5}, [3, 0, 1, 2], [0, 0, 0, 1]), ({"confidence": 1.0}, [], [])],
 )
-def test_images_that_reach_it_are_selected(options, index, label):
+def test_images_that_reach_the_threshold_are_selected(options, index, label):
     labeler = labeler_of(**options)
     quota = labeler.quota(labeler.count(LOG_PROBS), 4, Select(0, 0, None, 1))
     chosen = labeler.select(LOG_PROBS, quota)

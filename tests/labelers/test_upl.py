@@ -21,7 +21,7 @@ def test_the_most_confident_of_the_images_predicted_as_each_class():
 
 
 def test_labels_are_made_once(tmp_path):
-    """With a refresh in every round FPL's accuracy of labels follows the model, UPL's stays as it was."""
+    """With a refresh in every round the labels of FPL change with the model, those of UPL do not."""
     common = ("rounds=2", "refresh_every=1", "method=local", "per_class=3", "epochs=3")
     labels = {}
     for labeler in ("upl", "fpl"):

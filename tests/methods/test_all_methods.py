@@ -1,4 +1,4 @@
-"""What holds for every method of the table."""
+"""Properties of every registered method."""
 
 from functools import cache
 
@@ -24,18 +24,18 @@ FLOATS = {  # of glyph-clip: 3 x 5 x 128 visual, 16 x 128 text
 }
 
 
-@pytest.mark.parametrize("name", FLOATS)  # of methods/fedcopl.py; the others say this in tests of their own
-def test_what_is_shared_and_what_stays(name):
+@pytest.mark.parametrize("name", FLOATS)  # of methods/fedcopl.py; other methods have their own tests
+def test_shared_and_personal_arrays(name):
     assert floats_of(name) == FLOATS[name]
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_training_moves_everything_that_is_trained_and_lowers_the_loss(name):
+def test_training_changes_all_trained_arrays_and_lowers_the_loss(name):
     learner = learner_of(name, "epochs=6", "lr=0.05")
     after, last = trained(learner)
     _, first = trained(learner_of(name, "epochs=1", "lr=1e-9"))
     assert last < first
-    # pFedMoAP's gate has nothing to do before there are experts: see test_pfedmoap.py.
+    # pFedMoAP's gate has no gradient without experts: see test_pfedmoap.py.
     for key in (
         key for key in learner.model.method.shapes(encoder().clip, encoder().classes) if not key.startswith("gate")
     ):
@@ -45,12 +45,12 @@ def test_training_moves_everything_that_is_trained_and_lowers_the_loss(name):
 
 @cache
 def trained_once(name):
-    """For all who compare theirs with it."""
+    """Return the result of one training, shared by several tests."""
     return trained(learner_of(name))
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_training_again_gives_the_same_bits(name):
+def test_training_is_deterministic(name):
     one, two = trained_once(name)[0], trained(learner_of(name))[0]
     assert all(one[key].tobytes() == two[key].tobytes() for key in one)
 
@@ -59,7 +59,7 @@ def test_training_again_gives_the_same_bits(name):
 def test_candidate_sets_can_be_trained_on(name):
     after, loss = trained(learner_of(name), SETS)
     assert np.isfinite(loss)
-    assert loss < trained_once(name)[1] + 1  # a set that holds the label is never harder
+    assert loss < trained_once(name)[1] + 1  # the loss on a set that contains the label is at most as high
     assert all(np.isfinite(value).all() for value in after.values())
 
 
@@ -71,21 +71,21 @@ def test_probabilities_are_probabilities(name):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_frozen_images_are_read_once(name, monkeypatch):
-    """Methods with a frozen image side show each image to the vision tower once; the others every time."""
+def test_frozen_image_features_are_computed_once(name, monkeypatch):
+    """Methods with frozen image features encode each image once; the others every time."""
     learner = learner_of(name)
-    seen = []
+    encoded = []
     tower = encoder().clip.vision
     monkeypatch.setattr(
-        tower, "forward", lambda tokens, *args, run=tower.forward: (seen.append(len(tokens)), run(tokens, *args))[1]
+        tower, "forward", lambda tokens, *args, run=tower.forward: (encoded.append(len(tokens)), run(tokens, *args))[1]
     )
     learner.log_probabilities(None)
     trained(learner)
     learner.log_probabilities(learner.initial())
     if learner.model.method.caches_frozen:
-        assert sum(seen) <= 60
+        assert sum(encoded) <= 60
     else:
-        assert sum(seen) == 60 + 2 * 40 + 60  # zero-shot, two epochs of those chosen, and one pass over all
+        assert sum(encoded) == 60 + 2 * 40 + 60  # zero-shot, two epochs on the selected images, and one pass over all
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -101,7 +101,7 @@ def test_class_order_changes_only_the_order(name):
 
 
 class ForgottenAdapter(FedCLIP):
-    """Its image side depends on the adapter, and it does not say so."""
+    """Its image features depend on the adapter, which it does not declare."""
 
     image_arrays = ()
 
@@ -117,24 +117,24 @@ class ForgottenText(Method):
     class_arrays = ()
 
 
-class OnlyLooked(FedCLIP):
-    """It looks whether an array is there, without using it."""
+class OnlyTested(FedCLIP):
+    """It tests whether an array exists, without using it."""
 
     def image_features(self, encoder, frozen, named):
         return super().image_features(encoder, frozen, named) if "bias" not in named else frozen
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"),
+    ("kind", "message"),
     [
         (ForgottenAdapter, r"^ForgottenAdapter\.image_arrays does not declare 'down': add it"),
         (ForgottenVisual, r"^ForgottenVisual\.image_arrays does not declare 'visual': add it"),
         (ForgottenText, r"^ForgottenText\.class_arrays does not declare 'text': add it"),
-        (OnlyLooked, r"^OnlyLooked\.image_arrays does not declare 'bias': add it"),
+        (OnlyTested, r"^OnlyTested\.image_arrays does not declare 'bias': add it"),
     ],
 )
-def test_a_method_that_forgets_to_declare_an_array_fails_at_once(kind, says):
-    """Its side would be kept when the array changes, so that labels, accuracy and predictions are of an older model."""
+def test_a_method_that_forgets_to_declare_an_array_fails_at_once(kind, message):
+    """Otherwise cached features of an older model would be used for labels, accuracy and predictions."""
     method = kind(config_of("fedcopl"))
     start = method.start(encoder().clip, encoder().classes)
     learner = ClipLearner(PromptedModel(method, encoder()), images(), start, method.config, 0)
@@ -143,7 +143,7 @@ def test_a_method_that_forgets_to_declare_an_array_fails_at_once(kind, says):
         lambda: learner.log_probabilities_of(start, np.arange(2)),
         lambda: learner.train(start, CHOSEN, 0),
     ):
-        with pytest.raises(LookupError, match=says):
+        with pytest.raises(LookupError, match=message):
             use()
 
 
@@ -162,7 +162,7 @@ def test_an_unknown_method_lists_the_known_ones():
         choose_method(config_of("promtfl"))
 
 
-def test_options_are_the_methods_own():
+def test_unknown_and_invalid_options_are_refused():
     with pytest.raises(ConfigError, match=r"options\.mu: fedcopl has no such option \(it has: none\)"):
         choose_method(config_of("fedcopl", "options.mu=1"))
     with pytest.raises(ConfigError, match=r"options\.mu: should be at least 0"):
@@ -178,12 +178,12 @@ def test_options_are_the_methods_own():
         (["central", "options.labels=truth", "labeler=cpl"], "true labels need no labeler"),
     ],
 )
-def test_pairs_that_make_no_sense_are_refused(pairs, why):
+def test_contradicting_settings_are_refused(pairs, why):
     with pytest.raises(ConfigError, match=why):
         choose_method(config_of(*pairs))
 
 
-def test_arrays_that_are_no_prompts_start_in_their_own_shape():
+def test_arrays_other_than_prompts_start_with_small_values():
     class WithBias(Method):
         def shapes(self, clip, classes):
             return {**super().shapes(clip, classes), "bias": (classes,)}
@@ -191,4 +191,4 @@ def test_arrays_that_are_no_prompts_start_in_their_own_shape():
     model = encoder()
     start = WithBias(config_of("fedcopl", "init=neutral")).start(model.clip, model.classes)
     assert start["bias"].shape == (model.classes,)
-    assert abs(start["bias"]).max() < 0.2  # small, whatever kind of start: 0.02 is the standard deviation
+    assert abs(start["bias"]).max() < 0.2  # 0.02 is the standard deviation

@@ -44,7 +44,7 @@ def test_below_both_thresholds_it_is_zero_shot_clip():
     )
 
 
-def test_probabilities_are_mixed_by_the_priors():
+def test_posteriors_are_mixed_by_the_priors():
     priors = np.array([[0.9, 0.1], [0.2, 0.8]])
     # Far beyond the scale of rounding only the nearest embedding counts.
     np.testing.assert_allclose(_posteriors(TEXTS, TEXTS, priors, 1000.0), priors)

@@ -67,7 +67,7 @@ def test_the_consistency_by_hand():
         assert loss.item() == pytest.approx(expected)
 
 
-def test_training_is_held_near_zero_shot_clip():
+def test_the_consistency_keeps_features_near_zero_shot_clip():
     near, far = (trained(learner_of("fedmvp", f"options.consistency={weight}"))[0] for weight in (100, 0))
     plain = learner_of("zeroshot").extractor.zero_shot_features()[0]
     cosines = [
@@ -77,7 +77,7 @@ def test_training_is_held_near_zero_shot_clip():
     assert cosines[0] > cosines[1]
 
 
-def test_everything_is_shared():
+def test_all_arrays_are_shared():
     shared, own = floats_of("fedmvp")
     # a map of the texts, four maps with three biases, 8 x 128 wide and back
     assert sum(shared.values()) == 5 * 128**2 + 4 * 128 + 1024 * 129 + 128 * 512 + 128

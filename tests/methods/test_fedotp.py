@@ -47,7 +47,7 @@ def test_patches_go_through_every_block():
     torch.testing.assert_close(encoder().patch_features(tokens), expected, atol=1e-5, rtol=1e-4)
 
 
-def test_two_equal_prompts_are_one():
+def test_two_equal_prompts_give_the_logits_of_one():
     method = choose_method(config_of("fedotp"))
     patches = encoder().patch_features(images().tokens(np.arange(2)))
     one = encoder().class_features(None)
@@ -56,27 +56,27 @@ def test_two_equal_prompts_are_one():
     torch.testing.assert_close(both, alone, atol=1e-3, rtol=1e-4)
 
 
-def test_what_does_not_fit_into_memory_is_computed_again(monkeypatch):
+def test_features_larger_than_the_memory_are_computed_again(monkeypatch):
     from dataclasses import replace
 
     from fedcopl.clip.encoder import ClientImages
     from fedcopl.methods.learner import ClipLearner
     from methods.toolbox import learner_of, trained
 
-    roomy = learner_of("fedotp")
-    one = roomy.extractor.frozen(np.arange(1)).nbytes
-    tight = ClientImages(replace(images().store, memory=one * 60 - 1), images().rows)
-    learner = ClipLearner(roomy.model, tight, roomy.start, roomy.config, 0)
-    asked = []
+    cached = learner_of("fedotp")
+    one = cached.extractor.frozen(np.arange(1)).nbytes
+    small_memory = ClientImages(replace(images().store, memory=one * 60 - 1), images().rows)
+    learner = ClipLearner(cached.model, small_memory, cached.start, cached.config, 0)
+    calls = []
     monkeypatch.setattr(
-        roomy.model.method, "frozen", lambda e, t, run=roomy.model.method.frozen: (asked.append(1), run(e, t))[1]
+        cached.model.method, "frozen", lambda e, t, run=cached.model.method.frozen: (calls.append(1), run(e, t))[1]
     )
-    ours, theirs = trained(learner)[0], trained(roomy)[0]
-    assert len(asked) > 4  # once for each batch
+    ours, theirs = trained(learner)[0], trained(cached)[0]
+    assert len(calls) > 4  # once for each batch
     np.testing.assert_allclose(ours["global text"], theirs["global text"], atol=1e-5)
 
 
-def test_smoothing_is_its_authors_for_the_kind_of_tower():
+def test_smoothing_depends_on_the_encoder():
     resnet = SimpleNamespace(vision=ResNetTower(stem=8, depths=(1, 1, 1, 1), image=64, output=40))
     method = choose_method(config_of("fedotp"))
     assert (method.smoothing(encoder().clip), method.smoothing(resnet)) == (0.1, 0.01)
@@ -85,5 +85,5 @@ def test_smoothing_is_its_authors_for_the_kind_of_tower():
         choose_method(config_of("fedotp", "options.smoothing=0"))
 
 
-def test_what_is_shared_and_what_stays():
+def test_shared_and_personal_arrays():
     assert floats_of("fedotp") == floats_of("fedopt") == ({"global text": 2048}, {"local text": 2048})

@@ -37,6 +37,6 @@ def test_mu_changes_the_training():
     assert (some[0]["global text"] != none[0]["global text"]).any()
 
 
-def test_what_is_shared_and_what_stays():
+def test_shared_and_personal_arrays():
     assert floats_of("fedpgp") == ({"global text": 2048}, {"low rank left": 128, "low rank right": 1024})
     assert floats_of("fedpgp", "options.rank=2")[1] == {"low rank left": 32, "low rank right": 256}

@@ -49,7 +49,7 @@ def test_the_loss_has_four_terms():
     index, label = CHOSEN.index[:4], CHOSEN.label[:4]
     batch = Batch(encoder(), images, classes, named, index, label, None, lambda: images)
     total = method.loss(batch, fit)
-    # First the global prompt, then the local one, whose probabilities losses on candidate sets keep.
+    # First the global prompt, last the local one, whose probabilities are kept by losses on candidate sets.
     torch.testing.assert_close(losses[0], encoder().logits(images, shared))
     torch.testing.assert_close(losses[1], encoder().logits(images, classes))
     projected = encoder().class_features(_minor_part(named["local text"], named["global text"], 0.8))
@@ -98,7 +98,7 @@ def test_rows_beyond_the_length_stay_zero(pairs):
     assert (after[:length] != before[:length]).any()
 
 
-def test_what_is_shared_and_what_stays():
+def test_shared_and_personal_arrays():
     assert floats_of("fedpha") == ({"global text": 2048}, {"local text": 2048})
     assert floats_of("fedpha", "options.longest=8") == ({"global text": 2048}, {"local text": 8 * 128})
 

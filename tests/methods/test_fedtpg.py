@@ -58,7 +58,7 @@ def test_the_generated_prompt_is_the_context():
     torch.testing.assert_close(ours.extractor.logits(ours.initial()), plain.extractor.logits({"text": text}))
 
 
-def test_everything_is_shared():
+def test_all_arrays_are_shared():
     shared, own = floats_of("fedtpg")
     # 16 queries, four maps and three biases, 8 x 128 wide and back, with biases
     assert (sum(shared.values()), own) == (16 * 128 + 4 * 128**2 + 3 * 128 + 1024 * 129 + 128 * 512 + 128, {})

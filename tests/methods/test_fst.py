@@ -1,4 +1,4 @@
-"""After FST-CBDG: numbers worked by hand."""
+"""FST: numbers computed by hand."""
 
 import math
 
@@ -16,7 +16,7 @@ def test_it_begins_as_zero_shot():
     learner = learner_of("fst")
     first, plain = learner.log_probabilities(learner.initial()), learner.log_probabilities(None)
     assert (first.argmax(1) == plain.argmax(1)).all()
-    ours, theirs = (said - said[:, :1] for said in (first, plain))
+    ours, theirs = (logits - logits[:, :1] for logits in (first, plain))
     np.testing.assert_allclose(ours * float(encoder().clip.logit_scale), theirs, atol=1e-3)  # but for CLIP's scale
 
 
@@ -30,9 +30,9 @@ def test_missing_images_of_rare_classes():
 
 def loss_of(named, labels, *pairs):
     """Two classes of which plain CLIP knows nothing: all that speaks is the classifier."""
-    method, silent = choose_method(config_of("fst", *pairs)), torch.zeros(2, 2)
+    method, zeros = choose_method(config_of("fst", *pairs)), torch.zeros(2, 2)
     images = torch.tensor([[1.0, 0.0]]).repeat(len(labels), 1)
-    batch = Batch(encoder(), images, silent, named, np.arange(len(labels)), np.array(labels), None, lambda: images)
+    batch = Batch(encoder(), images, zeros, named, np.arange(len(labels)), np.array(labels), None, lambda: images)
 
     def fit(logits):
         return torch.nn.functional.cross_entropy(logits, torch.tensor(labels))

@@ -8,11 +8,11 @@ from fedcopl.algorithm.select import Selection
 from fedcopl.labelers.fpl import select_top
 from fedcopl.methods.pfedprompt import _build_memory, _Memory, _memory_logits, _spatial_logits
 
-# Worked by hand with Tip-Adapter's kernel: an image, three keys with labels 0, 1, 1, and the text features.
+# Computed by hand with Tip-Adapter's kernel: an image, three keys with labels 0, 1, 1, and the text features.
 IMAGE = np.array([[1.0, 0.0]])
 KEYS = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
 MEMORY = _Memory(KEYS, np.eye(2)[[0, 1, 1]], np.array([5, 3, 8]))
-EACH_KEY = _Memory(KEYS, np.eye(3), np.arange(3))  # values that tell the weights of the keys
+EACH_KEY = _Memory(KEYS, np.eye(3), np.arange(3))  # values that give the weight of each key
 TEXT = np.array([[0.8, 0.6], [0.6, 0.8]])
 TEXT_LOGITS = 100 * IMAGE @ TEXT.T
 
@@ -45,29 +45,29 @@ def test_softmax_by_hand():
     assert close(_memory_logits(IMAGE, MEMORY, sharpness=10, kernel="softmax"), [[0.981970, 0.018030]])
 
 
-def test_an_image_does_not_confirm_its_own_label():
+def test_an_images_own_key_is_left_out():
     assert close(_memory_logits(IMAGE, MEMORY, images=np.array([5])), [[0, 0.114890]])
-    # Of the keys left, e^6 and e^0: all say 1.
+    # The other keys, e^6 and e^0, are of class 1.
     assert close(_memory_logits(IMAGE, MEMORY, sharpness=10, kernel="softmax", images=np.array([5])), [[0, 1]])
-    # Two images: only the one that is remembered loses a key.
+    # Two images: only the stored one loses a key.
     both = _memory_logits(np.repeat(IMAGE, 2, axis=0), MEMORY, images=np.array([5, 7]))
     assert close(both, [[0, 0.114890], [1, 0.114890]])
 
 
-def test_an_image_remembered_under_two_labels_loses_both_keys():
+def test_both_keys_of_an_image_with_two_labels_are_left_out():
     twice = _Memory(KEYS[[0, 0, 1]], np.eye(3), np.array([5, 5, 3]))
     assert close(_memory_logits(IMAGE, twice, images=np.array([5])), [[0, 0, 0.110803]])
 
 
 @pytest.mark.parametrize("kernel", ["exp", "softmax"])
-def test_nothing_remembered_adds_nothing(kernel):
+def test_an_empty_memory_adds_zeros(kernel):
     empty = _Memory(np.zeros((0, 2)), np.zeros((0, 3)), np.zeros(0, np.int64))
     assert _memory_logits(IMAGE, empty, kernel=kernel).tolist() == [[0, 0, 0]]
     only_itself = _Memory(KEYS[:1], np.eye(2)[:1], np.array([5]))
     assert _memory_logits(IMAGE, only_itself, kernel=kernel, images=np.array([5])).tolist() == [[0, 0]]
 
 
-def test_a_sharp_softmax_is_the_nearest_key():
+def test_a_sharp_softmax_selects_the_nearest_key():
     far = _memory_logits(-IMAGE, EACH_KEY, sharpness=1e4, kernel="softmax")
     assert np.allclose(far, [[0, 0, 1]])
 
@@ -78,7 +78,7 @@ def test_an_unknown_kernel_is_refused():
 
 
 @given(hnp.arrays(np.float64, (4, 3), elements=unit_scores), st.floats(0.1, 20), st.sampled_from(["exp", "softmax"]))
-def test_agrees_with_one_key_after_another(keys, sharpness, kernel):
+def test_memory_logits_agree_with_a_loop_over_keys(keys, sharpness, kernel):
     features, memory = keys[:2], _Memory(keys, np.eye(2)[[0, 1, 1, 0]], np.arange(4))
     got = _memory_logits(features, memory, sharpness=sharpness, kernel=kernel)
     for image, logits in zip(features, got, strict=True):
@@ -98,7 +98,7 @@ def test_keys_have_no_order(keys, order):
 # Building
 
 
-def test_most_confident_images_of_each_class_are_remembered():
+def test_the_memory_keeps_the_most_confident_images_of_each_class():
     features = np.arange(14.0).reshape(7, 2)
     selection = Selection(np.array([4, 0, 6, 2, 5]), np.array([0, 0, 0, 2, 2]))
     keys, values, images = _build_memory(features, selection, 3, per_class=2)
@@ -135,7 +135,7 @@ def test_nothing_selected():
     st.integers(1, 5),
     st.sampled_from(["argmax", "column", "leaderboard"]),
 )
-def test_remembering_less_is_selecting_less_in_the_first_place(scores, per_class, rule):
+def test_a_smaller_memory_equals_a_smaller_selection(scores, per_class, rule):
     # Only of rules where a smaller K takes the first of a larger: not of leaderboards, which are checked for size.
     features = np.arange(len(scores), dtype=np.float64)[:, None]
     memory = _build_memory(features, select_top(scores, 8, rule), 3, per_class)

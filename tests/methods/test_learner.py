@@ -65,7 +65,7 @@ def learner_of(encoder, images, number=0, config=None):
     )
 
 
-def exam_of(encoder, images, truth):
+def test_set_of(encoder, images, truth):
     return ClipTestSet(PromptedModel(choose_method(config_of()), encoder), images, truth)
 
 
@@ -77,7 +77,7 @@ def test_learning_rate_of_the_paper():
     config = RunConfig()
     rates = [learning_rate(config, r, epoch, 0.1) for r, epoch in [(0, 0), (1, 0), (2, 5), (4, 0), (4, 9)]]
     assert rates == pytest.approx([0.1, 0.0904508, 0.05, 0.00954915, 0.0000986636], rel=1e-5)
-    assert learning_rate(config, 5, 0, 0.1) == 0.1  # restarts with the labels
+    assert learning_rate(config, 5, 0, 0.1) == 0.1  # restarts at the refresh
 
 
 def test_learning_rate_over_the_whole_run():
@@ -142,7 +142,7 @@ def test_training_does_not_depend_on_the_client_that_trained_before(encoder, ima
     assert all((alone[name] == after[name]).all() for name in alone)
 
 
-def test_client_and_round_name_the_order_of_images(encoder, images):
+def test_the_order_of_images_depends_on_client_and_round(encoder, images):
     start = learner_of(encoder, images).initial()
     runs = [
         learner_of(encoder, images, number=n).train(start, CHOSEN, r)[0]["text"] for n, r in [(0, 0), (1, 0), (0, 5)]
@@ -167,8 +167,8 @@ def test_one_step_by_hand(encoder, images):
 
 @pytest.mark.parametrize("schedule", ["refresh", "run"])
 def test_two_steps_by_hand(encoder, images, schedule):
-    # An epoch is one batch. v1 = g1, p1 = p0 - lr1 v1; v2 = 0.9 v1 + g2, p2 = p1 - lr2 v2, where g is the slope with
-    # its decay 0.1 p. Round 1 of 4, two epochs each: e = 2 and 3 of 8, or with a refresh each two rounds 2 and 3 of 4.
+    # An epoch is one batch. v1 = g1, p1 = p0 - lr1 v1; v2 = 0.9 v1 + g2, p2 = p1 - lr2 v2, where g is the gradient plus
+    # the decay 0.1 p. Round 1 of 4, two epochs each: e = 2 and 3 of 8, or with a refresh each two rounds 2 and 3 of 4.
     more = {"step": "plain", "decay_to": "zero", "clip_norm": 0, "momentum": 0.9, "schedule": schedule}
     settings = {"epochs": 2, "batch": 64, "lr": 0.05, "weight_decay": 0.1} | more
     config = RunConfig.from_mapping({"rounds": 4, "labels": {"refresh_every": 2}, "train": settings}, "test")
@@ -207,14 +207,14 @@ def test_one_relative_step_by_hand(encoder, images):
         np.testing.assert_allclose(trained[name], expected, atol=2e-6)
 
 
-def test_the_gradient_is_made_no_longer_than_the_clip(encoder, images):
+def test_gradient_clipping_by_hand(encoder, images):
     # All arrays together: p - lr g 0.01 / |g|.
     plain = {"step": "plain", "decay_to": "zero", "weight_decay": 0, "clip_norm": 0.01}
     learner = learner_of(encoder, images, config=config_of(epochs=1, batch=64, lr=0.05, **plain))
     start = learner.initial()
     slopes = gradients(encoder, images, start)
     length = np.sqrt(sum((slope.astype(np.float64) ** 2).sum() for slope in slopes.values()))
-    assert length > 0.01  # so there is something to clip
+    assert length > 0.01  # so it is clipped
     trained, _ = learner.train(start, CHOSEN, round=0)
     moved = np.sqrt(sum(((trained[name] - value).astype(np.float64) ** 2).sum() for name, value in start.items()))
     assert moved == pytest.approx(0.05 * 0.01, rel=1e-3)
@@ -222,8 +222,8 @@ def test_the_gradient_is_made_no_longer_than_the_clip(encoder, images):
         np.testing.assert_allclose(trained[name], value - 0.05 * slopes[name] * 0.01 / length, atol=1e-6)
 
 
-def test_relative_steps_do_not_mind_how_long_a_prompt_is(encoder, images):
-    # Before a norm only the direction of a prompt counts: ten times as long, it should turn as far.
+def test_relative_steps_do_not_depend_on_the_length_of_a_prompt(encoder, images):
+    # Before a layer norm only the direction of a prompt counts: ten times as long, it should turn by the same angle.
     learner = learner_of(encoder, images, config=config_of(epochs=1, weight_decay=0))
     start = learner.initial()
     long = start | {"visual": 10 * start["visual"]}
@@ -232,22 +232,22 @@ def test_relative_steps_do_not_mind_how_long_a_prompt_is(encoder, images):
     assert np.linalg.norm(moved_long) / np.linalg.norm(moved) == pytest.approx(10, rel=0.2)
 
 
-def test_caution_is_a_factor_on_the_learning_rate(encoder, images):
+def test_lr_factor_multiplies_the_learning_rate(encoder, images):
     slow = learner_of(encoder, images, config=config_of(lr=0.1))
     fast = learner_of(encoder, images, config=config_of(lr=0.2))
     one, other = slow.train(slow.initial(), CHOSEN, 0), fast.train(fast.initial(), CHOSEN, 0, lr_factor=0.5)
     assert all(np.array_equal(one[0][name], other[0][name]) for name in one[0])
 
 
-def test_log_probabilities_of_some_images_are_those_of_all(encoder, images):
+def test_log_probabilities_of_some_images_equal_those_of_all(encoder, images):
     learner = learner_of(encoder, images)
     index = np.array([3, 50, 7])
-    found = learner.log_probabilities_of(learner.initial(), index)
-    np.testing.assert_allclose(found, learner.log_probabilities(learner.initial())[index], atol=1e-5)
+    result = learner.log_probabilities_of(learner.initial(), index)
+    np.testing.assert_allclose(result, learner.log_probabilities(learner.initial())[index], atol=1e-5)
 
 
-def test_an_exam_counts_what_is_right(encoder, images, digits):
-    test_set = exam_of(encoder, images, digits.labels[:100])
+def test_a_test_set_counts_correct_predictions(encoder, images, digits):
+    test_set = test_set_of(encoder, images, digits.labels[:100])
     predicted = learner_of(encoder, images).log_probabilities(None).argmax(1)
     assert test_set.score(None) == (int((predicted == digits.labels[:100]).sum()), 100)
     prompts = learner_of(encoder, images).initial()
@@ -255,24 +255,24 @@ def test_an_exam_counts_what_is_right(encoder, images, digits):
     assert test_set.score(prompts) == (int((predicted == digits.labels[:100]).sum()), 100)
 
 
-def test_an_exam_sees_that_the_prompt_changed(encoder, images, digits):
-    test_set = exam_of(encoder, images, digits.labels[:100])
+def test_a_test_set_uses_the_given_prompts(encoder, images, digits):
+    test_set = test_set_of(encoder, images, digits.labels[:100])
     start = learner_of(encoder, images).initial()
-    loud = {name: value * 50 for name, value in start.items()}
-    fresh = exam_of(encoder, images, digits.labels[:100]).predict(loud)
+    scaled = {name: value * 50 for name, value in start.items()}
+    fresh = test_set_of(encoder, images, digits.labels[:100]).predict(scaled)
     test_set.predict(start)
-    assert torch.equal(test_set.predict(loud), fresh)
+    assert torch.equal(test_set.predict(scaled), fresh)
     assert not torch.equal(test_set.predict(start), fresh)
 
 
-def test_everywhere_is_the_sum_of_all_exams(encoder, images, digits):
+def test_score_everywhere_is_the_sum_over_all_test_sets(encoder, images, digits):
     start = learner_of(encoder, images).initial()
-    loud = {name: value * 50 for name, value in start.items()}
+    scaled = {name: value * 50 for name, value in start.items()}
     model = PromptedModel(choose_method(config_of()), encoder)
     parts = np.arange(30), np.arange(30, 30), np.arange(30, 100)
     test_sets = [ClipTestSet(model, ClientImages(images.store, part), digits.labels[part]) for part in parts]
     for prompts, (correct, examples) in zip(
-        (start, loud, start), score_everywhere(test_sets, [start, loud, start]), strict=True
+        (start, scaled, start), score_everywhere(test_sets, [start, scaled, start]), strict=True
     ):
         assert examples == 100
         assert correct == sum(test_set.score(prompts)[0] for test_set in test_sets)
@@ -281,12 +281,12 @@ def test_everywhere_is_the_sum_of_all_exams(encoder, images, digits):
 def test_a_client_without_images(encoder, images):
     learner = learner_of(encoder, ClientImages(images.store, np.arange(0)))
     assert learner.log_probabilities(None).shape == (0, 10)
-    assert exam_of(encoder, ClientImages(images.store, np.arange(0)), np.zeros(0, np.int64)).score(
+    assert test_set_of(encoder, ClientImages(images.store, np.arange(0)), np.zeros(0, np.int64)).score(
         learner.initial()
     ) == (0, 0)
 
 
-def test_a_device_that_is_not_there_is_refused(monkeypatch):
+def test_a_missing_device_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match=r"model\.device: torch finds no cuda on this machine \(available: cpu"):
         choose_arithmetic("cuda", "fp32")
@@ -310,7 +310,7 @@ def test_bf16_is_close_where_it_is_allowed(clip, encoder, images, monkeypatch):
     assert all(np.isfinite(value).all() for value in trained.values())
 
 
-def test_scaling_the_loss_changes_no_digit(clip, encoder, images, monkeypatch):
+def test_loss_scaling_does_not_change_the_result(clip, encoder, images, monkeypatch):
     plain, _ = learner_of(encoder, images).train(learner_of(encoder, images).initial(), CHOSEN, 0)
     monkeypatch.setattr(Arithmetic, "loss_scale", 1024.0)
     scaled, _ = learner_of(encoder, images).train(learner_of(encoder, images).initial(), CHOSEN, 0)
@@ -318,21 +318,21 @@ def test_scaling_the_loss_changes_no_digit(clip, encoder, images, monkeypatch):
         np.testing.assert_allclose(scaled[name], plain[name], atol=1e-6)
 
 
-def test_kept_tokens_and_those_made_when_needed_are_the_same_bits(clip, digits, images):
-    fleeting = store_of(clip, digits.images[:100], memory=0)
-    assert fleeting.kept is None
+def test_stored_and_recomputed_tokens_are_bit_identical(clip, digits, images):
+    unstored = store_of(clip, digits.images[:100], memory=0)
+    assert unstored.kept is None
     assert images.store.kept is not None
     some = np.array([7, 3, 99, 3])
-    assert torch.equal(fleeting[some], images.store[some])
+    assert torch.equal(unstored[some], images.store[some])
 
 
-def test_an_image_has_the_same_bits_in_any_company(clip, digits):
+def test_tokens_of_an_image_do_not_depend_on_the_other_images(clip, digits):
     alone = store_of(clip, digits.images[5:6])[np.arange(1)]
     among = store_of(clip, digits.images[:50])[np.arange(50)]
     assert torch.equal(alone[0], among[5])
 
 
-def test_a_part_counts_within_itself(store):
+def test_indices_of_a_subset_are_relative(store):
     part = ClientImages(store, np.array([10, 20, 30]))
     assert torch.equal(part.tokens(np.array([2, 0])), store[np.array([30, 10])])
     assert torch.equal(torch.cat(list(part.batches())), store[np.array([10, 20, 30])])
@@ -346,7 +346,7 @@ def test_prompts_of_length_zero_are_zero_shot_bit_for_bit(clip, images):
     assert (learner.log_probabilities(nothing) == learner.log_probabilities(None)).all()
 
 
-def test_class_sides_are_kept_as_far_as_there_is_room(encoder, monkeypatch):
+def test_class_features_are_cached_up_to_a_size(encoder, monkeypatch):
     model = PromptedModel(choose_method(config_of()), encoder)
     start = model.method.start(encoder.clip, encoder.classes)
     many = [{**start, "text": start["text"] + np.float32(number)} for number in range(4)]
@@ -356,7 +356,7 @@ def test_class_sides_are_kept_as_far_as_there_is_room(encoder, monkeypatch):
     first = model.cached_class_features(many[0])
     room = first.nbytes + many[0]["text"].nbytes
     monkeypatch.setattr(prompted_model, "_CACHE_BYTES", 3 * room)
-    for number in (1, 2, 0, 3, 0, 2):  # 3 pushes 1 out, which was not asked for again
+    for number in (1, 2, 0, 3, 0, 2):  # 3 evicts 1, the least recently used
         model.cached_class_features(many[number])
     assert len(computed) == 4
     model.cached_class_features(many[1])
@@ -365,7 +365,7 @@ def test_class_sides_are_kept_as_far_as_there_is_room(encoder, monkeypatch):
 
 
 @pytest.mark.parametrize(("momentum", "decay"), [(0.9, 0.05), (0.0, 0.0)])
-def test_the_steps_are_those_of_torchs_optimiser(momentum, decay):
+def test_steps_equal_those_of_torchs_sgd(momentum, decay):
     generator = torch.Generator().manual_seed(3)
     ours = {name: torch.randn(4, 3, generator=generator).requires_grad_() for name in ("visual", "text", "idle")}
     theirs = {name: value.detach().clone().requires_grad_() for name, value in ours.items()}
@@ -384,9 +384,9 @@ def test_the_steps_are_those_of_torchs_optimiser(momentum, decay):
     assert all(value.grad is None for value in ours.values())
 
 
-def test_training_brings_no_compiler():
+def test_training_does_not_import_torchs_compiler():
     script = "import sys, torch; from fedcopl.methods.trainer import SGD; v = torch.ones(2, requires_grad=True); "
     script += "v.sum().backward(); torch.nn.utils.clip_grad_norm_([v], 1.0); SGD(0.9, 0.1, {'v': 0.1}).step({'v': v}); "
     script += "print('torch._dynamo' in sys.modules, v.tolist())"
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert told.startswith("False [0.9")
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert printed.startswith("False [0.9")

@@ -42,8 +42,8 @@ def random_resnet() -> ResNetTower:
     return tower
 
 
-def test_spread_takes_rows_at_even_distances():
-    # 6 rows, 3 requested: each stands for two rows, and is the mean of them.
+def test_spread_interpolates_evenly_spaced_rows():
+    # 6 rows, 3 requested: each is the mean of two rows.
     assert _spread(np.arange(6.0)[:, None], 3).ravel().tolist() == [0.5, 2.5, 4.5]
     # 25 patches and 5 prompts: the middle of each row of the image.
     assert _spread(np.arange(25.0)[:, None], 5).ravel().tolist() == [2, 7, 12, 17, 22]
@@ -54,7 +54,7 @@ def test_more_prompts_than_patches_still_differ_where_they_can():
     assert _spread(np.array([[0.0], [1.0]]), 4).ravel().tolist() == [0, 0.25, 0.75, 1]
 
 
-def test_no_prompts_are_no_rows():
+def test_spread_of_no_prompts_is_empty():
     assert _spread(np.ones((4, 2)), 0).shape == (0, 2)
 
 
@@ -68,14 +68,14 @@ def test_a_blank_images_patches_are_those_of_the_reference(reference, tiny):
         assert np.allclose(patches[level], states[level][0, 1:], rtol=1e-3, atol=1e-3)
 
 
-def test_the_calmer_blank_is_nearly_the_patches_mean(tiny):
-    patches, calmer = _blank_image(tiny, (2, 16, 64))
+def test_the_second_candidate_is_near_the_mean_of_the_patches(tiny):
+    patches, near_mean = _blank_image(tiny, (2, 16, 64))
     mean = patches.mean(axis=1, keepdims=True)
-    assert np.allclose(calmer - mean, 0.05 * (patches - mean), atol=2e-3)
-    assert len(np.unique(calmer[0], axis=0)) == 16
+    assert np.allclose(near_mean - mean, 0.05 * (patches - mean), atol=2e-3)
+    assert len(np.unique(near_mean[0], axis=0)) == 16
 
 
-def test_a_resnets_blank_is_its_last_grid():
+def test_blank_states_of_a_resnet_are_its_last_grid():
     tower = random_resnet()
     (state,) = tower.blank_states()
     with torch.no_grad():
@@ -85,10 +85,10 @@ def test_a_resnets_blank_is_its_last_grid():
 
 
 def test_the_candidate_that_changes_features_least_is_chosen(tiny):
-    nothing = np.zeros((2, 0, 64), np.float32)  # no prompt at all changes nothing: nothing can be quieter
-    loud = stream(1, "loud").normal(0, 50, (2, 5, 64)).astype(np.float32)
-    assert _most_neutral(tiny, (loud, nothing)) is nothing
-    assert _most_neutral(tiny, (nothing, loud)) is nothing
+    empty = np.zeros((2, 0, 64), np.float32)  # no prompt changes nothing
+    large = stream(1, "loud").normal(0, 50, (2, 5, 64)).astype(np.float32)
+    assert _most_neutral(tiny, (large, empty)) is empty
+    assert _most_neutral(tiny, (empty, large)) is empty
 
 
 def test_words_are_repeated_and_end_before_the_class_name(tiny):
@@ -119,7 +119,7 @@ def test_every_method_starts_in_its_own_shapes_and_the_same_each_time(name):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_random_start_is_what_it_was_before_there_was_a_quiet_one(name):
+def test_random_initialisation_is_normal(name):
     config, clip = config_of(name, RANDOM), encoder().clip
     first = choose_method(config).start(clip, 10)
     prompts = {key: value for key, value in first.items() if key.split()[-1] in ("text", "visual")}
@@ -132,7 +132,7 @@ def test_two_prompts_of_one_method_do_not_start_alike():
     assert not np.array_equal(first["global text"], first["local text"])
 
 
-def test_the_start_does_not_depend_on_the_threads(tiny):
+def test_initial_prompts_do_not_depend_on_the_number_of_threads(tiny):
     before = torch.get_num_threads()
     try:
         starts = []
@@ -144,7 +144,7 @@ def test_the_start_does_not_depend_on_the_threads(tiny):
     assert all(np.array_equal(one, two) for one, two in zip(*starts, strict=True))
 
 
-def test_the_quiet_start_answers_nearly_as_zero_shot_does():
+def test_neutral_initialisation_predicts_nearly_as_zero_shot():
     (compared, cosine, unchanged), (_, _, unchanged_by_random) = (
         FeatureExtractor(PromptedModel(method, encoder()), images()).effect_of(
             method.start(encoder().clip, encoder().classes)
@@ -156,7 +156,7 @@ def test_the_quiet_start_answers_nearly_as_zero_shot_does():
     assert unchanged >= 0.9 > unchanged_by_random
 
 
-def test_no_prompts_move_nothing():
+def test_the_templates_words_as_a_prompt_keep_the_features():
     method = choose_method(config_of("promptfl", "model.text_prompts=4"))
     model = PromptedModel(method, encoder())
     start = method.start(encoder().clip, encoder().classes)  # "a photo of a" is the template itself
@@ -166,13 +166,13 @@ def test_no_prompts_move_nothing():
     assert FeatureExtractor(model, type(images())(images().store, np.arange(0))).effect_of({})[0] == 0
 
 
-def test_features_of_another_kind_have_no_cosine():
+def test_features_of_another_shape_have_no_cosine():
     method = choose_method(config_of("fedotp"))
-    side = FeatureExtractor(PromptedModel(method, encoder()), images())
-    _, cosine, unchanged = side.effect_of(method.start(encoder().clip, encoder().classes))
+    extractor = FeatureExtractor(PromptedModel(method, encoder()), images())
+    _, cosine, unchanged = extractor.effect_of(method.start(encoder().clip, encoder().classes))
     assert cosine is None
     assert 0 <= unchanged <= 1
 
 
-def test_the_setting_takes_two_words():
+def test_initialisation_is_neutral_by_default():
     assert RunConfig().train.init == "neutral"

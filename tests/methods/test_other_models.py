@@ -1,4 +1,4 @@
-"""Every method, the neutral initialisation and ONNX on models that are no CLIP: a SigLIP, and a ViT beside a BERT."""
+"""Methods, neutral initialisation and ONNX on models other than CLIP: a SigLIP, and a ViT with a BERT."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def images(encoder) -> ClientImages:
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if choose_method(config_of(name)).trains])
-def test_every_method_learns(name, encoder, images):
+def test_every_method_trains(name, encoder, images):
     config = config_of(name, "epochs=1", "batch=6", "train.lr=0.01")
     method = choose_method(config)
     start = method.start(encoder.clip, encoder.classes)
@@ -82,8 +82,8 @@ def test_the_words_of_the_template_as_a_prompt_are_the_template(siglip):
     # SigLIP's words lose the full stop, so that "a photo of a" before "cat." is the hand-written sentence itself.
     words = len(siglip.clip.tokenizer.words("a photo of a"))
     method = choose_method(config_of("promptfl", f"model.text_prompts={words}"))
-    side = FeatureExtractor(PromptedModel(method, siglip), images_of(siglip))
-    _, cosine, unchanged = side.effect_of(method.start(siglip.clip, siglip.classes))
+    extractor = FeatureExtractor(PromptedModel(method, siglip), images_of(siglip))
+    _, cosine, unchanged = extractor.effect_of(method.start(siglip.clip, siglip.classes))
     assert cosine == pytest.approx(1)
     assert unchanged == 1
 

@@ -26,7 +26,7 @@ def test_the_gate_by_hand():
 
 
 def test_the_gate_is_a_multi_head_attention():
-    # Against torch's own, whose scores are divided by sqrt(head width): the query is scaled to make up for it.
+    # Against torch's attention, whose scores are divided by sqrt(head width): the query is scaled by it.
     torch.manual_seed(0)
     width, heads, experts = 16, 4, 5
     theirs = torch.nn.MultiheadAttention(width, heads)
@@ -83,11 +83,11 @@ def test_prompt_and_gate_are_trained_and_experts_are_not():
 
 def test_experts_are_encoded_once_a_round(monkeypatch):
     learner = learner_of("pfedmoap")
-    asked = []
+    calls = []
     tower = encoder().clip.text
-    monkeypatch.setattr(tower, "forward", lambda *args, run=tower.forward: (asked.append(1), run(*args))[1])
+    monkeypatch.setattr(tower, "forward", lambda *args, run=tower.forward: (calls.append(1), run(*args))[1])
     learner.train(with_experts(learner), CHOSEN, 0)
-    assert len(asked) == 3 + 2 * 3  # three experts, two epochs of three batches with one's own
+    assert len(calls) == 3 + 2 * 3  # three experts, two epochs of three batches with the client's own prompt
 
 
 def test_the_gate_has_a_learning_rate_of_its_own():
@@ -117,10 +117,10 @@ def test_the_nearest_by_hand():
     uploads = {name: {"text": np.array([value], np.float32)} for name, value in values}
     assert nearest("a", uploads, 2) == ["c", "d"]  # both at distance 1: the first one first
     assert nearest("b", uploads, 9) == ["d", "a", "c"]
-    assert nearest("nobody", uploads, 2) == []
+    assert nearest("new", uploads, 2) == []
     assert nearest("a", uploads, 0) == []
 
 
-def test_what_is_shared_and_what_stays():
+def test_shared_and_personal_arrays():
     gate = {f"gate {part}": 16384 for part in ("query", "key", "value", "output")}
     assert floats_of("pfedmoap") == ({"text": 2048}, gate | {f"{name} bias": 128 for name in gate})

@@ -24,11 +24,11 @@ def test_the_worked_example():
     total = method.inference_logits(encoder(), f, classes, named)
     torch.testing.assert_close(total, torch.tensor([[81.0, 60.114890]]), atol=1e-4, rtol=0)
     # In training an image's own key, here of image 5, is left out: the memory then adds (0, 0.114890).
-    seen = []
+    logits_of_loss = []
     batch = Batch(encoder(), f, classes, named, np.array([5]), np.array([0]), None, lambda: f)
     in_training = choose_method(config_of("pfedprompt", "options.memory_in_training=true"))
-    in_training.loss(batch, lambda logits: seen.append(logits) or logits.sum())
-    torch.testing.assert_close(seen[0], torch.tensor([[80.0, 60.114890]]), atol=1e-4, rtol=0)
+    in_training.loss(batch, lambda logits: logits_of_loss.append(logits) or logits.sum())
+    torch.testing.assert_close(logits_of_loss[0], torch.tensor([[80.0, 60.114890]]), atol=1e-4, rtol=0)
 
 
 def test_without_weight_it_is_promptfl():
@@ -63,11 +63,11 @@ def test_candidate_sets_share_their_weight():
 
 def test_different_memories_change_the_predictions_differently():
     learner = learner_of("pfedprompt")
-    silent = learner.log_probabilities(learner.initial())
+    without_memory = learner.log_probabilities(learner.initial())
     one = learner.log_probabilities({**learner.initial(), **learner.build_memory(CHOSEN)})
     swapped = Selection(CHOSEN.index, CHOSEN.label[::-1].copy())
     other = learner.log_probabilities({**learner.initial(), **learner.build_memory(swapped)})
-    assert not np.allclose(silent, one)
+    assert not np.allclose(without_memory, one)
     assert not np.allclose(one, other)
 
 
@@ -106,5 +106,5 @@ def test_spatial_attention_adds_spatial_logits():
     assert trained(learner)[0]["text"].tobytes() == trained(plain)[0]["text"].tobytes()  # trained on text alone
 
 
-def test_what_is_shared_and_what_stays():
+def test_shared_and_personal_arrays():
     assert floats_of("pfedprompt") == ({"text": 2048}, {})

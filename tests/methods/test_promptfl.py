@@ -32,7 +32,7 @@ def test_mu_zero_is_promptfl_bit_for_bit():
     assert one["text"].tobytes() == other["text"].tobytes()
 
 
-def test_a_large_mu_holds_the_prompt_where_it_was():
+def test_a_large_mu_keeps_the_prompt_near_the_average():
     # lr * mu < 1, or the pull itself would overshoot
     moves = []
     for mu in (0, 20):
@@ -51,11 +51,11 @@ def test_dual_shares_both_prompts(name):
     assert set(after) == {"visual", "text"}
 
 
-def test_dual_promptfl_trains_like_fedcopl_that_shares_both():
+def test_dual_promptfl_equals_fedcopl_with_both_prompts_shared():
     one = trained(learner_of("promptfl", "options.modality=dual"))[0]
     other = trained(learner_of("fedcopl", "aggregate=both"))[0]
     assert all(one[key].tobytes() == other[key].tobytes() for key in one)
 
 
-def test_what_is_shared_and_what_stays():
+def test_shared_and_personal_arrays():
     assert floats_of("promptfl") == floats_of("promptprox") == ({"text": 2048}, {})

@@ -30,12 +30,12 @@ def test_without_the_local_prompt_it_is_promptfl():
     assert not torch.allclose(one, other)
 
 
-def test_the_prompts_begin_and_stay_different():
+def test_both_prompts_differ_before_and_after_training():
     for init in ("neutral", "random"):
         learner = learner_of("promptfolio", f"init={init}")
         for prompts in (learner.initial(), trained(learner)[0]):
             assert (prompts["global text"] != prompts["local text"]).any()
 
 
-def test_what_is_shared_and_what_stays():
+def test_shared_and_personal_arrays():
     assert floats_of("promptfolio") == ({"global text": 2048}, {"local text": 2048})

@@ -69,7 +69,7 @@ def test_the_likelihood_by_hand():
     assert model.log_likelihood(FEATURES[:1])[0, 0] == pytest.approx(-0.5 * (0.5 + np.log(2) + 0.25 + np.log(4)))
 
 
-def test_it_is_zero_shot_clip_until_it_has_the_sites_images():
+def test_before_a_selection_it_is_zero_shot_clip():
     learner = learner_of("stata")
     np.testing.assert_allclose(learner.log_probabilities({}), learner.log_probabilities(None), atol=1e-5)
     memory = learner.build_memory(CHOSEN)

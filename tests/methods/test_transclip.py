@@ -1,4 +1,4 @@
-"""TransCLIP at a site: what it remembers, what it says before and after; the mixture itself is tested in the core."""
+"""TransCLIP at a site: its memory and predictions; tests/algorithm/test_transduction.py tests the mixture."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def test_nothing_is_trained_or_shared():
     )
 
 
-def test_it_is_zero_shot_clip_before_it_has_images():
+def test_before_a_selection_it_is_zero_shot_clip():
     learner = learner_of("transclip")
     np.testing.assert_allclose(learner.log_probabilities({}), learner.log_probabilities(None), atol=1e-5)
 
@@ -35,12 +35,12 @@ def test_it_predicts_the_sites_images_jointly():
 
 def test_options_change_the_predictions():
     memory = learner_of("transclip").build_memory(CHOSEN)
-    usual, lonely = (
+    usual, without_neighbours = (
         learner_of("transclip", *pairs).log_probabilities(memory) for pairs in ((), ("options.neighbours=0",))
     )
-    assert (usual != lonely).any()
+    assert (usual != without_neighbours).any()
 
 
-def test_a_labeler_would_change_nothing():
+def test_a_labeler_is_refused():
     with pytest.raises(ConfigError, match="transclip does not train"):
         choose_method(config_of("transclip", "labeler=fpl"))

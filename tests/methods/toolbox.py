@@ -48,7 +48,7 @@ def trained(learner: ClipLearner, selection: Selection = CHOSEN):
 
 
 def floats_of(method: str, *pairs: str) -> tuple[dict[str, int], dict[str, int]]:
-    """How many numbers each array has: those that the server averages, and those that stay with their client."""
+    """Return the sizes of the shared arrays and of the personal arrays."""
     chosen = choose_method(config_of(method, *pairs))
     sizes = {name: value.size for name, value in chosen.start(encoder().clip, encoder().classes).items()}
     return {name: sizes.pop(name) for name in chosen.shared()}, sizes

@@ -1,4 +1,4 @@
-"""Made-up clients: Gaussian classes in a few dimensions, seen by a biased text classifier."""
+"""Synthetic clients: Gaussian classes in a few dimensions, and a biased text classifier."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ CLASSES, WIDTH = 5, 8
 
 
 class MadeUpClient:
-    """Images of known classes, of which the estimation sees log-probabilities and features only."""
+    """Images of known classes; the estimation gets only their log-probabilities and features."""
 
     def __init__(self, number, shares, images=80, seed=0):
         draw = stream(seed, "made-up client", number)
@@ -48,7 +48,7 @@ def clients_with(shares, seed=0, images=80):
 
 
 def skewed(count):
-    """Each client mostly holds a class of its own; over all, classes are about equally common."""
+    """Return class priors in which each client has another main class; overall, classes are about equally frequent."""
     return np.stack([np.roll([0.8, 0.1, 0.05, 0.03, 0.02], number) for number in range(count)])
 
 

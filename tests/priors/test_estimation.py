@@ -1,4 +1,4 @@
-"""The state machine of the priors on made-up clients, and the statistics that it asks for."""
+"""The estimation on synthetic clients, and the statistics that it requests."""
 
 import math
 from dataclasses import replace
@@ -21,7 +21,7 @@ def zero_shot(clients):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_where_clients_differ_all_parts_are_used(seed):
+def test_skewed_clients_get_class_priors_and_prototypes(seed):
     clients = clients_with(skewed(5), seed)
     model = estimated(clients).outcome
     assert model.strength < math.inf and model.prototypes is not None
@@ -29,7 +29,7 @@ def test_where_clients_differ_all_parts_are_used(seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_where_clients_do_not_differ_their_class_prior_is_the_common_one(seed):
+def test_equal_clients_use_the_common_class_prior(seed):
     clients = clients_with(even(6), seed)
     model = estimated(clients).outcome
     assert model.strength == math.inf
@@ -37,7 +37,7 @@ def test_where_clients_do_not_differ_their_class_prior_is_the_common_one(seed):
     assert accuracy(clients, model) >= zero_shot(clients)
 
 
-def test_a_common_long_tail_is_not_taken_for_a_bias():
+def test_a_common_long_tail_does_not_cost_accuracy():
     tail = np.array([0.44, 0.28, 0.16, 0.08, 0.04])
     clients = clients_with(np.tile(tail[::-1], (6, 1)), images=200)  # against the bias of the model
     model = estimated(clients).outcome
@@ -69,7 +69,7 @@ def test_a_known_class_prior_is_kept():
     assert estimated(clients_with(skewed(4)), class_prior=known).outcome.class_prior == pytest.approx(known)
 
 
-def test_every_party_computes_the_same_and_the_server_needs_no_text():
+def test_server_and_clients_compute_equal_models_without_text_at_the_server():
     whole = estimated(clients_with(skewed(5)))
     server = Estimation(whole.settings)
     for total in whole.totals:
@@ -78,7 +78,7 @@ def test_every_party_computes_the_same_and_the_server_needs_no_text():
     assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_what_another_client_of_the_process_computed_is_used_again():
+def test_clients_of_a_process_share_an_estimation():
     settings, totals = PriorSettings(CLASSES, WIDTH), estimated(clients_with(skewed(4))).totals
     first = estimation_after(settings, totals[:2], text())
     assert estimation_after(settings, totals[:1], text().copy()) is first
@@ -101,15 +101,15 @@ def test_class_sums_of_fewer_images_are_withheld(minimum):
     sums, kept = ClientScores(log_probs).compute(
         Statistic("class_sums", (no_priors(3),), number=4), lambda: features, minimum
     )
-    # Effectively class 0 has six images, class 1 one, class 2 less than one.
+    # The sums of posteriors: class 0 has six images, class 1 one, class 2 less than one.
     assert [bool(count) for count in sums[0, :, 0]] == {0: [True] * 3, 2: [True, False, False]}.get(
         minimum, [True, False, False]
     )
     assert (kept.contributions[4].sum(axis=0) == sums[0, :, 0]).all()  # withheld classes contribute nothing
 
 
-def test_an_image_does_not_vote_for_its_own_class_mean():
-    # Alone in its class by far, it would be its own mean; left out, it is as far from it as from the common mean.
+def test_class_means_are_leave_one_out():
+    # The distance to the mean of the most probable class is larger without the image's own contribution.
     clients = clients_with(skewed(3))
     estimation = Estimation(PriorSettings(CLASSES, WIDTH), text())
     while not any(one.kind == "view_sums" for one in estimation.steps[-1]):

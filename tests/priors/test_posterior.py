@@ -1,4 +1,4 @@
-"""The posterior model and its prototypes, by numbers worked by hand and by independent recomputation."""
+"""The posterior model and its prototypes, by hand and by independent computation."""
 
 import math
 
@@ -11,16 +11,16 @@ from fedcopl.priors.posterior import KAPPA, PosteriorModel, Prototypes, make_pro
 from fedcopl.rng import stream
 
 
-def test_without_priors_probabilities_stay_as_they_are():
+def test_without_priors_probabilities_do_not_change():
     log_probs = np.log([[0.7, 0.3], [0.1, 0.9]])
     assert no_priors(2).log_posteriors(log_probs, np.zeros((2, 1)), np.full(2, 0.5)) == pytest.approx(log_probs)
 
 
 def test_bias_scale_and_class_prior_add_up():
-    # sqrt(0.64) : sqrt(0.36) = 4 : 3; the bias doubles the second, the prior takes it three times: 4 : 18.
+    # sqrt(0.64) : sqrt(0.36) = 4 : 3; the bias doubles the second, the prior triples it: 4 : 18.
     model = PosteriorModel(np.full(2, 0.5), np.log([1.0, 2.0]), text_scale=0.5)
-    found = model.log_posteriors(np.log([[0.64, 0.36]]), np.zeros((1, 1)), np.array([0.25, 0.75]))
-    assert np.exp(found) == pytest.approx(np.array([[4 / 22, 18 / 22]]))
+    result = model.log_posteriors(np.log([[0.64, 0.36]]), np.zeros((1, 1)), np.array([0.25, 0.75]))
+    assert np.exp(result) == pytest.approx(np.array([[4 / 22, 18 / 22]]))
 
 
 def test_the_adjustment_of_logits_gives_the_same_posteriors():
@@ -40,7 +40,7 @@ def test_a_distance_is_minus_twice_the_log_predictive_density():
 
 
 @given(st.integers(0, 50))
-def test_each_image_is_left_out_of_the_means_that_it_helped_to_make(seed):
+def test_distances_are_leave_one_out(seed):
     draw = stream(seed, "leave one out")
     features, q = draw.normal(size=(6, 3)), draw.dirichlet(np.ones(2), size=6)
     counts, totals = q.sum(axis=0) + KAPPA + 5, q.T @ features
@@ -50,7 +50,7 @@ def test_each_image_is_left_out_of_the_means_that_it_helped_to_make(seed):
         assert whole[image] == pytest.approx(without.distances(features[image : image + 1])[0])
 
 
-def test_prototypes_are_class_means_drawn_towards_the_common_mean():
+def test_prototypes_are_class_means_shrunk_towards_the_common_mean():
     # Three images of class 0 at 1, one of class 1 at -1, in one dimension: means (3 + 2 * 0.5) / 5 and (-1 + 1) / 3.
     sums = np.array([[3.0, 3.0], [1.0, -1.0]])
     made = make_prototypes(sums, 4.0, np.array([0.5]), np.array([[4.4]]), 0, None)
@@ -60,11 +60,11 @@ def test_prototypes_are_class_means_drawn_towards_the_common_mean():
     assert made.whiten[0, 0] ** -2 == pytest.approx(0.1)
 
 
-def test_the_bias_moves_by_the_log_of_how_often_a_class_is_predicted_too_much():
+def test_the_bias_moves_by_the_log_ratio_of_predicted_share_and_class_prior():
     # Predicted 3 : 1 where it should be 1 : 1: log(0.75 / 0.5) and log(0.25 / 0.5), centred.
     moved = no_priors(2).rebalanced(np.array([30.0, 10.0]))
     assert moved.logit_bias == pytest.approx([-math.log(3) / 2, math.log(3) / 2])
-    assert no_priors(2).rebalanced(np.array([-5.0, -1.0])).logit_bias == pytest.approx([0, 0])  # nothing but noise
+    assert no_priors(2).rebalanced(np.array([-5.0, -1.0])).logit_bias == pytest.approx([0, 0])  # only noise
 
 
 def test_the_bias_moves_by_two_at_most():

@@ -26,14 +26,14 @@ def test_predictions_are_summed_under_each_model():
     # With a uniform class prior the posteriors are the probabilities. The bias (-log 2, 0, 0) makes of them
     # 0.4 0.1 0.1 of 0.6 and 0.25 0.3 0.2 of 0.75: 2/3 + 1/3, 1/6 + 0.4, 1/6 + 4/15.
     halved = PosteriorModel(np.full(3, 1 / 3), np.array([-math.log(2), 0, 0]))
-    found = computed(PROBS, Statistic("predicted", (no_priors(3), halved)))
-    assert found == pytest.approx(np.array([[1.3, 0.4, 0.3], [1, 1 / 6 + 0.4, 1 / 6 + 4 / 15]]))
+    result = computed(PROBS, Statistic("predicted", (no_priors(3), halved)))
+    assert result == pytest.approx(np.array([[1.3, 0.4, 0.3], [1, 1 / 6 + 0.4, 1 / 6 + 4 / 15]]))
 
 
 def test_logits_are_summed_over_images_in_so_far_as_they_are_of_other_classes():
     # log 0.8 and log 0.2 are +-log(4) / 2 from their mean, with weights of 0.2 and 0.8; log 0.5 is the mean.
-    found = computed([[0.8, 0.2], [0.5, 0.5]], Statistic("logits"))
-    assert found == pytest.approx(np.array([0.2, -0.8]) * math.log(4) / 2)
+    result = computed([[0.8, 0.2], [0.5, 0.5]], Statistic("logits"))
+    assert result == pytest.approx(np.array([0.2, -0.8]) * math.log(4) / 2)
     # A probability of 0 counts as exp(-100): the mean is -50, and the image is not of the class.
     assert computed([[1.0, 1e-320]], Statistic("logits")) == pytest.approx([0.0, -50.0])
 
@@ -51,7 +51,7 @@ def test_with_text_alone_the_class_prior_has_one_image_more_of_each_class(featur
 
 
 @pytest.mark.parametrize(("strength", "counts"), [(math.inf, [3.6, 0.4]), (0.0, [4.0, 0.0])])
-def test_class_sums_are_of_posteriors_under_the_own_class_prior(strength, counts):
+def test_class_sums_use_the_clients_class_prior(strength, counts):
     # Four images of 0.9 : 0.1 are most likely all of class 0, if the class prior may be any.
     model = PosteriorModel(EVEN, np.zeros(2), feature_scale=0.1, strength=strength)
     features = np.array([[0.6, 0.8]] * 4)
@@ -59,63 +59,63 @@ def test_class_sums_are_of_posteriors_under_the_own_class_prior(strength, counts
     assert sums == pytest.approx(np.array(counts)[:, None] * [1, 0.6, 0.8], abs=1e-2)
 
 
-def test_predictions_are_summed_under_the_common_class_prior_whatever_the_own_is():
+def test_predictions_are_summed_under_the_common_class_prior():
     model = PosteriorModel(EVEN, np.zeros(2), strength=0.0)
     assert computed([[0.9, 0.1]] * 4, Statistic("predicted", (model,))) == pytest.approx(np.array([[3.6, 0.4]]))
 
 
-# Two views of an image: text says 0.8 : 0.2, and the distances 0 and log 3, at half of a scale of 2, say 3 : 1.
-SEEN = {"distances": {0: np.array([[[0.0, 0.0]], [[0.0, math.log(3)]]])}}
+# Two views of an image: text says 0.8 : 0.2, and the distances 0 and log 3, times half of a scale of 2, give 3 : 1.
+DISTANCES = {"distances": {0: np.array([[[0.0, 0.0]], [[0.0, math.log(3)]]])}}
 WITH_FEATURES = PosteriorModel(EVEN, np.zeros(2), 1.0, 2.0, Prototypes(np.ones(2), np.zeros((2, 1)), np.eye(1), 0))
 
 
-def test_the_views_are_text_and_the_rest_of_the_features():
-    found = computed([[0.8, 0.2]], Statistic("view_sums", (WITH_FEATURES,)), **SEEN)
-    assert found == pytest.approx(np.array([[[0.8, 0.2], [0.75, 0.25]]]))
+def test_view_sums_by_hand():
+    result = computed([[0.8, 0.2]], Statistic("view_sums", (WITH_FEATURES,)), **DISTANCES)
+    assert result == pytest.approx(np.array([[[0.8, 0.2], [0.75, 0.25]]]))
 
 
-def test_what_text_sees_of_the_features_is_in_the_text_view_only():
-    # All of the distance is within the axes of text: 0.8 * 3 : 0.2 is 12 : 1, and the rest says nothing.
+def test_distances_in_the_text_axes_are_in_the_text_view_only():
+    # All of the distance is within the axes of text: 0.8 * 3 : 0.2 is 12 : 1, and the residual view is uniform.
     both = {"distances": {0: np.array([[[0.0, math.log(3)]], [[0.0, math.log(3)]]])}}
-    found = computed([[0.8, 0.2]], Statistic("view_sums", (WITH_FEATURES,)), **both)
-    assert found == pytest.approx(np.array([[[12 / 13, 1 / 13], [0.5, 0.5]]]))
+    result = computed([[0.8, 0.2]], Statistic("view_sums", (WITH_FEATURES,)), **both)
+    assert result == pytest.approx(np.array([[[12 / 13, 1 / 13], [0.5, 0.5]]]))
 
 
-def test_agreement_is_the_log_of_how_much_more_often_the_views_agree_than_by_chance():
+def test_agreement_by_hand():
     # (0.8 * 0.75 + 0.2 * 0.25) * 0.5 / (0.5 * 0.5) = 1.3.
     shares = np.array([[EVEN, EVEN]])
-    found = computed([[0.8, 0.2]], Statistic("agreement", (WITH_FEATURES,), shares), **SEEN)
-    assert found == pytest.approx([math.log(1.3)])
+    result = computed([[0.8, 0.2]], Statistic("agreement", (WITH_FEATURES,), shares), **DISTANCES)
+    assert result == pytest.approx([math.log(1.3)])
     # A class that both views predict three times in four: 0.6 / 0.75^2 + 0.05 / 0.25^2, of a prior of a half each.
     shares = np.array([[[0.75, 0.25], [0.75, 0.25]]])
-    found = computed([[0.8, 0.2]], Statistic("agreement", (WITH_FEATURES,), shares), **SEEN)
-    assert found == pytest.approx([math.log(0.5 * (0.6 / 0.5625 + 0.05 / 0.0625))])
+    result = computed([[0.8, 0.2]], Statistic("agreement", (WITH_FEATURES,), shares), **DISTANCES)
+    assert result == pytest.approx([math.log(0.5 * (0.6 / 0.5625 + 0.05 / 0.0625))])
 
 
-def test_evidence_is_against_what_all_clients_predict_on_average():
-    # Where all clients' images are predicted 0.9 : 0.1, that says nothing of this client.
+def test_evidence_is_relative_to_the_mean_posteriors_of_all_clients():
+    # If the mean posterior of all clients is 0.9 : 0.1 as well, there is no evidence.
     probs = [[0.9, 0.1]] * 4
     same = computed(probs, Statistic("evidence", (no_priors(2),), np.array([[0.9, 0.1]])))
     assert same == pytest.approx(np.zeros((1, len(STRENGTHS))))
-    # Where they are predicted 1 : 1 on average, each image is worth log 1.8.
+    # If the mean is 1 : 1, each image is worth log 1.8.
     weak = replace(no_priors(2), feature_scale=0.1)
     [other] = computed(probs, Statistic("evidence", (weak,), EVEN[None]))
     assert other[STRENGTHS.index(0.0)] == pytest.approx(4 * math.log(1.8), abs=1e-3)
 
 
 @pytest.mark.parametrize(("threshold", "uses_it"), [(0.4, True), (0.42, False)])
-def test_a_client_alone_uses_its_class_prior_by_its_own_clear_evidence(threshold, uses_it):
+def test_strength_at_a_client_alone_needs_evidence_above_the_threshold(threshold, uses_it):
     # Ratios of 1.8 : 0.2, and half as much of the common prior: pi = (1.8 pi / (0.2 + 1.6 pi) + 0.25) / 1.5 has the
     # solution 0.817, so each of four images is worth log(0.2 + 1.6 * 0.817) = 0.41 nats.
     strength = ClientScores(np.log([[0.9, 0.1]] * 4)).strength(no_priors(2), threshold)
     assert math.isfinite(strength) == uses_it
 
 
-def test_one_image_alone_is_no_evidence():
+def test_strength_of_a_single_image_is_infinite():
     assert ClientScores(np.log([[0.9, 0.1]])).strength(no_priors(2), 0.0) == math.inf
 
 
-def test_a_mean_is_remembered_without_the_image_itself():
+def test_own_distances_leave_the_image_out_of_the_means():
     # Features along one axis, 1 and -1; both classes got half of each image: N = 1 + 2, S = 0.
     # Without its half, an image at 1 has the mean -0.5 / 2.5 of 2.5 images: 1.2^2 * 2.5 / 3.5 + log(1 + 1 / 2.5).
     model = PosteriorModel(EVEN, np.zeros(2), 1.0, 1.0, Prototypes(np.full(2, 3.0), np.zeros((2, 1)), np.eye(1), 4))
@@ -155,7 +155,7 @@ def test_without_small_classes_nothing_is_withheld():
     assert _withhold_small(np.log(PROBS), 3).sum() == 0  # all are small: together they are all images
 
 
-def test_no_image_has_more_than_its_part_in_a_class_sum():
+def test_no_image_exceeds_its_maximum_share_of_a_class_sum():
     # One image with 0.9 and ten with 0.01 of class 1 are 1.0 images, of which one has 90 %: withheld from two on.
     probs = np.array([[0.1, 0.9]] + [[0.99, 0.01]] * 10)
     for min_images, has_class in ((1, True), (2, False)):
@@ -169,5 +169,5 @@ def test_an_image_is_left_out_of_the_means_with_the_weight_of_its_client():
     for weight in (1.0, 0.2):
         scores = ClientScores(np.log([[0.9, 0.1]]))
         sums, kept = scores.compute(Statistic("class_sums", (model,)), lambda: np.eye(1, 2), weight=weight)
-        assert sums[0, :, 0] == pytest.approx([0.9, 0.1])  # the server weighs the sums themselves
+        assert sums[0, :, 0] == pytest.approx([0.9, 0.1])  # the server applies the weight to the sums
         assert kept.contributions[0] == pytest.approx(weight * np.array([[0.9, 0.1]]))

@@ -1,4 +1,4 @@
-"""Which sums no images can have, and what a client refuses of a server that lies."""
+"""Checks on sums, and a client's checks on the totals of a malicious server."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from priors.made_up import CLASSES, WIDTH, clients_with, estimated, even, skewed
 
 @given(st.integers(0, 20))
 @settings(max_examples=5)
-def test_the_sums_of_real_images_are_valid_alone_and_in_total(seed):
+def test_sums_and_totals_of_images_are_valid(seed):
     whole = estimated(clients_with(skewed(3), seed, images=30))
     again = clients_with(skewed(3), seed, images=30)
     for step, total in zip(whole.steps, whole.totals, strict=True):
@@ -31,7 +31,7 @@ def test_the_sums_of_real_images_are_valid_alone_and_in_total(seed):
         assert all(invalid_sums(step, total, CLASSES, WIDTH, 90.0, one) is None for one in own)
 
 
-LIES = {
+MANIPULATIONS = {
     "twice": lambda sums: 2 * sums,
     "negative": lambda sums: -sums,
     "more": lambda sums: sums + 5,
@@ -40,16 +40,16 @@ LIES = {
 
 
 @pytest.mark.parametrize("kind", ["moments", "predicted", "class_sums"])
-@pytest.mark.parametrize("lie", LIES)
-def test_sums_of_other_images_are_not(kind, lie):
+@pytest.mark.parametrize("manipulation", MANIPULATIONS)
+def test_manipulated_sums_are_invalid(kind, manipulation):
     whole = estimated(clients_with(even(2), images=20))
     number = next(number for number, step in enumerate(whole.steps) if step[0].kind == kind)
     step, total = whole.steps[number], whole.totals[number]
     assert invalid_sums(step, total, CLASSES, WIDTH, 40.0) is None
-    assert invalid_sums(step, LIES[lie](total), CLASSES, WIDTH, 40.0) is not None
+    assert invalid_sums(step, MANIPULATIONS[manipulation](total), CLASSES, WIDTH, 40.0) is not None
 
 
-def test_second_moments_that_no_features_have():
+def test_impossible_second_moments_are_invalid():
     # Two images along the first of eight axes, and second moments along another.
     step = estimated(clients_with(even(2), images=2)).steps[0]
     square = np.zeros((WIDTH, WIDTH))
@@ -63,7 +63,7 @@ def test_second_moments_that_no_features_have():
     assert invalid_sums(step, sums, CLASSES, WIDTH, 4.0) == "no features have such second moments"
 
 
-def test_totals_of_features_must_contain_the_own_ones():
+def test_totals_must_contain_the_clients_features():
     # Two images along the second of two axes; this client has one image along the first, or along the second.
     step, predicted = (Statistic("moments"),), [1.0, 1.0]
     totals = np.array([2.0, *predicted, 0.0, 2.0, 0.0, 0.0, 2.0])  # n, classes, sum f, then f f^T as 11, 12, 22
@@ -77,11 +77,11 @@ def test_totals_of_features_must_contain_the_own_ones():
 @pytest.mark.parametrize(
     ("totals", "reason"), [([3.0, 0.0], None), ([3.1, 0.0], "the feature sum of a class has a norm above")]
 )
-def test_class_feature_sums_are_no_longer_than_their_images(totals, reason):
+def test_class_feature_sums_have_at_most_the_norm_of_their_images(totals, reason):
     # Three images of class 0, of unit length, in two dimensions; none of class 1.
     sums = np.array([[[3.0, *totals], [0.0, 0.0, 0.0]]])
-    found = invalid_sums((Statistic("class_sums", (no_priors(2),)),), sums.ravel(), 2, 2, 3.0)
-    assert found is None if reason is None else found.startswith(reason)
+    result = invalid_sums((Statistic("class_sums", (no_priors(2),)),), sums.ravel(), 2, 2, 3.0)
+    assert result is None if reason is None else result.startswith(reason)
 
 
 @pytest.mark.parametrize(
@@ -103,13 +103,13 @@ def test_logits_are_limited_by_the_images_of_the_same_step(first, logit, reason)
     assert invalid_sums((statistic, Statistic("logits")), sums, 2, 2, None) == reason
 
 
-def test_the_first_reply_tells_the_number_of_images():
-    for wanted in (True, False):
-        whole = estimated(clients_with(even(2), images=20), prototypes=wanted)
+def test_the_first_sums_contain_the_number_of_images():
+    for prototypes in (True, False):
+        whole = estimated(clients_with(even(2), images=20), prototypes=prototypes)
         assert images_of(whole.steps[0], whole.totals[0], CLASSES) == 40
 
 
-# A client against a server that lies
+# A client and a malicious server
 
 
 def config(**priors):
@@ -129,7 +129,7 @@ def first_steps(count):
 
 
 @pytest.mark.parametrize("after", [1, 2, 6])
-def test_totals_without_the_clients_own_part_are_refused(after):
+def test_totals_without_the_clients_own_sums_are_refused(after):
     client, state, totals = first_steps(after)
     own = state.prior.sent
     with pytest.raises(CannotReply, match=f"totals of step {after} of the priors are impossible"):
@@ -156,9 +156,9 @@ def test_totals_that_do_not_fit_are_refused(totals, message):
 def test_a_client_that_missed_the_steps_computes_the_same_from_all_totals():
     client, _, totals = first_steps(19)
     late = Client(SkewedLearner(5), config())
-    _, told = client.handle(Adapt(0, 19, tuple(totals)), ClientState())
+    _, complete = client.handle(Adapt(0, 19, tuple(totals)), ClientState())
     _, state = late.handle(Adapt(0, 19, tuple(totals)), ClientState())
-    assert (state.prior.model.logit_bias == told.prior.model.logit_bias).all()
+    assert (state.prior.model.logit_bias == complete.prior.model.logit_bias).all()
     assert state.prior.class_prior.shape == (FAKE_CLASSES,)
 
 
