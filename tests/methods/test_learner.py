@@ -65,7 +65,7 @@ def learner_of(encoder, images, number=0, config=None):
     )
 
 
-def test_set_of(encoder, images, truth):
+def labelled_test_set(encoder, images, truth):
     return ClipTestSet(PromptedModel(choose_method(config_of()), encoder), images, truth)
 
 
@@ -247,7 +247,7 @@ def test_log_probabilities_of_some_images_equal_those_of_all(encoder, images):
 
 
 def test_a_test_set_counts_correct_predictions(encoder, images, digits):
-    test_set = test_set_of(encoder, images, digits.labels[:100])
+    test_set = labelled_test_set(encoder, images, digits.labels[:100])
     predicted = learner_of(encoder, images).log_probabilities(None).argmax(1)
     assert test_set.score(None) == (int((predicted == digits.labels[:100]).sum()), 100)
     prompts = learner_of(encoder, images).initial()
@@ -256,10 +256,10 @@ def test_a_test_set_counts_correct_predictions(encoder, images, digits):
 
 
 def test_a_test_set_uses_the_given_prompts(encoder, images, digits):
-    test_set = test_set_of(encoder, images, digits.labels[:100])
+    test_set = labelled_test_set(encoder, images, digits.labels[:100])
     start = learner_of(encoder, images).initial()
     scaled = {name: value * 50 for name, value in start.items()}
-    fresh = test_set_of(encoder, images, digits.labels[:100]).predict(scaled)
+    fresh = labelled_test_set(encoder, images, digits.labels[:100]).predict(scaled)
     test_set.predict(start)
     assert torch.equal(test_set.predict(scaled), fresh)
     assert not torch.equal(test_set.predict(start), fresh)
@@ -281,7 +281,7 @@ def test_score_everywhere_is_the_sum_over_all_test_sets(encoder, images, digits)
 def test_a_client_without_images(encoder, images):
     learner = learner_of(encoder, ClientImages(images.store, np.arange(0)))
     assert learner.log_probabilities(None).shape == (0, 10)
-    assert test_set_of(encoder, ClientImages(images.store, np.arange(0)), np.zeros(0, np.int64)).score(
+    assert labelled_test_set(encoder, ClientImages(images.store, np.arange(0)), np.zeros(0, np.int64)).score(
         learner.initial()
     ) == (0, 0)
 
