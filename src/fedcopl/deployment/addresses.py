@@ -23,11 +23,7 @@ _MAX_NAME = 60  # characters of a site's name
 
 
 def check_site_name(name: str, origin: str) -> None:
-    """Raise `ConfigError` for a name that is not one short line of printable characters.
-
-    Args:
-        origin: option or file that has the name.
-    """
+    """Raise `ConfigError` for a long or unprintable name; `origin` is the option or file that has it."""
     if not name.isprintable() or name != name.strip() or not 0 < len(name) <= _MAX_NAME:
         raise ConfigError(f"{origin}: {name!r} must be 1 to {_MAX_NAME} printable characters")
 

@@ -87,7 +87,10 @@ def _read_plan(file: Path) -> _StudyPlan:
     try:
         plan = _StudyPlan.model_validate(read_settings(file))
     except ValidationError as error:
-        reasons = describe_errors((dict(one) for one in error.errors()), _unknown)
+        reasons = describe_errors(
+            map(dict, error.errors()),
+            lambda name: f"a study has no such setting{did_you_mean(name, _StudyPlan.model_fields)}",
+        )
         raise ConfigError(f"{file}: {'; '.join(f'{name}: {reason}' for name, reason in reasons.items())}") from error
     check_addresses(plan.address, f"{file}: address")
     for name in plan.sites:
@@ -95,10 +98,6 @@ def _read_plan(file: Path) -> _StudyPlan:
         if name == "server":
             raise ConfigError(f"{file}: sites: no site can be called 'server'")
     return plan
-
-
-def _unknown(name: str) -> str:
-    return f"a study has no such setting{did_you_mean(name, _StudyPlan.model_fields)}"
 
 
 def prepare_study(file: Path) -> _PreparedStudy:

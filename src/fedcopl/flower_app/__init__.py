@@ -1,6 +1,6 @@
-"""The ServerApp and ClientApp that `flwr run` starts, for deployments that already run Flower.
+"""The ServerApp and ClientApp that `flwr run` starts.
 
-`fedcopl server` and `fedcopl join` do not need them.
+They are for deployments that already run Flower; `fedcopl server` and `fedcopl join` do not need them.
 """
 
 import shlex

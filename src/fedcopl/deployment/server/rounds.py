@@ -5,8 +5,7 @@ A server needs no image and no label. In addition to the files of every run's fo
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -109,24 +108,17 @@ def serve(
         transport = GridTransport(grid, terms, known, plan.timeouts, progress, should_stop, audit.write)
         progress.started(config, len(transport.begin()), checkpoint.server.round if checkpoint else 0)
         recorder = ServerRecorder(config, classes, transport, model)
-        with _early_end_recorded(folder):
+        (folder.path / ENDED).unlink(missing_ok=True)
+        try:
             began = time.monotonic()
             return run_rounds(config, folder, transport, recorder, progress, began, server, checkpoint).outcome
-
-
-@contextmanager
-def _early_end_recorded(folder: RunFolder) -> Iterator[None]:
-    """Write the reason why a run ended early to its folder, for `fedcopl status` and `watch`."""
-    (folder.path / ENDED).unlink(missing_ok=True)
-    try:
-        yield
-    except NoClientReplied as error:
-        folder.write_text(ENDED, f"{error}\n")
-        raise
-    except RunFolderError as error:  # usually a full disk, where no reason can be written
-        raise RunFolderError(
-            f"{error}; finished rounds are kept: fix this, then continue with the same command and --resume"
-        ) from error
+        except NoClientReplied as error:
+            folder.write_text(ENDED, f"{error}\n")  # for `fedcopl status` and `watch`
+            raise
+        except RunFolderError as error:  # usually a full disk, to which no reason can be written
+            raise RunFolderError(
+                f"{error}; finished rounds are kept: fix this, then continue with the same command and --resume"
+            ) from error
 
 
 @dataclass(frozen=True)

@@ -270,10 +270,10 @@ def _approval_by_file(file: Path) -> Approval:
     """Take part in runs with the settings of a file; the names of the run and of its previous run may differ."""
 
     def read_accepted() -> dict[str, object]:
-        return _compared(RunConfig.from_mapping(read_settings(file), str(file)))
+        return _comparable_settings(RunConfig.from_mapping(read_settings(file), str(file)))
 
     def objection(run: str, config: RunConfig) -> str | None:
-        accepted, settings = read_accepted(), _compared(config)
+        accepted, settings = read_accepted(), _comparable_settings(config)
         names = sorted(name for name in {*accepted, *settings} if accepted.get(name) != settings.get(name))
         if not names:
             return None
@@ -283,7 +283,7 @@ def _approval_by_file(file: Path) -> Approval:
     return objection
 
 
-def _compared(config: RunConfig) -> dict[str, object]:
+def _comparable_settings(config: RunConfig) -> dict[str, object]:
     flat: dict[str, object] = {**flat_settings(config), "model.template": config.model.template or TEMPLATE}
     return {name: value for name, value in flat.items() if name not in _NOT_COMPARED}
 
