@@ -134,9 +134,9 @@ def test_help_of_the_installed_program(fedcopl):
 
 
 ERRORS = {  # arguments: exit code, beginning of the one line of stderr
-    "rnu": (2, "rnu: there is no such command; did you mean run?"),
-    "models chekc": (2, "chekc: there is no such command; did you mean check?"),
-    "run --rounds 2": (2, "--rounds: there is no such option of fedcopl run; did you mean rounds=VALUE?"),
+    "rnu": (2, "rnu: is not a command; did you mean run?"),
+    "models chekc": (2, "chekc: is not a command; did you mean check?"),
+    "run --rounds 2": (2, "--rounds: is not an option of fedcopl run; did you mean rounds=VALUE?"),
     "run rounds=x": (2, "command line: rounds: should be a whole number, not 'x'"),
     "run method=fedcpol": (2, "method: unknown method 'fedcpol'"),
     "run --engine x": (2, "--engine: should be local or flower, not x"),

@@ -37,7 +37,7 @@ def commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 def section(name: str, command: Any) -> str:
     parameters = (parameter_of(command, parameter) for parameter in command.params if not parameter.hidden)
-    rows = [f"| `{cell(parameter.shown)}` | {cell(description(parameter))} |" for parameter in parameters]
+    rows = [f"| `{cell(parameter.title)}` | {cell(description(parameter))} |" for parameter in parameters]
     table = "\n".join(["| | |", "|---|---|", *rows]) if rows else ""
     return f"## {name}\n\n{cell(command.help or '')}\n\n{table}\n"
 

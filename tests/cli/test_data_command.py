@@ -112,8 +112,12 @@ def test_check_takes_settings_and_a_table(folder, monkeypatch):
 WRONG_PATHS = {
     "nowhere": (["./nowhere"], DataError, r"^\./nowhere: there is no such folder, table or settings file$"),
     "no settings": (["other.toml"], DataError, r"^other\.toml: there is no such folder, table or settings file$"),
-    "a picture": (["images/train/cat/0.png"], ConfigError, "is neither a folder nor a table .* nor settings"),
-    "two paths": (["images", "images"], ConfigError, "^images: is a path already; leave out images$"),
+    "a picture": (["images/train/cat/0.png"], ConfigError, "is no folder, no table .* and no settings file"),
+    "two paths": (
+        ["images", "images"],
+        ConfigError,
+        "^images: is a path, not the name of a data set; leave out images$",
+    ),
 }
 
 

@@ -31,11 +31,11 @@ def typed(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["review", "--exprt"], "--exprt: there is no such option of fedcopl review; did you mean --export?"),
+        (["review", "--exprt"], "--exprt: is not an option of fedcopl review; did you mean --export?"),
         (["review"], "RUN: is missing; see fedcopl review --help"),
         (["predict", "x.png"], "--classifier: is missing; name an export or a run, or use --zero-shot --classes FILE"),
-        (["rn"], "rn: there is no such command; did you mean run?"),
-        (["data", "chek"], "chek: there is no such command; did you mean check?"),
+        (["rn"], "rn: is not a command; did you mean run?"),
+        (["data", "chek"], "chek: is not a command; did you mean check?"),
         (
             ["watch", ".", "--port", "99999"],
             "--port: should be at least 0 and at most 65535, not 99999; see fedcopl watch",
@@ -51,9 +51,9 @@ def typed(monkeypatch, capsys):
         (["drift", "x", "--device", "tpu"], "--device: should be auto, cpu, cuda or mps, not tpu; see fedcopl drift"),
         (["models", "check", "x", "--activation", "relu"], "--activation: should be quick_gelu or gelu, not relu; see"),
         (["service", "x"], "ROLE: should be site or server, not x; see fedcopl service --help"),
-        (["run", "--rounds", "2"], "--rounds: there is no such option of fedcopl run; did you mean rounds=VALUE?"),
-        (["run", "--sed", "2"], "--sed: there is no such option of fedcopl run; did you mean --seed?"),
-        (["export", "--rounds"], "--rounds: there is no such option of fedcopl export; see fedcopl export --help"),
+        (["run", "--rounds", "2"], "--rounds: is not an option of fedcopl run; did you mean rounds=VALUE?"),
+        (["run", "--sed", "2"], "--sed: is not an option of fedcopl run; did you mean --seed?"),
+        (["export", "--rounds"], "--rounds: is not an option of fedcopl export; see fedcopl export --help"),
         (["--verbose"], "name a command; see fedcopl --help"),
         (
             ["run", "rounds=0", "labels.capacity=x"],
@@ -143,13 +143,13 @@ Write a systemd unit and a Containerfile for a site or a server;
 nothing is installed or started.
 
 Arguments
-  ROLE               site or server.
+  ROLE               Role of the service.
   [key=value ...]    Additional settings and options.
 
 Options
-  --home PATH       Folder of the service, the only one that it may
-                    write to. [default: /var/lib/fedcopl]
-  --images PATH     Images of a site, which the service only reads.
+  --home PATH       Folder of the service, the only folder with
+                    write access. [default: /var/lib/fedcopl]
+  --images PATH     Images of a site, with read access.
   --user TEXT       User account that runs the service. [default:
                     fedcopl]
   --out, -o PATH    Folder for the two files. [default: .]

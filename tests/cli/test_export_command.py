@@ -108,7 +108,7 @@ def test_a_missing_package_is_reported_first(tmp_path, monkeypatch):
 
 def test_mistakes(run, tmp_path):
     for prior in ("images", "nowhere.csv"):
-        with pytest.raises(ConfigError, match=f"--prior: '{prior}' is neither site, none nor a file of shares"):
+        with pytest.raises(ConfigError, match=f"--prior: '{prior}' is neither site, none nor a file"):
             fedcopl("export", run, "--client", "client-0", "-o", tmp_path / "x", "--prior", prior)
     with pytest.raises(RunFolderError, match="nowhere: there is no such folder; name the folder of a finished run"):
         fedcopl("export", tmp_path / "nowhere", "-o", tmp_path / "x")

@@ -38,12 +38,16 @@ def place(tmp_path_factory):
 SITE = ["--images", "data/clients/site-a", "--classes", "data/classes.txt", "--name", "site-a", "--server", "x:1"]
 SERVER = ["server", "--classes", "data/classes.txt"]
 MISTAKES = {
-    "nothing said": (["join"], 2, "--images: name the images of this site"),
-    "a package, but no images": (["join", "site.fedcopl"], 2, "--images: name the images of this site"),
+    "nothing said": (["join"], 2, "--images: is missing; give the folder of this site's images"),
+    "a package, but no images": (
+        ["join", "site.fedcopl"],
+        2,
+        "--images: is missing; give the folder of this site's images",
+    ),
     "a folder that is not there": (
         ["join", *SITE[:2], "--folder", "hospitl"],
         2,
-        "hospitl: there is no such folder; name the site's folder with --folder, or its package, or --server, --ca and",
+        "hospitl: there is no such folder; give the package of this site, or --server, --ca and --classes, or another",
     ),
     "a folder of something else": (
         ["join", *SITE[:2], "--folder", "data"],
@@ -51,7 +55,7 @@ MISTAKES = {
         "data: no package is installed in this folder;",
     ),
     "no such settings to agree to": (["join", *SITE, "--accept", "no.toml"], 2, "--accept no.toml: there is no such"),
-    "no server": (["join", *SITE[:6]], 2, "--server: name the address of the server"),
+    "no server": (["join", *SITE[:6]], 2, "--server: is missing; give the server's address"),
     "a server without a port": (
         ["join", *SITE[:6], "--server", "x", "--images", "no"],
         10,

@@ -211,7 +211,7 @@ def test_predictions_with_another_class_prior(classifier, photos, tmp_path):
 
 
 def test_an_invalid_class_prior_is_refused(classifier, photos, tmp_path):
-    with pytest.raises(ConfigError, match="'sight' is neither site, none, images nor a file of shares"):
+    with pytest.raises(ConfigError, match="'sight' is neither site, none, images nor a file"):
         fedcopl("predict", "-c", classifier, photos, "--prior", "sight")
     (tmp_path / "mix.csv").write_text("class,share\nten,1\n")
     with pytest.raises(DataError, match=r"mix\.csv: 'ten' is not one of the classes"):

@@ -139,7 +139,7 @@ def test_open_opens_the_page(fedcopl, tmp_path, monkeypatch, opens):
     _, told, notes = fedcopl("report", "a run", "--open")
     assert told == "a run/report.html\n"
     assert opened == [(tmp_path / "a run/report.html").as_uri()]
-    assert notes == ("" if opens else "note: no browser was found to open it with\n")
+    assert notes == ("" if opens else "note: the page was not opened: there is no browser\n")
 
 
 def begun(folder):

@@ -57,9 +57,9 @@ def test_the_score_in_words(typed, run):
     assert code == 0
     lines = dict(line.split("  ", 1) for line in out.splitlines())
     assert lines["random sample"].strip() == "4 of 5 right"
-    assert "site, 12 images, at the refresh of round 3" in lines["labels of"]
-    assert lines["right"].strip() == "80.0 %"
-    assert lines["answered in all"].strip() == "5, 1 corrected"
+    assert lines["client"].strip() == "site, 12 images" and lines["labels"].strip() == "of the refresh in round 3"
+    assert lines["accuracy"].strip() == "80.0 %"
+    assert lines["all answers"].strip() == "5, 1 corrected"
 
 
 def test_the_report_reads_the_estimate_of_the_review(typed, run):
@@ -84,7 +84,7 @@ def test_the_score_as_json_has_the_same_numbers(typed, run):
 
 
 def test_the_score_before_any_answer(typed, run):
-    assert "unknown: no image of the random sample is answered yet" in typed("review", run, "--score")[1]
+    assert "unknown: no image of the random sample has an answer yet" in typed("review", run, "--score")[1]
     told = json.loads(typed("review", run, "--score", "--json")[1])
     assert told["share"] is None
     assert not (run / "review").exists()  # asking leaves nothing behind
@@ -113,7 +113,7 @@ MISTAKES = {
     "no such folder": (["nowhere"], 7, "fedcopl: nowhere: there is no such folder"),
     "a folder that is no run": (["."], 7, "has no labels"),
     "no such client": (["run", "--client", "x"], 7, "has no client x; its clients are: site"),
-    "nothing to write down": (["run", "--manifest", "m.csv"], 3, "no image of the random sample is answered"),
+    "nothing to write down": (["run", "--manifest", "m.csv"], 3, "no image of the random sample has an answer"),
     "no such port": (["run", "--port", "70000"], 2, "65535"),
 }
 
@@ -141,7 +141,7 @@ def test_without_the_extra_it_says_what_to_install(typed, run, monkeypatch, pack
     code, _, err = typed(command, run)
     assert code == 2
     assert f"fedcopl {command} needs {package}" in err
-    assert "pip install 'fedcopl[web]'" in err and "labels made" not in err  # before any work
+    assert "pip install 'fedcopl[web]'" in err and "labels of" not in err  # before any work
     if command == "review":
         assert typed("review", run, "--score")[0] == 0  # this needs no page
 
@@ -171,9 +171,9 @@ def test_a_whole_visit_and_ctrl_c(run):
     assert process.returncode == 130
     assert out == ""
     shown, first, last = err.splitlines()
-    assert shown.startswith("labels made at the refresh of round 3; the finished classifier cannot be used")
+    assert shown.startswith("labels of the refresh in round 3; the finished classifier cannot be used")
     assert first == "site: 12 images. Open this address; Ctrl-C to stop."
-    assert last == "fedcopl: stopped; nothing was answered"
+    assert last == "fedcopl: stopped; there is no answer"
 
 
 @pytest.mark.slow
@@ -191,11 +191,11 @@ def test_a_taken_port_is_one_line(run):
 def test_which_labels_are_shown_is_said(typed, run):
     why = "; the finished classifier cannot be used: the run is not over"
     assert typed("review", run, "--score")[2].splitlines() == [
-        f"labels made at the refresh of round 3{why}",
+        f"labels of the refresh in round 3{why}",
         f"next: fedcopl review {run} --client site",
     ]
     refreshed = typed("review", run, "--score", "--labels", "refresh")[2]
-    assert refreshed.splitlines()[0] == "labels made at the refresh of round 3"
+    assert refreshed.splitlines()[0] == "labels of the refresh in round 3"
 
 
 def test_a_second_reviewers_answers(typed, run, tmp_path):
@@ -211,7 +211,7 @@ def test_a_second_reviewers_answers(typed, run, tmp_path):
     code, out, _ = typed("review", run, "--merge", other)
     assert code == 0
     assert out.splitlines() == [
-        f"{other}: 2 answers taken, 1 agree, 1 differ and stay unchanged",
+        f"{other}: 2 answers added, 1 agree, 1 differ and are not used",
         "  002.png: kept dog, not (cannot tell)",
         "  001.png: skipped: there is no class '-x'",
         "  005.png: skipped: the image is another one here",
@@ -224,4 +224,4 @@ def test_a_second_reviewers_answers(typed, run, tmp_path):
         "004.png": ("none", None),
     }
     assert not now["003.png"].sampled  # so it counts in no estimate
-    assert typed("review", run, "--merge", other)[1].startswith(f"{other}: 0 answers taken, 3 agree, 1 differ")
+    assert typed("review", run, "--merge", other)[1].startswith(f"{other}: 0 answers added, 3 agree, 1 differ")

@@ -88,8 +88,8 @@ def test_the_settings_of_a_run_can_be_run_and_json_is_one_object_and_equals_the_
 def test_a_dry_run_prints_an_estimate_and_writes_nothing(tmp_path):
     process = run_preloaded("run", "--dry-run", *QUICK, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
-    takes, computes = process.stdout.splitlines()
-    assert takes.startswith("takes") and "GB of memory, for 2 rounds of 1 epoch" in takes
+    wall_time, computes = process.stdout.splitlines()
+    assert wall_time.startswith("wall time") and "GB of memory, for 2 rounds of 1 epoch" in wall_time
     assert re.fullmatch(r"compute +[\d,]+ image encodings, [\d,]+ training steps", computes)
     assert list(tmp_path.iterdir()) == []
 
@@ -110,11 +110,15 @@ MISTAKES = {
     "no such model": (["run", "backbone=glyph"], 4, "glyph"),
     "nothing to resume": (["run", "--resume"], 7, "fedcopl: runs: has no run to resume"),
     "no such run": (["run", "--resume", "--out", "nope"], 7, "fedcopl: nope: has no run to resume"),
-    "no workers": (["run", "--workers", "0"], 2, "fedcopl: --workers: should be auto or a number from 1 on, not '0'"),
+    "no workers": (
+        ["run", "--workers", "0"],
+        2,
+        "fedcopl: --workers: should be auto or at least 1, not '0'",
+    ),
     "Flower's own": (
         ["run", "--engine", "flower", "--workers", "2"],
         2,
-        "--workers: Flower's simulation has workers of its own",
+        "--workers: cannot be set with --engine flower",
     ),
     "no earlier run": (["run", "--from", "."], 7, "has no run to continue: there is no settings.toml in it"),
     "no such option": (["run", "--outt", "x"], 2, "--outt"),

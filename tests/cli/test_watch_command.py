@@ -51,7 +51,7 @@ def test_a_page_finds_its_way_back_after_a_restart(run, tmp_path):
         assert (first.returncode, out) == (130, "")
         assert err.splitlines() == [
             f"{run}: open this address; Ctrl-C to stop.",
-            "fedcopl: stopped watching; the run is not touched",
+            "fedcopl: stopped watching; the run is not affected",
         ]
         go_on(run, 2)
         second = start(tmp_path, run, "--port", port)
@@ -65,5 +65,5 @@ def test_no_such_folder_is_one_line(tmp_path):
     process = start(tmp_path, tmp_path / "nowhere")
     out, err = process.communicate(timeout=WAIT_LIMIT)
     assert (process.returncode, out) == (7, "")
-    assert "nowhere: there is no such folder; name the folder of a run that has started" in err
+    assert "nowhere: there is no such folder; name the folder of a started run" in err
     assert "Traceback" not in err

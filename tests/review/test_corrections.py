@@ -72,7 +72,7 @@ def test_a_manifest_is_a_data_set_with_the_sample_as_test_images(tmp_path):
 
 def test_without_a_sample_there_is_no_manifest(tmp_path):
     make_run(tmp_path / "run")
-    with pytest.raises(DataError, match="no image of the random sample is answered"):
+    with pytest.raises(DataError, match="no image of the random sample has an answer"):
         write_manifest(survey_of(tmp_path / "run"), tmp_path / "m.csv")
     assert not (tmp_path / "m.csv").exists()
 

@@ -75,7 +75,7 @@ def test_the_finished_classifier_has_the_last_word(run):
     folder, _ = run
     gallery = open_gallery(folder, "client-0")
     final = with_final_labels(gallery, folder)
-    assert final.predictions.is_final and final.predictions.made == "with the finished classifier"
+    assert final.predictions.is_final and final.predictions.origin == "of the finished classifier"
     assert final.predictions.rounds == (0, 1, 2)
     answers = Classifier.load(folder, client="client-0").predict(list(gallery.images))
     assert [final.classes[label] for label in final.predictions.label] == answers.tolist()

@@ -1,4 +1,4 @@
-"""The command line: a command is a thin layer over one function."""
+"""The command line: commands, exit codes and error lines."""
 
 import platform
 import re
@@ -10,6 +10,7 @@ from importlib.metadata import version as version_of
 from typing import Annotated, NoReturn
 
 import typer
+from typer import Option
 
 from ..errors import ConfigError, FedCoPLError, Interrupted
 from . import data, models
@@ -24,7 +25,7 @@ from .study import doctor, methods, new, privacy
 
 _PACKAGES = ("torch", "numpy", "pillow", "tokenizers", "safetensors", "pydantic", "scikit-learn")
 _COMBINED_EXTRAS = ("all", "dev", "flower-simulation")
-_EXTRA_OF = {  # module: the extra that installs it
+_EXTRA_OF = {  # extra that installs a module
     "flwr": "flower",
     "httpx": "flower",
     "grpc": "flower",
@@ -32,7 +33,7 @@ _EXTRA_OF = {  # module: the extra that installs it
     "starlette": "web",
     "uvicorn": "web",
 }
-_OTHER_PACKAGE = {  # commands of the package fedcopl-experiments
+_EXPERIMENT_COMMANDS = {  # help texts while the package fedcopl-experiments is not installed
     "reproduce": "Make a table or figure of the paper (needs the package fedcopl-experiments).",
     "results": "List or export stored results (needs the package fedcopl-experiments).",
 }
@@ -50,24 +51,21 @@ app.add_typer(data.cache_app, name="cache")
 
 
 def _add_installed_commands() -> None:
-    """Add the commands that installed packages declare as entry points, and a hint for ours that are missing."""
+    """Add the commands that installed packages declare as entry points, and hints for commands of experiments."""
     commands = {point.name: point for point in entry_points(group="fedcopl.commands")}
-    for name in sorted({*_OTHER_PACKAGE, *commands}):
+    any_arguments = {"allow_extra_args": True, "ignore_unknown_options": True}
+    for name in sorted({*_EXPERIMENT_COMMANDS, *commands}):
         if name in commands:
             app.command(name)(commands[name].load())
         else:
-            _add_missing(name)
+            app.command(name, help=_EXPERIMENT_COMMANDS[name], context_settings=any_arguments)(_missing_command)
 
 
-def _add_missing(name: str) -> None:
-    anything = {"allow_extra_args": True, "ignore_unknown_options": True}
-
-    @app.command(name, help=_OTHER_PACKAGE[name], context_settings=anything)
-    def missing() -> None:
-        raise ConfigError(
-            f"{name}: is in a separate package: pip install 'fedcopl[experiments]', or pip install -e experiments "
-            "in a checkout"
-        )
+def _missing_command(context: typer.Context) -> None:
+    raise ConfigError(
+        f"{context.info_name}: is a command of the package fedcopl-experiments: pip install 'fedcopl[experiments]', "
+        "or pip install -e experiments in a checkout"
+    )
 
 
 _add_installed_commands()
@@ -76,9 +74,9 @@ _add_installed_commands()
 @app.callback(invoke_without_command=True)
 def _options(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    version: Annotated[bool, Option("--version", help="Print the version and exit.")] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="With --version: also the installed packages and extras.")
+        bool, Option("--verbose", help="With --version: also the installed packages and extras.")
     ] = False,
 ) -> None:
     """Unsupervised federated classification with CLIP."""
@@ -104,11 +102,11 @@ def _installed_versions() -> Iterator[str]:
 
 
 def _extras() -> dict[str, list[str]]:
-    """Return the packages of each extra, from our metadata, without extras that combine others."""
+    """Return the packages of each extra, from the metadata of fedcopl, without extras that combine others."""
     packages: dict[str, list[str]] = defaultdict(list)
     for line in requires("fedcopl") or ():
-        if needed := re.fullmatch(r"""([\w.-]+).*; *extra == ['"]([\w-]+)['"]""", line):
-            packages[needed[2]].append(needed[1])
+        if match := re.fullmatch(r"""([\w.-]+).*; *extra == ['"]([\w-]+)['"]""", line):
+            packages[match[2]].append(match[1])
     return {extra: names for extra, names in packages.items() if extra not in _COMBINED_EXTRAS}
 
 
@@ -120,32 +118,32 @@ def _version(package: str) -> str | None:
 
 
 def main() -> None:
-    """Run the command line; a `FedCoPLError` is one line and an exit code, any other exception is a bug."""
+    """Run the command line; a `FedCoPLError` becomes one line and an exit code, any other exception is a bug."""
     try:
         code = app(prog_name="fedcopl", standalone_mode=False)
     except click_errors.NoArgsIsHelpError as help_text:
         help_text.show()
         sys.exit(ConfigError.exit_code)
     except click_errors.ClickException as error:
-        _leave(usage_line(error), ConfigError.exit_code)
+        _exit_with(usage_line(error), ConfigError.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        _leave("stopped", Interrupted.exit_code)
+        _exit_with("stopped", Interrupted.exit_code)
     except ModuleNotFoundError as error:
-        _leave(_missing_extra(error), ConfigError.exit_code)
+        _exit_with(_missing_extra(error), ConfigError.exit_code)
     except FedCoPLError as error:
-        _leave(str(error), error.exit_code)
-    if code == Interrupted.exit_code:  # Ctrl-C, which typer turns into this number
-        _leave("stopped", code)
+        _exit_with(str(error), error.exit_code)
+    if code == Interrupted.exit_code:  # typer returns it after Ctrl-C
+        _exit_with("stopped", code)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _leave(line: str, code: int) -> NoReturn:
+def _exit_with(line: str, code: int) -> NoReturn:
     print(f"fedcopl: {line}", file=sys.stderr)
     sys.exit(code)
 
 
 def _missing_extra(error: ModuleNotFoundError) -> str:
-    """Return which extra to install; raise the error again if no extra has the module."""
+    """Return which extra installs the missing module; raise the error again if none does."""
     module = (error.name or "").partition(".")[0]
     if module not in _EXTRA_OF:
         raise error

@@ -1,4 +1,4 @@
-"""`fedcopl predict`, `export` and `drift`: labels for new images, classifiers as folders, and changes of the images."""
+"""`fedcopl predict`, `export` and `drift`: label images, export classifiers, and test images for a shift."""
 
 import json
 import sys
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
+from typer import Argument, Option
 
 from ..errors import ConfigError, DataError, FedCoPLError, Interrupted, RunFolderError
 from ..files import check_output_file, check_output_folder, no_folder
@@ -25,73 +26,66 @@ if TYPE_CHECKING:
     from ..classifier.prediction_file import LabellingProgress
 
 _PHOTO_MODEL = "ViT-B/32"  # of --zero-shot without --backbone
-_MAX_CLASSES = 20  # whose counts are printed
-_LINE_EVERY = 10_000  # images between two lines where there is no terminal
-_CHANGES = {  # title, and what the number is
+_MAX_CLASSES = 20  # classes with printed counts
+_LINE_EVERY = 10_000  # images between two progress lines without a terminal
+_CHANGES = {  # title, and meaning of the number
     "class_prior": ("class prior", "difference of the class priors"),
     "confidence": ("confidence", "share of unsure images, 5 % before"),
     "features": ("features", "difference of the distances to the prototypes"),
 }
 _ClientOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Client whose classifier to use, for the folder of a run.")
+    str | None, Option(metavar="NAME", help="With the folder of a run: the client with the classifier to use.")
 ]
-_BackboneOption = Annotated[str | None, typer.Option(help="Name or path of the CLIP model (default: that of the run).")]
-_DeviceOption = Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Device of the model.")]
+_BackboneOption = Annotated[str | None, Option(help="Name or path of the CLIP model (default: that of the run).")]
+_DeviceOption = Annotated[Literal["auto", "cpu", "cuda", "mps"], Option(help="Device of the model.")]
 
 
 def predict(
-    images: Annotated[list[str], typer.Argument(help="Images, and folders of images.")],
+    images: Annotated[list[str], Argument(help="Images or folders of images.")],
     classifier: Annotated[
-        Path | None,
-        typer.Option("--classifier", "-c", help="Folder of `fedcopl export` or of a run; or use --zero-shot."),
+        Path | None, Option("--classifier", "-c", help="Folder of `fedcopl export` or of a run; or use --zero-shot.")
     ] = None,
     zero_shot: Annotated[
-        bool, typer.Option("--zero-shot", help="Use plain CLIP with the classes of --classes; needs no run.")
+        bool, Option("--zero-shot", help="Use plain CLIP with the classes of --classes; needs no run.")
     ] = False,
-    classes: Annotated[Path | None, typer.Option(help="For --zero-shot: file of class names, one per line.")] = None,
+    classes: Annotated[Path | None, Option(help="For --zero-shot: file of class names, one per line.")] = None,
     out: Annotated[
-        str,
-        typer.Option(
-            "--out", "-o", metavar="FILE", help="File for the predictions, .csv or .jsonl; -: standard output."
-        ),
+        str, Option("--out", "-o", metavar="FILE", help="File for the predictions, .csv or .jsonl; -: standard output.")
     ] = "-",
     client: _ClientOption = None,
-    top: Annotated[int, typer.Option(min=0, help="Number of most probable classes to write per image.")] = 3,
+    top: Annotated[int, Option(min=0, help="Number of most probable classes to write per image.")] = 3,
     threshold: Annotated[
         float | None,
-        typer.Option(
+        Option(
             "--abstain-below",
             min=0,
             max=1,
-            help="Give no label below this probability (default: the classifier's own threshold).",
+            help="Give no label below this probability (default: the threshold of the classifier).",
         ),
     ] = None,
     share: Annotated[
         float | None,
-        typer.Option(
-            "--abstain-share", min=0, max=1, help="Threshold as the share of the site's own images that get no label."
-        ),
+        Option("--abstain-share", min=0, max=1, help="Share of the site's training images that gets no label."),
     ] = None,
     form: Annotated[
-        Literal["csv", "jsonl"] | None, typer.Option("--format", help="Format of the file (default: by its extension).")
+        Literal["csv", "jsonl"] | None, Option("--format", help="Format of the file (default: by its extension).")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing file.")] = False,
     prior: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="site|none|images|FILE",
             help="Class prior: that of the site (site), of all sites together (none), estimated from the given images "
             "(images; they are read twice), or from a FILE: a table `class,share`, or JSON.",
         ),
     ] = "site",
     backbone: Annotated[
-        str | None,
-        typer.Option(help="Name or path of the CLIP model (default: that of the run; with --zero-shot ViT-B/32)."),
+        str | None, Option(help="Name or path of the CLIP model (default: that of the run; with --zero-shot ViT-B/32).")
     ] = None,
     device: _DeviceOption = "auto",
     plugin: PluginFiles = None,
 ) -> None:
-    """Label images. If it is interrupted, the same command continues."""
+    """Predict the classes of images; the same command continues an interrupted prediction."""
     if zero_shot and (classes is None or classifier is not None):
         raise ConfigError("--zero-shot: needs --classes FILE, one name per line, and no --classifier")
     if not zero_shot and classifier is None:
@@ -113,7 +107,7 @@ def predict(
         threshold = _threshold_of(share, loaded)
     try:
         if prior == "images":
-            print("estimating the class prior of all images", file=sys.stderr)
+            print("estimating the class prior of the images", file=sys.stderr)
             loaded = loaded.fitted_to(pictures_at(images, [], loaded.recipe.decode_options))
         loaded = _with_prior(loaded, prior, shares)
         with _progress() as progress:
@@ -144,19 +138,19 @@ def _load(
     return zero_shot(classes, backbone or _PHOTO_MODEL, device)
 
 
-def _read_shares(prior: str, words: tuple[str, ...]) -> dict[str, object] | None:
-    """Read the shares from the file that --prior names; None if it is one of the words."""
+def _read_shares(prior: str, keywords: tuple[str, ...]) -> dict[str, object] | None:
+    """Read the class prior from the file that --prior names; None for one of the keywords."""
     from ..data.label_files import read_class_prior
 
-    if prior in words:
+    if prior in keywords:
         return None
     if not Path(prior).is_file():
-        raise ConfigError(f"--prior: {prior!r} is neither {', '.join(words)} nor a file of shares")
+        raise ConfigError(f"--prior: {prior!r} is neither {', '.join(keywords)} nor a file")
     return read_class_prior(Path(prior))
 
 
 def _with_prior(loaded: "Classifier", prior: str, shares: Mapping[str, object] | None) -> "Classifier":
-    """Return the classifier with the class prior of --prior: a word, or the shares of its file."""
+    """Return the classifier with the class prior of --prior: the shares of its file, or that of all sites."""
     from ..data.label_files import parse_class_prior
 
     if shares is not None:
@@ -172,7 +166,7 @@ def _threshold_of(share: float, loaded: "Classifier") -> float:
 
 
 def _summary(done: "LabellingProgress", out: str) -> Iterator[str]:
-    """Yield the number of images, of those without a usable label, and the counts per class."""
+    """Yield a line about the images, and a line with the counts of the classes."""
     parts = [counted(done.resumed + done.images, "image")]
     if done.resumed:
         parts.append(f"{done.resumed:,} of them before the interruption")
@@ -194,7 +188,7 @@ def _summary(done: "LabellingProgress", out: str) -> Iterator[str]:
 
 @contextmanager
 def _progress() -> Iterator[Callable[["LabellingProgress"], None]]:
-    """Show a count on a terminal, and a line every ten thousand images elsewhere."""
+    """Show a counter on a terminal, or print a line every _LINE_EVERY images elsewhere."""
     console, began = Console(stderr=True), time.monotonic()
 
     def summary(done: "LabellingProgress") -> str:
@@ -218,23 +212,21 @@ def _progress() -> Iterator[Callable[["LabellingProgress"], None]]:
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; it must be new.")],
-    client: Annotated[str | None, typer.Option(metavar="NAME", help="Client whose classifier to export.")] = None,
+    run: Annotated[Path, Argument(help="Folder of a finished run.")],
+    out: Annotated[Path, Option("--out", "-o", help="Folder to write; it must be new.")],
+    client: Annotated[str | None, Option(metavar="NAME", help="Client with the classifier to export.")] = None,
     everyone: Annotated[
-        bool, typer.Option("--all", help="Export the classifiers of all clients, each to a folder of its own.")
+        bool, Option("--all", help="Export the classifiers of all clients, each to a folder of its own.")
     ] = False,
-    onnx: Annotated[bool, typer.Option("--onnx", help="Also write ONNX, checked against torch.")] = False,
-    with_backbone: Annotated[
-        bool, typer.Option("--with-backbone", help="Include the files of the CLIP model.")
-    ] = False,
+    onnx: Annotated[bool, Option("--onnx", help="Also write ONNX, checked against torch.")] = False,
+    with_backbone: Annotated[bool, Option("--with-backbone", help="Include the files of the CLIP model.")] = False,
     share: Annotated[
-        float, typer.Option("--abstain-share", min=0, max=1, help="Share of the site's own images that get no label.")
+        float, Option("--abstain-share", min=0, max=1, help="Share of the site's training images that gets no label.")
     ] = 0.05,
     backbone: _BackboneOption = None,
     prior: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="site|none|FILE",
             help="Class prior: that of the site (site), of all sites together (none; the site's own is not exported), "
             "or from a FILE: a table `class,share`, or JSON.",
@@ -242,7 +234,7 @@ def export(
     ] = "site",
     plugin: PluginFiles = None,
 ) -> None:
-    """Write classifiers as safetensors with a model card, and thresholds from each site's own images."""
+    """Write classifiers as safetensors with a model card, and a threshold from each site's training images."""
     if everyone and client is not None:
         raise ConfigError("--all: exports all clients; leave out --client")
     check_output_folder(out, new=not everyone)
@@ -252,7 +244,7 @@ def export(
     from ..run.folder import file_name
 
     if onnx:
-        onnx_libraries()  # before all the work, not after it
+        onnx_libraries()  # reports a missing library before any work
     shares = _read_shares(prior, ("site", "none"))
     if not run.is_dir():
         raise RunFolderError(f"{run}: {no_folder(run)}; name the folder of a finished run")
@@ -264,8 +256,8 @@ def export(
     classifiers = _with_thresholds(opened, names, share)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     for classifier, folder in zip(classifiers, folders, strict=True):
-        meant = _with_prior(classifier, prior, shares)
-        difference = write(meant, folder, onnx=onnx, with_backbone=with_backbone)
+        adjusted = _with_prior(classifier, prior, shares)
+        difference = write(adjusted, folder, onnx=onnx, with_backbone=with_backbone)
         console.print(str(folder))
         if difference:
             console.print(
@@ -278,7 +270,7 @@ def export(
 
 
 def _with_thresholds(run: "FinishedRun", clients: list[str], abstain_share: float) -> Iterator["Classifier"]:
-    """Return the clients' classifiers, with abstention thresholds if the run's images can still be read."""
+    """Return the clients' classifiers, with thresholds for abstention if the run's images can be read."""
     from ..classifier.loading import TrainingImages
 
     run.classifier(clients[0])  # raises if the classifier itself cannot be loaded
@@ -292,17 +284,16 @@ def _with_thresholds(run: "FinishedRun", clients: list[str], abstain_share: floa
 
 
 def drift(
-    recent: Annotated[list[str], typer.Argument(help="Recent images, and folders of them.")],
-    classifier: Annotated[Path, typer.Option("--classifier", "-c", help="Folder of `fedcopl export` or of a run.")],
+    recent: Annotated[list[str], Argument(help="Recent images or folders of images.")],
+    classifier: Annotated[Path, Option("--classifier", "-c", help="Folder of `fedcopl export` or of a run.")],
     before: Annotated[
-        list[str],
-        typer.Option(metavar="PATH", help="Images of the time of the run, or a folder of them; may be repeated."),
+        list[str], Option(metavar="PATH", help="Image or folder of images from the time of the run; may be repeated.")
     ],
     client: _ClientOption = None,
     backbone: _BackboneOption = None,
     device: _DeviceOption = "auto",
     plugin: PluginFiles = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Test without labels whether recent images differ from earlier ones; exit code 1 if they do."""
     from ..classifier.drift import compare_streams

@@ -1,7 +1,7 @@
 """The application class of the command line, its help pages, and its error lines.
 
 Newer versions of typer contain a private copy of click and format types differently (`<bool>`, `<list[str]>`). Help
-pages and error lines are therefore made from the annotations of our own functions: they are the same with all versions.
+pages and error lines are therefore made from the annotations of our functions, so that no version changes them.
 """
 
 import difflib
@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_o
 import typer
 from rich.console import Console
 from rich.table import Table
+from typer import Option
 from typer.core import TyperCommand, TyperGroup
 
 from ..config import setting_names
@@ -30,18 +31,18 @@ _COLUMN = 32  # characters of the first column of a help page
 def _load_plugin_files(files: list[Path] | None) -> list[Path] | None:
     """Load the files of the option --plugin, after those of the environment."""
     if files or os.environ.get(PLUGINS_VARIABLE):
-        from ..plugins import load_plugins  # brings torch
+        from ..plugins import load_plugins  # imports torch
 
         load_plugins(files or ())
     return files
 
 
-PluginFiles = Annotated[  # loaded while the command line is read
+PluginFiles = Annotated[  # loaded while the command line is parsed
     list[Path] | None,
-    typer.Option(
+    Option(
         "--plugin",
         metavar="FILE.py",
-        help="File with methods or labelers of your own, see docs/methods.md; may be repeated. It is executed.",
+        help="Python file with your methods or labelers, which is executed: docs/methods.md; may be repeated.",
         show_default=False,
         callback=_load_plugin_files,
     ),
@@ -49,21 +50,21 @@ PluginFiles = Annotated[  # loaded while the command line is read
 
 
 class _Command(TyperCommand):
-    """A command whose help page is made by this module."""
+    """A command with a help page of this module."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(_help_page(self, ctx))
 
 
 class _CommandGroup(TyperGroup):
-    """A group of commands whose help page is made by this module."""
+    """A group of commands with a help page of this module."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(_help_page(self, ctx))
 
 
 class CommandLine(typer.Typer):
-    """A group of commands, to which functions are added."""
+    """A group of commands, made from functions."""
 
     def __init__(self, help: str):
         super().__init__(
@@ -71,67 +72,67 @@ class CommandLine(typer.Typer):
         )
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[_Function], _Function]:
-        """Decorator that adds a function as a command."""
+        """Return a decorator that adds a function as a command."""
         return super().command(name, cls=_Command, **options)
 
 
 class Parameter(NamedTuple):
     """An option or argument of a command, independent of the version of typer."""
 
-    name: str  # an option's longest name, an argument as in the usage line
-    shown: str  # an option's names and a placeholder for its value
+    name: str  # longest name of an option; an argument as in the usage line
+    title: str  # all names of an option and a placeholder for its value
     help: str
-    kind: type  # of one value
+    kind: type  # of a single value
     choices: tuple[str, ...]
     limits: str  # of a number: `at least 0 and at most 1`
-    default: str  # empty if there is none to show
+    default: str  # empty if none is shown
     required: bool
     is_option: bool
 
 
 def parameter_of(command: Any, option: Any) -> Parameter:
-    """Describe one of typer's parameter objects from the annotation of the command's function."""
+    """Describe a parameter object of typer by the annotation of the command's function."""
     hints = get_type_hints(command.callback, include_extras=True) if command.callback else {}
     hint = hints.get(option.name, bool)  # bool: the flag --help
     annotation, info = (hint.__origin__, hint.__metadata__[0]) if hasattr(hint, "__metadata__") else (hint, None)
     kind, choices = _kind_and_choices(annotation)
     bounds = (("at least", getattr(info, "min", None)), ("at most", getattr(info, "max", None)))
     limits = " and ".join(f"{relation} {bound:g}" for relation, bound in bounds if bound is not None)
-    names, value = [*option.opts, *option.secondary_opts], option.metavar
-    if value is None and kind is not bool:
-        value = "|".join(choices) or _PLACEHOLDERS.get(kind, "TEXT")
+    names, placeholder = [*option.opts, *option.secondary_opts], option.metavar
+    if placeholder is None and kind is not bool:
+        placeholder = "|".join(choices) or _PLACEHOLDERS.get(kind, "TEXT")
     is_option = option.param_type_name == "option"
     if is_option:
-        name, shown = max(names, key=len), " ".join([", ".join(names), *([value] if value else [])])
+        name, title = max(names, key=len), " ".join(filter(None, [", ".join(names), placeholder]))
     else:
         name = option.metavar or option.name.upper() + ("..." if option.nargs != 1 else "")
-        name = shown = name if option.required or name.startswith("[") else f"[{name}]"
-    about = getattr(info, "help", None) or getattr(option, "help", None) or ""  # typer 0.20 with click 8.5 loses it
-    without = option.default is None or option.default is False or option.default == "" or callable(option.default)
-    default = "" if without or not option.show_default else str(option.default)
-    return Parameter(name, shown, about, kind, choices, limits, default, option.required, is_option)
+        name = title = name if option.required or name.startswith("[") else f"[{name}]"
+    text = getattr(info, "help", None) or getattr(option, "help", None) or ""  # typer 0.20 with click 8.5 loses it
+    hidden = option.default is None or option.default is False or option.default == "" or callable(option.default)
+    default = "" if hidden or not option.show_default else str(option.default)
+    return Parameter(name, title, text, kind, choices, limits, default, option.required, is_option)
 
 
 def _kind_and_choices(annotation: Any) -> tuple[type, tuple[str, ...]]:
-    """Return the type of one value, that of the items for a list, and the choices if there are only a few."""
+    """Return the type of a single value (of the items for a list), and the choices of a Literal or Enum."""
     if get_origin(annotation) is Literal:
         return str, get_args(annotation)
     inner = [kind for kind in get_args(annotation) if kind is not type(None)]
     if inner:
         return _kind_and_choices(inner[0])
-    return annotation, tuple(one.value for one in annotation) if issubclass(annotation, Enum) else ()
+    return annotation, tuple(member.value for member in annotation) if issubclass(annotation, Enum) else ()
 
 
 def _help_page(command: Any, context: Any) -> str:
-    parameters = [parameter_of(command, one) for one in command.get_params(context) if not one.hidden]
+    parameters = [parameter_of(command, option) for option in command.get_params(context) if not option.hidden]
     arguments, options = ([one for one in parameters if one.is_option is kind] for kind in (False, True))
     commands = getattr(command, "commands", {})
     usage = [context.command_path, "[OPTIONS]", *(one.name for one in arguments), *["COMMAND ..."][: len(commands)]]
     console = Console(highlight=False, markup=False)
     with console.capture() as page:
         console.print(f"Usage: {' '.join(usage)}\n\n{_paragraphs(command)}")
-        _print_rows(console, "Arguments", [(one.shown, _help_text(one)) for one in arguments])
-        _print_rows(console, "Options", [(one.shown, _help_text(one)) for one in options])
+        _print_rows(console, "Arguments", [(one.title, _help_text(one)) for one in arguments])
+        _print_rows(console, "Options", [(one.title, _help_text(one)) for one in options])
         rows = [(name, _paragraphs(one).split("\n")[0]) for name, one in commands.items()]
         _print_rows(console, "Commands", rows)
     return "\n".join(line.rstrip() for line in page.get().splitlines())
@@ -142,10 +143,11 @@ def _paragraphs(command: Any) -> str:
     return "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
 
 
-def _help_text(one: Parameter) -> str:
-    default = f"default: {one.default}" if one.default else ""
-    notes = [note for note in ("required" if one.is_option and one.required else "", default, one.limits) if note]
-    return " ".join([one.help, *([f"[{'; '.join(notes)}]"] if notes else [])])
+def _help_text(parameter: Parameter) -> str:
+    default = f"default: {parameter.default}" if parameter.default else ""
+    required = "required" if parameter.is_option and parameter.required else ""
+    notes = "; ".join(filter(None, (required, default, parameter.limits)))
+    return f"{parameter.help} [{notes}]" if notes else parameter.help
 
 
 def _print_rows(console: Console, title: str, rows: Iterable[tuple[str, str]]) -> None:
@@ -160,20 +162,18 @@ def _print_rows(console: Console, title: str, rows: Iterable[tuple[str, str]]) -
 
 
 def usage_line(error: Any) -> str:
-    """Return the error in one line, with the command whose help page has the options."""
+    """Return the error in one line that ends with the command for help."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "fedcopl"
     match error:
         case click_errors.NoSuchOption():
-            line = f"{error.option_name}: there is no such option of {command}{_nearest_option(error, context)}"
+            line = f"{error.option_name}: is not an option of {command}{_nearest_option(error, context)}"
         case click_errors.BadParameter() if error.param is not None and context is not None:
             line = _bad_parameter(error)
         case click_errors.UsageError() if context is not None and error.message.startswith("No such command"):
             typed = error.message.split("'")[1]
             close_matches = difflib.get_close_matches(typed, context.command.commands, n=1)
-            line = f"{typed}: there is no such command" + (
-                f"; did you mean {close_matches[0]}?" if close_matches else ""
-            )
+            line = f"{typed}: is not a command" + (f"; did you mean {close_matches[0]}?" if close_matches else "")
         case _:
             text = " ".join(error.format_message().split()).rstrip(".")
             line = text[:1].lower() + text[1:]
@@ -186,10 +186,10 @@ def _nearest_option(error: Any, context: Any) -> str:
     parameters = context.command.params if context else []
     takes_settings = any("key=value" in (one.metavar or "") for one in parameters)
     paths = setting_names() if takes_settings else ()
-    known = {name: f"{'.'.join(path)}=VALUE" for path in paths for name in (path[-1], ".".join(path))}
-    known |= {name.lstrip("-"): name for one in parameters for name in one.opts if name.startswith("--")}
-    close_matches = difflib.get_close_matches(typed.replace("-", "_"), known, n=1)
-    return f"; did you mean {known[close_matches[0]]}?" if close_matches else ""
+    suggestions = {name: f"{'.'.join(path)}=VALUE" for path in paths for name in (path[-1], ".".join(path))}
+    suggestions |= {name.lstrip("-"): name for one in parameters for name in one.opts if name.startswith("--")}
+    close_matches = difflib.get_close_matches(typed.replace("-", "_"), suggestions, n=1)
+    return f"; did you mean {suggestions[close_matches[0]]}?" if close_matches else ""
 
 
 def _bad_parameter(error: Any) -> str:

@@ -2,13 +2,13 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -20,6 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from typer import Argument, Option
 
 from ..algorithm.partition import counts_by_client
 from ..config import Data, RunConfig, load, with_typed
@@ -34,26 +35,24 @@ from ..plurals import counted
 from .command import CommandLine
 from .show import print_next, size
 
-_MAX_LISTED = 20  # skipped images that are listed; --all lists all
+_MAX_LISTED = 20  # skipped files that are printed without --all
 _TABLES = (".csv", ".parquet", ".pq")
 
 app = CommandLine("List, check, show and download data sets.")
 cache_app = CommandLine("Show or clear the cache of decoded images.")
 
 _NameOrPath = Annotated[
-    str, typer.Argument(help="A folder of images, a CSV or Parquet table, a settings file, or the name of a data set.")
+    str, Argument(help="A folder of images, a CSV or Parquet table, a settings file, or the name of a data set.")
 ]
-_Location = Annotated[
-    str, typer.Argument(help="Folder, manifest or hub name of a named data set; not needed for digits.")
-]
+_Location = Annotated[str, Argument(help="Folder, manifest or hub name of a named data set; not for digits.")]
 _SettingPairs = Annotated[
-    list[str] | None, typer.Argument(metavar="[key=value ...]", help="Settings, as data.clients=5.")
+    list[str] | None, Argument(metavar="[key=value ...]", help="Settings, such as data.clients=5.")
 ]
 
 
 @app.command("list")
 def _list_sources() -> None:
-    """Print the data sets that can be read."""
+    """Print the supported data sets."""
     table = Table(box=None, pad_edge=False)
     for title in ("name", "description", "download"):
         table.add_column(title)
@@ -69,14 +68,14 @@ def _check(
     folder: _Location = "",
     settings: _SettingPairs = None,
     list_all: Annotated[
-        bool, typer.Option("--all", help=f"List every skipped file, not only the first {_MAX_LISTED}.")
+        bool, Option("--all", help=f"List every skipped file, not only the first {_MAX_LISTED}.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Open every image and print counts per class and split, skipped files, and the zero-shot sentences."""
     config = _config(name, folder, settings)
     dataset = _listed(config.data, name)
-    from ..clip.wording import Wording  # the sentences of a run
+    from ..clip.wording import Wording
 
     wordings = Wording.of(dataset.wording(config.model.template)).sentences(dataset.classes)
     sentences = [" | ".join(one) for one in wordings]
@@ -90,7 +89,7 @@ def _check(
 
 
 def _after_check(name: str) -> tuple[str, ...]:
-    """Return the command that follows when the images are as expected."""
+    """Return the command to suggest after `data check` and `data show`."""
     return ("fedcopl", "run", name, "method=priors") if name.endswith(".toml") else ("fedcopl", "new", "STUDY")
 
 
@@ -99,9 +98,9 @@ def _show(
     name: _NameOrPath,
     folder: _Location = "",
     settings: _SettingPairs = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the pictures.")] = Path("pictures"),
+    out: Annotated[Path, Option("--out", "-o", help="Folder for the pictures.")] = Path("pictures"),
 ) -> None:
-    """Write two pictures: a contact sheet, and the number of images per client and class."""
+    """Write two pictures: a contact sheet, and a heat map of images per client and class."""
     from ..data.overview import contact_sheet, heat_map
 
     check_output_folder(out)
@@ -111,7 +110,9 @@ def _show(
     contact_sheet(dataset, sheet)
     print(sheet)
     if dataset.train.labels is None:
-        Console(stderr=True).print(f"{name} has no labels: no picture of the classes per client", highlight=False)
+        Console(stderr=True).print(
+            f"note: {name} has no labels, so there is no heat map of clients and classes", highlight=False
+        )
     else:
         parts = partition_dataset(dataset, config.data, config.seed)
         counts = counts_by_client(dataset.train.labels, parts.train, len(dataset.classes))
@@ -122,10 +123,10 @@ def _show(
 
 @app.command("get")
 def _get(
-    name: Annotated[str, typer.Argument(help="Name of the data set, see `fedcopl data list`.")],
-    folder: Annotated[Path, typer.Argument(help="Folder to download to.")],
+    name: Annotated[str, Argument(help="Name of the data set, see `fedcopl data list`.")],
+    folder: Annotated[Path, Argument(help="Folder to download to.")],
 ) -> None:
-    """Download a data set whose publisher allows it; an interrupted download continues."""
+    """Download a data set, if its publisher allows it; the same command continues an interrupted download."""
     check_output_folder(folder)
     with progress_bar(f"downloading {name}", DownloadColumn()) as progress:
         print(download_dataset(name, folder, progress))
@@ -133,7 +134,7 @@ def _get(
 
 
 def _config(name: str, folder: str, settings: list[str] | None) -> RunConfig:
-    """Return the settings for a named data set, a settings file, a table, or a folder of images."""
+    """Return settings that read a data set given by name, a settings file, a table, or a folder of images."""
     pairs = [*([folder] if "=" in folder and not Path(folder).exists() else []), *(settings or [])]
     path, location = "" if folder in pairs else folder, Path(name).expanduser()
     if name not in SOURCES and not location.exists() and (location.suffix or {"/", os.sep} & set(name)):
@@ -141,12 +142,12 @@ def _config(name: str, folder: str, settings: list[str] | None) -> RunConfig:
     if name in SOURCES or not location.exists():
         return with_typed({"data": {"source": name, "path": path}}, pairs, "settings")
     if path:
-        raise ConfigError(f"{name}: is a path already; leave out {path}")
+        raise ConfigError(f"{name}: is a path, not the name of a data set; leave out {path}")
     if location.is_dir() or location.suffix.lower() in _TABLES:
         source = "folder" if location.is_dir() else "manifest"
         return with_typed({"data": {"source": source, "path": name}}, pairs, "settings")
     if location.suffix.lower() != ".toml":
-        raise ConfigError(f"{name}: is neither a folder nor a table ({', '.join(_TABLES)}) nor settings (.toml)")
+        raise ConfigError(f"{name}: is no folder, no table ({', '.join(_TABLES)}) and no settings file (.toml)")
     config = load(location, pairs)
     if not Path(config.data.path).expanduser().exists() and (location.parent / config.data.path).exists():
         raise DataError(
@@ -156,15 +157,15 @@ def _config(name: str, folder: str, settings: list[str] | None) -> RunConfig:
 
 
 def _listed(data: Data, name: str) -> Dataset:
-    """List the data set. A folder without class names uses the classes.txt next to it, as in a study."""
+    """List the data set; a folder of images without class names uses the classes.txt next to it."""
     try:
         return load_dataset(data)
     except DataError:
-        beside = Path(name).expanduser().resolve().parent / CLASSES_FILE
-        if data.path != name or data.source != "folder" or data.classes_file or not beside.is_file():
+        classes = Path(name).expanduser().resolve().parent / CLASSES_FILE
+        if data.path != name or data.source != "folder" or data.classes_file or not classes.is_file():
             raise
-        Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(f"classes: {beside}")
-        return load_dataset(data.model_copy(update={"classes_file": str(beside)}))
+        print(f"classes: {classes}", file=sys.stderr)
+        return load_dataset(data.model_copy(update={"classes_file": str(classes)}))
 
 
 def _print(dataset_survey: DatasetSurvey, sentences: list[str], limit: int | None) -> None:
@@ -193,7 +194,7 @@ def _print(dataset_survey: DatasetSurvey, sentences: list[str], limit: int | Non
 
 
 def _plain(text: str) -> str:
-    """Escape square brackets, which are markup to rich, and line breaks."""
+    """Escape square brackets, which are markup for rich, and line breaks."""
     return text.replace("[", r"\[").replace("\n", "\\n")
 
 
@@ -217,7 +218,7 @@ def _as_json(dataset_survey: DatasetSurvey, sentences: list[str]) -> dict[str, o
 def progress_bar(
     description: str, counter: ProgressColumn | None = None
 ) -> Iterator[Callable[[int, int | None], None]]:
-    """Show a progress bar on a terminal, and nothing elsewhere."""
+    """Show a progress bar on a terminal; print nothing elsewhere."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), counter or MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -227,7 +228,7 @@ def progress_bar(
 
 @cache_app.command("info")
 def _info() -> None:
-    """Print the folder and the entries of the cache, the last used first."""
+    """Print the folder and the entries of the cache, the most recently used first."""
     cache, console = PixelCache(), Console(highlight=False, soft_wrap=True)
     entries = cache.entries()
     if entries:
@@ -248,7 +249,7 @@ def _info() -> None:
 
 @cache_app.command("clear")
 def _clear() -> None:
-    """Delete the cache; runs that use it are not affected."""
+    """Delete the cache; running programs that use it are not affected."""
     cache = PixelCache()
     freed = sum(entry.size for entry in cache.entries())
     cache.clear()

@@ -1,4 +1,4 @@
-"""`fedcopl join`: one site of a real federation."""
+"""`fedcopl join`: a site of a federation across machines."""
 
 import select
 import shlex
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from ..config import override
 from ..deployment.addresses import check_site_name
@@ -24,64 +25,63 @@ if TYPE_CHECKING:
     from ..deployment.site.running_site import RunningSite
     from ..deployment.site.site_process import ServerAddress
 
-_STOP_CHECK = 0.5  # seconds between two checks whether the site is to stop
+_STOP_CHECK = 0.5  # seconds between two checks for `fedcopl stop`
 
 
 def join(
     settings: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="[PACKAGE] [key=value ...]",
             help="The operator's package for this site, and settings of this site: model.backbone, device, threads, "
             "memory, activation; and how its files are read: data.window, bands, pages.",
         ),
     ] = None,
-    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the server.")] = "",
-    images: Annotated[Path | None, typer.Option(help="Folder of images, or a table that lists them.")] = None,
+    server: Annotated[str, Option(metavar="HOST:PORT", help="Address of the server.")] = "",
+    images: Annotated[Path | None, Option(help="Folder of images, or a table that lists them.")] = None,
     classes: Annotated[
-        Path | None, typer.Option(help="File of class names, one per line: the same file as the server's.")
+        Path | None, Option(help="File of class names, one per line: the same file as the server's.")
     ] = None,
-    ca: Annotated[Path, typer.Option(help="Certificate of the server's authority, ca.pem.")] = Path("ca.pem"),
-    name: Annotated[str, typer.Option(help="Name of this site (default: the host name).")] = "",
-    folder: Annotated[Path, typer.Option(help="Folder for the keys, states and models of this site.")] = Path("site"),
+    ca: Annotated[Path, Option(help="Certificate of the server's authority, ca.pem.")] = Path("ca.pem"),
+    name: Annotated[str, Option(help="Name of this site (default: the host name).")] = "",
+    folder: Annotated[Path, Option(help="Folder for the keys, states and models of this site.")] = Path("site"),
     corrections: Annotated[
-        Path | None, typer.Option(help="Labels of an expert, exported by `fedcopl review`, to train on.")
+        Path | None, Option(help="Labels of an expert for training, from `fedcopl review --export`.")
     ] = None,
     share: Annotated[
         list[str] | None,
-        typer.Option(
-            help="What may leave this site; may be repeated: prompts by name, and 'features' (class feature sums, only "
-            "under secure aggregation over at least 3 sites, or --min-sites) (default: visual)."
+        Option(
+            help="Arrays that may leave this site; may be repeated: prompts by name, 'features' (class feature sums, "
+            "only under secure aggregation over at least 3 sites, or --min-sites) (default: visual)."
         ),
     ] = None,
     min_sites: Annotated[
-        int, typer.Option(min=0, help="Require secure aggregation over at least N sites (0: not required).")
+        int, Option(min=0, help="Require secure aggregation over at least N sites (0: not required).")
     ] = 0,
-    min_noise: Annotated[float, typer.Option(min=0, help="Require at least this privacy.noise_multiplier.")] = 0.0,
+    min_noise: Annotated[float, Option(min=0, help="Require at least this privacy.noise_multiplier.")] = 0.0,
     min_images: Annotated[
-        int,
-        typer.Option(min=0, help="Minimum number of images behind any update, prior statistic or class feature sum."),
+        int, Option(min=0, help="Minimum number of images behind any update, prior statistic or class feature sum.")
     ] = 5,
     no_secure_aggregation: Annotated[
-        bool, typer.Option("--no-secure-aggregation", help="Refuse runs with secure aggregation.")
+        bool, Option("--no-secure-aggregation", help="Refuse runs with secure aggregation.")
     ] = False,
     peers: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder with the site.pub of each site allowed in secure aggregation (default: the sites of the first "
-            "aggregation)."
+        Option(
+            help="Folder with the site.pub of every site that may take part in secure aggregation (default: the sites "
+            "of the first aggregation)."
         ),
     ] = None,
     accept: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="ask|always|FILE",
-            help="Which runs to accept: ask at this terminal, always, or those with the settings in FILE.",
+            help="Accept runs after confirmation at this terminal (ask), always, or with the settings in FILE.",
         ),
     ] = "ask",
     limit: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="NAME=NUMBER",
             help="A limit of this site: rounds, epochs, batch, prompts, template, runs, restarts, seconds, disk, "
             "epsilon; may be repeated.",
@@ -90,42 +90,42 @@ def join(
     metrics_port: MetricsPort = 0,
     plugin: PluginFiles = None,
     check: Annotated[
-        bool, typer.Option("--check", "--dry-run", help="Check everything and make the key, but do not connect.")
+        bool, Option("--check", "--dry-run", help="Check everything and make the key, but do not connect.")
     ] = False,
 ) -> None:
     """Take part in a federation with the images of this machine.
 
-    A package contains the server's address and certificate, the name of this site and the classes. It is installed in
-    the site's folder, and later starts do not need it.
+    A package contains the server's address and certificate, the name of this site and the classes. The first start
+    installs it in the site's folder; later starts leave it out.
     """
     if images is None:
-        raise ConfigError("--images: name the images of this site, a folder or a table that lists them")
-    given = list(settings or [])
-    package = install_package(given, folder, "site")
+        raise ConfigError("--images: is missing; give the folder of this site's images, or a table that lists them")
+    arguments = list(settings or [])
+    package = install_package(arguments, folder, "site")
     if package is not None:
         server, name, ca, classes = package.address, package.name, folder / "ca.pem", folder / "classes.txt"
     if classes is None:
         reason = "no package is installed in this folder" if folder.is_dir() else "there is no such folder"
         raise ConfigError(
-            f"{folder}: {reason}; name the site's folder with --folder, or its package, or --server, --ca and --classes"
+            f"{folder}: {reason}; give the package of this site, or --server, --ca and --classes, or another --folder"
         )
     if not server and not check:
-        raise ConfigError("--server: name the address of the server, as in --server server.example:9092")
+        raise ConfigError("--server: is missing; give the server's address, as in --server server.example:9092")
     name = name or socket.gethostname()
     check_site_name(name, "--name")
-    own = override({}, given)
-    foreign = sorted(set(own) - {"model", "data"})
-    if foreign:
-        raise ConfigError(f"{foreign[0]}: is set by the server; a site sets model.* and data.* for its own files")
+    overrides = override({}, arguments)
+    refused = sorted(set(overrides) - {"model", "data"})
+    if refused:
+        raise ConfigError(f"{refused[0]}: is set by the server; a site can set model.* and data.* only")
     from ..deployment.keys import site_key
     from ..deployment.site.policies import DEFAULT_SHARE, Consent, Limits, choose_approval
     from ..deployment.site.running_site import RunningSite, SiteHome
     from ..deployment.site.site_process import ServerAddress, check_server
 
     consent = Consent(tuple(share or DEFAULT_SHARE), min_sites, min_noise, min_images, not no_secure_aggregation)
-    limits, data = Limits.from_pairs(limit or ()), own.get("data", {})
-    model, expert = own.get("model", {}), str(corrections or "")
-    home = SiteHome(name, images, str(classes), folder, model, expert, consent, data, limits, peers)
+    limits, labels = Limits.from_pairs(limit or ()), str(corrections or "")
+    model, data = overrides.get("model", {}), overrides.get("data", {})
+    home = SiteHome(name, images, str(classes), folder, model, labels, consent, data, limits, peers)
     address = ServerAddress(server, ca)
     if not check:
         check_server(address)  # before the images are read
@@ -142,7 +142,7 @@ def join(
 
 
 def _print_site(site: "RunningSite", server: str) -> None:
-    """Print what was read, what leaves this machine and what never does."""
+    """Print the site's data and model, the values that leave this machine, and those that never do."""
     from ..deployment.site.policies import NEVER_SENT, sent_fields, sent_summary
 
     home, dataset, skipped = site.home, site.prepared.dataset, ""
@@ -150,12 +150,12 @@ def _print_site(site: "RunningSite", server: str) -> None:
         settings = {**({"classes_file": home.classes_file} if home.classes_file else {}), **home.data}
         pairs = [f"data.{key}={value}" for key, value in settings.items()]
         skipped = f": {shlex.join(['fedcopl', 'data', 'check', str(home.images), *pairs, '--all'])} lists them"
-    expert = len(site.corrections.index)
+    corrected = len(site.corrections.index)
     facts = {
         "site": site.name,
         "images": f"{len(dataset.train):,}, {len(dataset.skipped):,} skipped{skipped}",
         "test images": f"{len(dataset.test):,} with labels" if site.has_test_set else "none: accuracy is not measured",
-        "labelled by an expert": counted(expert, "image") if expert else "none",
+        "labelled by an expert": counted(corrected, "image") if corrected else "none",
         "classes": site.classes,
         "model": site.model,
         "key for the server": str(home.folder / "site.pub"),
@@ -184,7 +184,7 @@ def _run(site: "RunningSite", address: "ServerAddress", watcher: ProgressReporte
 
 
 def _approval_at_terminal(folder: Path) -> "ApprovalPrompt":
-    """Return a function that asks for approval of a run; its result is None if there is no terminal."""
+    """Return a function that asks at the terminal whether to accept a run; it returns None without a terminal."""
     from ..deployment.processes import should_stop
 
     def approve(run: str, description: list[str]) -> bool | None:
@@ -195,7 +195,7 @@ def _approval_at_terminal(folder: Path) -> "ApprovalPrompt":
             typer.echo(f"  - {line}", err=True)
         typer.echo("Take part? Nothing has been sent yet. [y/N] ", err=True, nl=False)
         while not select.select([sys.stdin], [], [], _STOP_CHECK)[0]:
-            if should_stop(folder):  # `fedcopl stop` does not wait for an answer
+            if should_stop(folder):  # `fedcopl stop` while waiting for input
                 raise KeyboardInterrupt
         return sys.stdin.readline().strip().lower() in {"y", "yes"}
 

@@ -1,10 +1,10 @@
-"""`fedcopl models`: known CLIP models, and checks of checkpoints."""
+"""`fedcopl models`: list, check and download CLIP models."""
 
 from typing import Annotated, Literal
 
-import typer
 from rich.console import Console
 from rich.table import Table
+from typer import Argument, Option
 
 from ..errors import ConfigError, ModelError
 from .command import CommandLine
@@ -12,12 +12,12 @@ from .show import print_next
 
 app = CommandLine("List, show, check and download CLIP models.")
 
-_ModelName = Annotated[str, typer.Argument(help="Name of the model, see `fedcopl models list`.")]
+_ModelName = Annotated[str, Argument(help="Name of the model, see `fedcopl models list`.")]
 
 
 @app.command("list")
 def _list_models() -> None:
-    """Print the known models, and whether they can be loaded."""
+    """Print the known models, and whether fedcopl can load them."""
     from ..clip.known_models import KNOWN_MODELS, measured
 
     table = Table(box=None, pad_edge=False)
@@ -49,12 +49,12 @@ def _show(name: _ModelName) -> None:
 
 @app.command("check")
 def _check(
-    path: Annotated[str, typer.Argument(help="Folder or file of weights, or the name of a known model.")],
+    path: Annotated[str, Argument(help="File or folder of weights, or the name of a known model.")],
     activation: Annotated[
-        Literal["quick_gelu", "gelu"] | None, typer.Option(help="Activation of a file that does not contain it.")
+        Literal["quick_gelu", "gelu"] | None, Option(help="Activation function, for a file that does not name it.")
     ] = None,
 ) -> None:
-    """Print the format of a checkpoint and whether it loads; if not, the reason (exit code 4)."""
+    """Print the format of a checkpoint, and load it; exit code 4 and the reason if that fails."""
     from ..clip.frozen_clip import checkpoint_kind, describe, load_clip
     from ..clip.known_models import locate
 
@@ -73,7 +73,7 @@ def _check(
 
 @app.command("fetch")
 def _fetch(name: _ModelName) -> None:
-    """Download a model into the hub's cache, or print which files to put where."""
+    """Download a model into the cache of the Hugging Face hub, or print which files it needs."""
     from ..clip.known_models import BUILT_IN, RELEASES, known_model, locate
 
     if name in BUILT_IN:

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
 from ..errors import FedCoPLError, Interrupted, RunFolderError, printable
 from ..files import check_output_file, no_folder, write_text
@@ -29,30 +29,25 @@ _COMPARISON = Path("comparison.html")
 def report(
     folders: Annotated[
         list[Path],
-        typer.Argument(
+        Argument(
             metavar="RUN...",
-            help="Folders of runs, finished or not; a folder that holds runs stands for all of them.",
+            help="Folders of runs, finished or not; a folder with several runs stands for all of them.",
             show_default=False,
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "-o", help="The page to write; without it RUN/report.html, or comparison.html.", show_default=False
-        ),
+        Option("--out", "-o", help="Page to write (default: RUN/report.html, or comparison.html).", show_default=False),
     ] = None,
-    open_it: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    open_it: Annotated[bool, Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Write a self-contained HTML page about a run, or one that compares several.
-
-    RUN is the folder of a run, finished or not, or a folder that holds runs and stands for all of them.
-    """
+    """Write a self-contained HTML page about a run, or a page that compares several runs."""
     if out is not None:
         check_output_file(out)
     from ..report.comparison import render_comparison
     from ..report.run_page import write_report
 
-    runs = _read(folders)
+    runs = _read_runs(folders)
     if len(runs) == 1:
         page = write_report(runs[0].folder, out)
     else:
@@ -61,11 +56,11 @@ def report(
     print(page)
     print_next(*_after_report(runs))
     if open_it and not webbrowser.open(page.resolve().as_uri()):
-        print("note: no browser was found to open it with", file=sys.stderr)
+        print("note: the page was not opened: there is no browser", file=sys.stderr)
 
 
 def _after_report(runs: "list[ComparedRun]") -> Iterator[Sequence[object]]:
-    """Yield the commands to suggest after `report`; those whose files the run's folder lacks are left out."""
+    """Yield the commands to suggest; `review` needs labels and `predict` needs prompts in the run's folder."""
     folder, outcome = runs[0].folder, runs[0].outcome
     client = ("--client", outcome.clients[0].name) if outcome.clients else ()
     if len(runs) > 1:
@@ -84,13 +79,13 @@ def _check_is_folder(path: Path, advice: str) -> None:
         raise RunFolderError(f"{path}: {no_folder(path)}; {advice}")
 
 
-def _read(folders: list[Path]) -> "list[ComparedRun]":
+def _read_runs(folders: list[Path]) -> "list[ComparedRun]":
     """Read each run once; runs without a finished round are skipped unless requested by name."""
     from ..report.comparison import ComparedRun
     from ..run.folder import NoFinishedRound, find_runs, read_so_far
 
     for folder in folders:
-        _check_is_folder(folder, "name the folder of a run, or one that holds runs")
+        _check_is_folder(folder, "name the folder of a run, or a folder with several runs")
     requested = {folder.resolve() for folder in folders}
     paths: dict[Path, Path] = {}
     for path in (path for folder in folders for path in find_runs(folder)):
@@ -105,56 +100,54 @@ def _read(folders: list[Path]) -> "list[ComparedRun]":
             empty.append(error)
     if not runs:
         raise empty[0]
-    for nothing in empty:
-        print(f"note: {nothing}", file=sys.stderr)
+    for reason in empty:
+        print(f"note: {reason}", file=sys.stderr)
     return runs
 
 
-_RunArgument = Annotated[Path, typer.Argument(help="Folder of a run, or of a site.", show_default=False)]
-_Port = Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes any free one.", min=0, max=65535)]
-_OpenIt = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
+_RunArgument = Annotated[Path, Argument(help="Folder of a run, or of a site.", show_default=False)]
+_Port = Annotated[int, Option(help="Port on 127.0.0.1; 0: any free port.", min=0, max=65535)]
+_OpenIt = Annotated[bool, Option("--open", help="Open the page in the browser.")]
 _Labels = Literal["final", "refresh"]
 
 
 def review(
     run: _RunArgument,
     client: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Client whose images are reviewed; not needed if there is only one."),
+        str | None, Option(metavar="NAME", help="Client with the images to review; not needed if there is only one.")
     ] = None,
     labels: Annotated[
-        _Labels, typer.Option(help="Labels to review: by the final classifier, or pseudo labels of the last refresh.")
+        _Labels, Option(help="Labels to review: of the finished classifier, or pseudo labels of the last refresh.")
     ] = "final",
     port: _Port = 0,
     open_it: _OpenIt = False,
-    score: Annotated[bool, typer.Option("--score", help="Print the estimated accuracy and exit.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --score: one JSON object.")] = False,
-    export: Annotated[Path | None, typer.Option(help="Write all answers to this new CSV file and exit.")] = None,
+    score: Annotated[bool, Option("--score", help="Print the estimated accuracy and exit.")] = False,
+    as_json: Annotated[bool, Option("--json", help="With --score: print one JSON object.")] = False,
+    export: Annotated[Path | None, Option(help="Write all answers to this new CSV file and exit.")] = None,
     manifest: Annotated[
-        Path | None, typer.Option(help="Write a manifest with the random sample as test images and exit.")
+        Path | None, Option(help="Write a manifest with the random sample as test images and exit.")
     ] = None,
     merge: Annotated[
-        Path | None,
-        typer.Option(help="Add a second reviewer's answers from a file of --export, and list the differences."),
+        Path | None, Option(help="Add another reviewer's answers from a file of --export, and list the differences.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace existing files.")] = False,
     plugin: PluginFiles = None,
 ) -> None:
-    """Review the labels of one client's images on a local page; confirm or correct a few by keyboard.
+    """Review the labels of one client's images on a local page; confirm or correct them by keyboard.
 
-    The answers stay in the folder. From a random sample of them the accuracy is estimated, with an interval.
+    The answers stay in the folder. Those about a random sample give an estimate of the accuracy with an interval.
     """
     from ..review.expert_answers import Answers
     from ..review.images import open_gallery
     from ..review.sample_survey import SampleSurvey
 
-    shows = export is None and manifest is None and merge is None and not score
-    if shows:
-        import_module("..local_page.serving", __package__)  # a missing extra is reported before the work
+    serves = export is None and manifest is None and merge is None and not score
+    if serves:
+        import_module("..local_page.serving", __package__)  # reports a missing extra before any work
     for file in (export, manifest):
         if file is not None:
             check_output_file(file, overwrite=overwrite)
-    gallery = _labelled(open_gallery(run, client), run, labels)
+    gallery = _with_labels(open_gallery(run, client), run, labels)
     survey = SampleSurvey(gallery, Answers(run, gallery.client))
     if merge is not None:
         _merge(survey, merge)
@@ -166,10 +159,10 @@ def review(
         _manifest(survey, manifest, run / "settings.toml")
     if score:
         outcome = survey.keep_outcome()
-        print(json.dumps(_as_json(survey, outcome)) if as_json else _in_words(survey, outcome))
+        print(json.dumps(_as_json(survey, outcome)) if as_json else _score_lines(survey, outcome))
         if not as_json:
             _print_next(survey, outcome, run)
-    if shows:
+    if serves:
         _serve(survey, run, port, open_it)
 
 
@@ -181,8 +174,11 @@ def _print_next(survey: "SampleSurvey", outcome: "SampleOutcome", run: Path) -> 
         print_next(review)
 
 
-def _labelled(gallery: "Gallery", run: Path, labels: _Labels) -> "Gallery":
-    """Load the labels of the finished classifier, or of the last refresh, and print which ones."""
+def _with_labels(gallery: "Gallery", run: Path, labels: _Labels) -> "Gallery":
+    """Return the gallery with the labels to review, and print their origin.
+
+    The finished classifier may be missing or fail to load: then the labels of the last refresh are reviewed.
+    """
     from ..review.images import with_final_labels
 
     reason = ""
@@ -192,7 +188,7 @@ def _labelled(gallery: "Gallery", run: Path, labels: _Labels) -> "Gallery":
                 gallery = with_final_labels(gallery, run, progress)
         except FedCoPLError as error:
             reason = f"; the finished classifier cannot be used: {error}"
-    print(f"labels made {gallery.predictions.made}{reason}", file=sys.stderr)
+    print(f"labels {gallery.predictions.origin}{reason}", file=sys.stderr)
     return gallery
 
 
@@ -207,8 +203,8 @@ def _serve(survey: "SampleSurvey", run: Path, port: int, open_it: bool) -> None:
     except KeyboardInterrupt as error:
         outcome, answered = survey.keep_outcome(), len(survey.answers.current())
         if not answered:
-            raise Interrupted("stopped; nothing was answered") from error
-        print(_in_words(survey, outcome), file=sys.stderr)
+            raise Interrupted("stopped; there is no answer") from error
+        print(_score_lines(survey, outcome), file=sys.stderr)
         _print_next(survey, outcome, run)
         kept = counted(answered, "answer is", "answers are")
         raise Interrupted(f"stopped; {kept} in {survey.answers.path}") from error
@@ -232,8 +228,7 @@ def _merge(survey: "SampleSurvey", path: Path) -> None:
     merged = merge_answers(survey, path)
     differ = len(merged.disagreements)
     print(
-        f"{path}: {counted(merged.added, 'answer')} taken, {merged.agreed:,} agree, "
-        f"{differ:,} differ and stay unchanged"
+        f"{path}: {counted(merged.added, 'answer')} added, {merged.agreed:,} agree, {differ:,} differ and are not used"
     )
     for image, kept_answer, other_answer in merged.disagreements:
         print(f"  {printable(image)}: kept {kept_answer}, not {printable(other_answer)}")
@@ -250,20 +245,21 @@ def _manifest(survey: "SampleSurvey", path: Path, settings: Path) -> None:
     print_next(("fedcopl", "run", settings, "data.source=manifest", *given))
 
 
-def _in_words(survey: "SampleSurvey", outcome: "SampleOutcome") -> str:
+def _score_lines(survey: "SampleSurvey", outcome: "SampleOutcome") -> str:
     estimate, predictions = outcome.estimate, survey.gallery.predictions
     facts = {
-        "labels of": f"{survey.gallery.client}, {counted(outcome.images, 'image')}, {predictions.made}",
-        "right": "unknown: no image of the random sample is answered yet",
+        "client": f"{survey.gallery.client}, {counted(outcome.images, 'image')}",
+        "labels": predictions.origin,
+        "accuracy": "unknown: no image of the random sample has an answer yet",
         "95 % interval": "",
         "random sample": f"{estimate.right:,} of {estimate.reviewed:,} right" if outcome.known else "",
-        "answered in all": f"{outcome.answered:,}, {outcome.corrected:,} corrected",
+        "all answers": f"{outcome.answered:,}, {outcome.corrected:,} corrected",
     }
     if outcome.known:
-        facts["right"] = f"{100 * estimate.share:.1f} %"
+        facts["accuracy"] = f"{100 * estimate.share:.1f} %"
         facts["95 % interval"] = f"{100 * estimate.low:.1f} to {100 * estimate.high:.1f} %"
     if outcome.known and outcome.unclear:
-        facts["random sample"] += f", {outcome.unclear:,} left out: the expert could not tell"
+        facts["random sample"] += f", {outcome.unclear:,} without a class: the expert cannot tell"
     return "\n".join(f"{title:<18}{value}" for title, value in facts.items() if value)
 
 
@@ -285,12 +281,12 @@ def _as_json(survey: "SampleSurvey", outcome: "SampleOutcome") -> dict[str, Any]
 
 
 def watch(run: _RunArgument, port: _Port = 0, open_it: _OpenIt = False) -> None:
-    """Serve the report of a run on a local page that follows the run: rounds, missing clients, rollbacks.
+    """Serve the report of a run on a local page that is updated after each round.
 
-    With a folder of several runs, of a server or of a site the page compares its runs. With a fixed --port an open
-    page reconnects when this command is started again.
+    For a folder of several runs, of a server or of a site the page compares its runs. With a fixed --port an open page
+    reconnects when this command is started again.
     """
-    _check_is_folder(run, "name the folder of a run that has started")
+    _check_is_folder(run, "name the folder of a started run")
     from ..data.cache import default_folder
     from ..local_page.serving import persistent_token, serve
     from ..watch import LivePage
@@ -300,4 +296,4 @@ def watch(run: _RunArgument, port: _Port = 0, open_it: _OpenIt = False) -> None:
     try:
         serve(lambda keys: LivePage(run, keys).app(), port=port, token=token, open_it=open_it)
     except KeyboardInterrupt as error:
-        raise Interrupted("stopped watching; the run is not touched") from error
+        raise Interrupted("stopped watching; the run is not affected") from error

@@ -1,4 +1,4 @@
-"""`fedcopl provision`, `admit` and `service`: packages and service files for the sites and the server of a study."""
+"""`fedcopl provision`, `admit` and `service`: packages and service files of sites and server."""
 
 import shlex
 from importlib.metadata import version
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
 from ..errors import ConfigError, FederationError
 from ..files import check_output_folder
@@ -15,39 +16,37 @@ if TYPE_CHECKING:
     from ..deployment.packages import PackageMetadata
 
 SERVER_FOLDER = Path("federation")
-MetricsPort = Annotated[
-    int, typer.Option(min=0, max=65535, help="Local port that serves /health and /metrics (0: none).")
-]
+MetricsPort = Annotated[int, Option(min=0, max=65535, help="Local port that serves /health and /metrics (0: none).")]
 
 
 def provision(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="Plan of the study; --example writes one.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the study's keys and packages; keep it.")] = Path(
+    study: Annotated[Path, Argument(metavar="STUDY.toml", help="Plan of the study; --example writes an example.")],
+    out: Annotated[Path, Option("--out", "-o", help="Folder of the study's keys and packages; keep it.")] = Path(
         "provisioned"
     ),
-    revoke: Annotated[str, typer.Option(metavar="SITE", help="Revoke the key of a site: it can no longer join.")] = "",
+    revoke: Annotated[str, Option(metavar="SITE", help="Revoke the key of a site: it can no longer join.")] = "",
     renew: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="SITE|server|authority",
             help="Renew the key of a site, or the certificate of the server or of the authority.",
         ),
     ] = "",
     admit: Annotated[
-        Path | None, typer.Option(metavar="SITE.pub", help="Admit the public key that a site made itself.")
+        Path | None, Option(metavar="SITE.pub", help="Admit the public key that a site made itself.")
     ] = None,
-    example: Annotated[bool, typer.Option("--example", help="Write a commented STUDY.toml and exit.")] = False,
+    example: Annotated[bool, Option("--example", help="Write a commented STUDY.toml and exit.")] = False,
 ) -> None:
-    """Make one package for each site of a study and one for the server, each a single file to send."""
+    """Make a package for each site of a study and for the server: each is a single file to send."""
     if sum(map(bool, (revoke, renew, admit, example))) > 1:
-        raise ConfigError("--revoke, --renew, --admit, --example: use one at a time")
+        raise ConfigError("--revoke, --renew, --admit, --example: use only one of them")
     from ..deployment import provision as provisioning
     from ..deployment.packages import today_utc
     from ..files import publish_text
 
     if example:
         if study.exists():
-            raise ConfigError(f"{study}: already exists")
+            raise ConfigError(f"{study}: already exists; choose another name")
         publish_text(study, provisioning.EXAMPLE)
         print(study)
         print_next(f"edit this file, then: {shlex.join(['fedcopl', 'provision', str(study)])}")
@@ -66,7 +65,7 @@ def provision(
         secret = ", contains a key: keep it secret" if package.is_secret else ""
         name = package.metadata.name
         typer.echo(f"{name:<16}{folder.package(name)}   {package.digest}{secret}")
-    typer.echo("\nSend each file to its owner only, and compare the digests over another channel.")
+    typer.echo("\nSend each file to its recipient only, and compare the digests over another channel.")
     print_next(
         "on the server: fedcopl server server.fedcopl  # fedcopl admit server.fedcopl if it is running",
         "at each site: fedcopl join SITE.fedcopl --images FOLDER",
@@ -74,10 +73,10 @@ def provision(
 
 
 def admit(
-    package: Annotated[Path, typer.Argument(metavar="PACKAGE", help="The server's new package.")],
-    folder: Annotated[Path, typer.Option(help="Folder of the server.")] = SERVER_FOLDER,
+    package: Annotated[Path, Argument(metavar="PACKAGE", help="The server's new package.")],
+    folder: Annotated[Path, Option(help="Folder of the server.")] = SERVER_FOLDER,
 ) -> None:
-    """Add or revoke sites on a server, also while it runs: exactly the sites in the package may join."""
+    """Install a new package on a server, also while it runs: from then on exactly the sites in the package may join."""
     from ..deployment.keys import read_site_keys
     from ..deployment.packages import install
 
@@ -91,12 +90,13 @@ def admit(
     print_next(("fedcopl", "server", "--folder", folder), ("fedcopl", "status", "--folder", folder))
 
 
-def install_package(given: list[str], folder: Path, kind: Literal["site", "server"]) -> "PackageMetadata | None":
-    """Install the package that is named first, if any, and warn of keys and certificates that expire soon.
+def install_package(arguments: list[str], folder: Path, kind: Literal["site", "server"]) -> "PackageMetadata | None":
+    """Install the package in the first argument, if any, and warn of keys and certificates that expire soon.
 
     Args:
-        given: arguments of the command; a package is removed from the list.
-        folder: folder of the site or server.
+        arguments: The command's arguments; a package is removed from the list.
+        folder: The folder of the site or server.
+        kind: The kind of the folder.
 
     Returns:
         The metadata of the package that is installed in the folder; None if there is none.
@@ -104,8 +104,8 @@ def install_package(given: list[str], folder: Path, kind: Literal["site", "serve
     from ..deployment import packages
 
     # The first argument of a server may also be a settings file.
-    if given and "=" not in given[0] and (kind == "site" or given[0].endswith(packages.SUFFIX)):
-        package = packages.install(Path(given.pop(0)), folder, kind)
+    if arguments and "=" not in arguments[0] and (kind == "site" or arguments[0].endswith(packages.SUFFIX)):
+        package = packages.install(Path(arguments.pop(0)), folder, kind)
         new = package.metadata
         typer.echo(f"{'package':<23}{new.study}: {new.name}, {new.address}; digest {package.digest}", err=True)
     for expiry in packages.expiries(folder) if folder.is_dir() else ():
@@ -118,16 +118,16 @@ def install_package(given: list[str], folder: Path, kind: Literal["site", "serve
 
 
 def service(
-    role: Annotated[Literal["site", "server"], typer.Argument(help="site or server.")],
+    role: Annotated[Literal["site", "server"], Argument(help="Role of the service.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[key=value ...]", help="Additional settings and options.")
+        list[str] | None, Argument(metavar="[key=value ...]", help="Additional settings and options.")
     ] = None,
-    home: Annotated[Path, typer.Option(help="Folder of the service, the only one that it may write to.")] = Path(
+    home: Annotated[Path, Option(help="Folder of the service, the only folder with write access.")] = Path(
         "/var/lib/fedcopl"
     ),
-    images: Annotated[Path | None, typer.Option(help="Images of a site, which the service only reads.")] = None,
-    user: Annotated[str, typer.Option(help="User account that runs the service.")] = "fedcopl",
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the two files.")] = Path(),
+    images: Annotated[Path | None, Option(help="Images of a site, with read access.")] = None,
+    user: Annotated[str, Option(help="User account that runs the service.")] = "fedcopl",
+    out: Annotated[Path, Option("--out", "-o", help="Folder for the two files.")] = Path(),
 ) -> None:
     """Write a systemd unit and a Containerfile for a site or a server; nothing is installed or started."""
     from ..deployment.processes import Service

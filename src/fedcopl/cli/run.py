@@ -1,4 +1,4 @@
-"""`fedcopl run`: one simulated federation, from settings to a folder with results."""
+"""`fedcopl run`: simulate a federation and write its results to a folder."""
 
 import json
 import shlex
@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
 from ..config import AS_PUBLISHED, RunConfig, load, read_settings, with_typed
 from ..errors import ConfigError, Interrupted, RunFolderError
@@ -23,40 +23,36 @@ from .show import print_estimate, print_next, print_results
 RUNS = Path("runs")
 
 
-_Engine = Literal["local", "flower"]  # transport of a simulation
+_Engine = Literal["local", "flower"]
 EarlierRun = Annotated[
-    Path | None, typer.Option("--from", help="Folder of a finished run to start from: docs/living-study.md.")
+    Path | None, Option("--from", help="Folder of a finished run to continue: docs/living-study.md.")
 ]
 
 
 def run(
     settings: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="[CONFIG.toml] [key=value ...]",
             help="A settings file, and single settings that override it. Without a file: the embedded demo.",
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for the results (default: runs/<time>-<name>).")
+        Path | None, Option("--out", "-o", help="Folder for the results (default: runs/<time>-<name>).")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of all random streams.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
-    engine: Annotated[
-        _Engine, typer.Option(help="Simulate in local processes, or on Flower's simulation (Ray).")
-    ] = "local",
-    workers: Annotated[
-        str, typer.Option(metavar="auto|N", help="Number of worker processes; auto: one per core.")
-    ] = "auto",
+    seed: Annotated[int | None, Option(help="Seed of all random streams.")] = None,
+    resume: Annotated[bool, Option("--resume", help="Continue a run that was stopped.")] = False,
+    engine: Annotated[_Engine, Option(help="Simulate in local processes, or on Flower's simulation (Ray).")] = "local",
+    workers: Annotated[str, Option(metavar="auto|N", help="Number of worker processes; auto: one per core.")] = "auto",
     published: Annotated[
-        bool, typer.Option("--as-published", help="Use the settings of the paper and its code: docs/as-published.md.")
+        bool, Option("--as-published", help="Use the settings of the paper and its code: docs/as-published.md.")
     ] = False,
     earlier: EarlierRun = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Estimate time and memory on this machine, without a run.")
+        bool, Option("--dry-run", help="Estimate time and memory on this machine, without a run.")
     ] = False,
     plugin: PluginFiles = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object instead of the table.")] = False,
 ) -> None:
     """Run a federation on this machine and write settings, results, prompts and a report to a folder."""
     given = list(settings or [])
@@ -92,7 +88,7 @@ def run(
 
 
 def _next(outcome: Outcome, folder: Path, settings: list[str]) -> Iterator[Sequence[object] | str]:
-    """Yield what follows a run: review without labels, training where nothing was trained, and use of a classifier."""
+    """Yield the commands to suggest: review without labels, training if nothing was trained, use of a classifier."""
     from ..report.label_free import FIRST_REVIEW, label_free, read_reviews
     from ..run.pseudo_labels import read_last_labels
 
@@ -110,18 +106,18 @@ def _next(outcome: Outcome, folder: Path, settings: list[str]) -> Iterator[Seque
 
 
 def _newest_run() -> Path:
-    """Return the run to resume if none is named."""
+    """Return the folder of the run in RUNS that was started last."""
     begun = sorted(RUNS.glob("*/settings.toml"), key=lambda path: path.stat().st_mtime)
     if not begun:
-        raise RunFolderError(f"{RUNS}: has no run to resume; name one with --out")
+        raise RunFolderError(f"{RUNS}: has no run to resume; name its folder with --out")
     return begun[-1].parent
 
 
 def _read(file: Path | None, pairs: list[str], resumed: Path | None) -> RunConfig:
-    """Read the settings from the file that is named, else of the resumed run, else of the demo."""
+    """Read the settings from the given file, else from the resumed run, else from the demo."""
     if file is None and resumed is not None:
         if not (resumed / "settings.toml").exists():
-            raise RunFolderError(f"{resumed}: has no run to resume; name one with --out")
+            raise RunFolderError(f"{resumed}: has no run to resume; name its folder with --out")
         return load(resumed / "settings.toml", pairs)
     if file is not None and file.is_dir():
         raise ConfigError(f"{file}: is a folder; for the images in it use data.source=folder data.path={file}")
@@ -134,15 +130,15 @@ def _read(file: Path | None, pairs: list[str], resumed: Path | None) -> RunConfi
 def _simulation(engine: _Engine, workers: str) -> Callable[..., Outcome]:
     """Return the function that runs the simulation; imports torch."""
     if workers != "auto" and not (workers.isdecimal() and int(workers)):
-        raise ConfigError(f"--workers: should be auto or a number from 1 on, not {workers!r}")
+        raise ConfigError(f"--workers: should be auto or at least 1, not {workers!r}")
     if engine == "local":
         from ..simulation.simulate import simulate
 
         return partial(simulate, workers="auto" if workers == "auto" else int(workers))
     if workers != "auto":
-        raise ConfigError("--workers: Flower's simulation has workers of its own; leave it at auto")
+        raise ConfigError("--workers: cannot be set with --engine flower, which chooses its own number; leave it out")
     if find_spec("ray") is None:
-        raise ConfigError("--engine flower: is not installed: pip install 'fedcopl[flower-simulation]'")
+        raise ConfigError("--engine flower: ray is not installed: pip install 'fedcopl[flower-simulation]'")
     from ..simulation.on_flower import simulate_on_ray
 
     return simulate_on_ray

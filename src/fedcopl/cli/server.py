@@ -1,4 +1,4 @@
-"""`fedcopl server`, `status`, `stop` and `audit`: the operator's side of a real federation."""
+"""`fedcopl server`, `status`, `stop` and `audit`: the server of a federation across machines."""
 
 import json
 from contextlib import suppress
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from ..config import RunConfig, load, read_settings, with_typed
 from ..errors import ConfigError, FedCoPLError, FederationError, Interrupted, NoClientReplied, RunFolderError
@@ -35,51 +36,48 @@ _SHOWN_DIGEST = 12  # characters
 def server(
     settings: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="[PACKAGE|CONFIG.toml] [key=value ...]",
             help="The server's package or a settings file, and single settings that override it. Without a file: the "
             "default settings.",
         ),
     ] = None,
     classes: Annotated[
-        Path | None, typer.Option(help="File of class names, one per line; every site needs the same file.")
+        Path | None, Option(help="File of class names, one per line; every site needs the same file.")
     ] = None,
-    folder: Annotated[Path, typer.Option(help="Folder of the server's keys, certificates and logs.")] = SERVER_FOLDER,
+    folder: Annotated[Path, Option(help="Folder of the server's keys, certificates and logs.")] = SERVER_FOLDER,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for the results (default: runs/<time>-<name>).")
+        Path | None, Option("--out", "-o", help="Folder for the results (default: runs/<time>-<name>).")
     ] = None,
-    host: Annotated[str, typer.Option(help="Network address to listen on.")] = "0.0.0.0",
+    host: Annotated[str, Option(help="Network address to listen on.")] = "0.0.0.0",
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Port to listen on (default: that of the package, or 9092).")
+        int | None, Option(min=1, max=65535, help="Port to listen on (default: that of the package, or 9092).")
     ] = None,
     address: Annotated[
-        list[str] | None,
-        typer.Option(help="Host name or IP address by which sites reach this machine, for the certificate."),
+        list[str] | None, Option(help="Host name or IP address of this machine, for the certificate.")
     ] = None,
     certificates: Annotated[
         tuple[Path, Path, Path] | None,
-        typer.Option(metavar="CA CERT KEY", help="Your own certificate files instead of generated ones."),
+        Option(metavar="CA CERT KEY", help="Existing certificate files instead of generated ones."),
     ] = None,
-    min_sites: Annotated[int, typer.Option(min=1, help="Minimum number of sites: with fewer, the server waits.")] = 2,
-    start_with: Annotated[
-        int, typer.Option(min=0, help="Number of sites to wait for at the start (0: --min-sites).")
-    ] = 0,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds that a site has for a reply.")] = 600.0,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
+    min_sites: Annotated[int, Option(min=1, help="Minimum number of connected sites; the server waits for them.")] = 2,
+    start_with: Annotated[int, Option(min=0, help="Number of sites to wait for at the start (0: --min-sites).")] = 0,
+    timeout: Annotated[float, Option(min=1, help="Time limit for a site's reply, in seconds.")] = 600.0,
+    resume: Annotated[bool, Option("--resume", help="Continue a run that was stopped.")] = False,
     auto_resume: Annotated[
-        bool, typer.Option("--auto-resume", help="Continue the last run if it is not finished, else start a new one.")
+        bool, Option("--auto-resume", help="Continue the last run if it is not finished, else start a new run.")
     ] = False,
     earlier: EarlierRun = None,
     metrics_port: MetricsPort = 0,
     plugin: PluginFiles = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
-    """Wait for the sites whose public keys are in FOLDER/sites, and train with them.
+    """Run a federation with the sites that have a public key in FOLDER/sites.
 
     A package of `fedcopl provision` contains the settings, the sites' keys, the classes and the certificate.
     """
-    given = list(settings or [])
-    package = install_package(given, folder, "server")
+    arguments = list(settings or [])
+    package = install_package(arguments, folder, "server")
     unfinished = _unfinished(folder)
     resume = resume or (auto_resume and unfinished is not None)
     if resume:
@@ -88,7 +86,7 @@ def server(
         out = out or process_of(folder).results
     elif unfinished:
         typer.echo(f"note: {unfinished} is not finished; --resume continues it. This is a new run.", err=True)
-    config = _read_config(given, out if resume else None, folder / "settings.toml" if package else None)
+    config = _read_config(arguments, out if resume else None, folder / "settings.toml" if package else None)
     out = out or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     if classes is None:
         classes = (folder if package else out) / "classes.txt"
@@ -114,7 +112,7 @@ def server(
 
 
 def _unfinished(folder: Path) -> Path | None:
-    """Return the folder of this server's last run if that has started and not ended."""
+    """Return the folder of this server's last run if it was started and not finished."""
     from ..deployment.processes import process_of
 
     with suppress(FedCoPLError):
@@ -153,14 +151,14 @@ def _certificates(
     host: str,
     package: "PackageMetadata | None",
 ) -> "Certificates":
-    """Return the operator's certificate files if given, else those of the package, else generated ones."""
+    """Return the given certificate files, else those of the package, else generated ones."""
     from ..deployment.addresses import own_address
     from ..deployment.keys import check_not_expired, folder_certificates, given_certificates, server_certificates
 
     machine_address = own_address(host)
     if given:
         return given_certificates(*given, machine_address)
-    if package:  # made by the study's authority, whose key is not on this machine
+    if package:  # signed by the study's authority; its key is not on this machine
         files = folder_certificates(folder)
         check_not_expired(
             files, "renew it (fedcopl provision STUDY --renew server, or authority) and install the new package"
@@ -170,7 +168,7 @@ def _certificates(
 
 
 def _run(home: "ServerHome", prepared: "PreparedServer") -> Outcome:
-    """Print which files to exchange with the sites, and run the server until the end of the run."""
+    """Print the files to exchange with the sites, and run the server until the run ends."""
     from ..deployment.addresses import with_port
     from ..deployment.processes import stopping_on_sigterm
     from ..deployment.server.server_process import run_server
@@ -181,7 +179,7 @@ def _run(home: "ServerHome", prepared: "PreparedServer") -> Outcome:
         facts["sites that may join"] = f"{home.sites}; change them with: fedcopl admit PACKAGE"
     else:
         facts["send to every site"] = f"{home.certificates.ca} and {plan.classes_file}"
-        facts["put their keys into"] = f"{home.sites} (each site's site.pub, under any name that ends in .pub)"
+        facts["put their keys into"] = f"{home.sites} (the site.pub of each site, under any name that ends in .pub)"
     for title, value in facts.items():
         typer.echo(f"{title:<23}{value}", err=True)
     try:
@@ -196,8 +194,8 @@ def _run(home: "ServerHome", prepared: "PreparedServer") -> Outcome:
 
 
 def status(
-    folder: Annotated[Path, typer.Option(help="Folder of the server, or of a site.")] = SERVER_FOLDER,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    folder: Annotated[Path, Option(help="Folder of the server, or of a site.")] = SERVER_FOLDER,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print the connected sites and the progress of the run; at a site, the progress of the site."""
     from ..deployment.monitoring import status_of
@@ -212,8 +210,8 @@ def status(
 
 
 def stop(
-    folder: Annotated[Path, typer.Option(help="Folder of the server, or of a site.")] = SERVER_FOLDER,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait until it has stopped.")] = 60.0,
+    folder: Annotated[Path, Option(help="Folder of the server, or of a site.")] = SERVER_FOLDER,
+    timeout: Annotated[float, Option(min=0, help="Seconds to wait for the end of the process.")] = 60.0,
 ) -> None:
     """Stop a server or a site. Finished rounds are kept: continue with --resume."""
     from ..deployment.processes import process_of, request_stop
@@ -230,31 +228,31 @@ def stop(
 
 
 def audit(
-    folder: Annotated[Path, typer.Argument(help="Folder of a site, of a server, or of a server's run.")],
-    run: Annotated[str, typer.Option(help="Only messages of this run.")] = "",
-    last: Annotated[int, typer.Option(min=0, help="Number of messages to print, the latest (0: all).")] = 20,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write all messages to this CSV file.")] = None,
+    folder: Annotated[Path, Argument(help="Folder of a site, of a server, or of a server's run.")],
+    run: Annotated[str, Option(help="Only messages of this run.")] = "",
+    last: Annotated[int, Option(min=0, help="Number of latest messages to print (0: all).")] = 20,
+    out: Annotated[Path | None, Option("--out", "-o", help="Write all messages to this CSV file.")] = None,
 ) -> None:
-    """Verify and print the log of all messages in and out; an error if it was tampered with."""
+    """Verify and print the log of all received and sent messages; an error if it was changed."""
     from ..deployment.audit_log import audit_csv, read_audit
 
     if out is not None:
         check_output_file(out)
     lines = read_audit(_folder_of_log(folder))
-    chosen = [line for line in lines if run in ("", line.run)]
+    selected = [line for line in lines if run in ("", line.run)]
     if out is not None:
-        write_text(out, audit_csv(chosen))
-        typer.echo(f"{counted(len(chosen), 'message')} written to {out}")
+        write_text(out, audit_csv(selected))
+        typer.echo(f"{counted(len(selected), 'message')} written to {out}")
     else:
-        for line in chosen[-last:] if last else chosen:
+        for line in selected[-last:] if last else selected:
             when = datetime.fromtimestamp(line.time)
             description = (
                 f"{line.run} round {line.round} {line.kind}, {line.bytes:,} bytes, sha256 {line.digest[:_SHOWN_DIGEST]}"
             )
             typer.echo(f"{when:%Y-%m-%d %H:%M:%S}  {line.direction:<4}{line.peer}  {description}: {line.decision}")
-    sizes = {side: [line.bytes for line in chosen if line.direction == side] for side in ("in", "out")}
+    sizes = {side: [line.bytes for line in selected if line.direction == side] for side in ("in", "out")}
     totals = [f"{len(byte_counts)} {side}, {sum(byte_counts):,} bytes" for side, byte_counts in sizes.items()]
-    refused = sum(line.decision.startswith(("refused", "dropped")) for line in chosen)
+    refused = sum(line.decision.startswith(("refused", "dropped")) for line in selected)
     typer.echo("; ".join([*totals, f"{refused} refused or dropped"]))
     typer.echo(f"verified: {counted(len(lines), 'line')}, none changed; the head is {lines[-1].chain}")
     if out is None:
@@ -264,7 +262,7 @@ def audit(
 
 
 def _folder_of_log(folder: Path) -> Path:
-    """Return the folder of the audit log: a server has it in the folder of its run."""
+    """Return the folder with the audit log; the log of a server is in the folder of its run."""
     from ..deployment.audit_log import AUDIT
     from ..deployment.processes import WORKING, process_of
 

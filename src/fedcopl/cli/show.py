@@ -17,7 +17,7 @@ from ..progress import percent
 from ..report import formatting as fmt
 from ..run.record import Accuracies, Outcome
 
-_NOTED_LOSS = 1.0  # points
+_MIN_LOSS_SHOWN = 1.0  # percentage points that training lost against the priors
 
 if TYPE_CHECKING:
     from ..deployment.monitoring import Status
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def print_results(outcome: Outcome, folder: Path) -> None:
-    """Print accuracies where there are labels, else priors, confidence and rollbacks."""
+    """Print the accuracies, or without labelled test images the label-free estimates, and facts about the run."""
     from ..report.label_free import label_free, label_free_facts, read_reviews
     from ..run.pseudo_labels import read_last_labels
 
@@ -40,7 +40,7 @@ def print_results(outcome: Outcome, folder: Path) -> None:
 
 
 def print_next(*commands: Sequence[object] | str) -> None:
-    """Name the commands that usually follow, on standard error: the results alone are on standard output."""
+    """Print the commands that usually follow on standard error, so that standard output has only the results."""
     for number, command in enumerate(commands):
         line = command if isinstance(command, str) else shlex.join(map(str, command))
         print(f"{'      or' if number else 'next:'} {line}", file=sys.stderr)
@@ -53,7 +53,7 @@ def print_estimate(run: "TimeEstimate", *, as_json: bool) -> None:
         print(json.dumps({**{name: getattr(run, name) for name in names}, **asdict(run.work)}))
         return
     compute = f"{run.work.encoded:,} image encodings, {run.work.steps:,} training steps"
-    _print_facts((("takes", str(run)), ("compute", compute)))
+    _print_facts((("wall time", str(run)), ("compute", compute)))
 
 
 def _accuracy_table(outcome: Outcome) -> Table:
@@ -74,7 +74,7 @@ def _accuracy_table(outcome: Outcome) -> Table:
 
 
 def _facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
-    """Yield title and value of each line below the accuracies of a run."""
+    """Yield title and value of each line below the accuracies."""
     right = outcome.pseudo_label_accuracy
     if any(share is not None for share in right):
         title = "label accuracy" if outcome.setting("options", "labels") == "truth" else "pseudo-label accuracy"
@@ -82,7 +82,7 @@ def _facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
     clients = len(outcome.clients)
     if not outcome.trains:
         yield "training", f"none: {outcome.method} trains nothing"
-    elif (lost := _points_lost(outcome)) > _NOTED_LOSS:
+    elif (lost := _points_lost(outcome)) > _MIN_LOSS_SHOWN:
         yield "training", f"lost {lost:.1f} points against priors alone: method=priors is better on this data"
     if outcome.trains:
         yield from _rollbacks(outcome)
@@ -106,14 +106,14 @@ def _rollbacks(outcome: Outcome) -> Iterator[tuple[str, str]]:
 
 
 def _points_lost(outcome: Outcome) -> float:
-    """Accuracy of the priors minus that after training, in points; 0 where either is not measured."""
+    """Return the accuracy of the priors minus the final accuracy in percentage points; 0 if not measured."""
     before = None if outcome.untrained is None else outcome.untrained.macro
     after = outcome.final.macro
     return 0.0 if before is None or after is None else 100 * (before - after)
 
 
 def _privacy_facts(privacy: PrivacyStatement | None) -> Iterator[tuple[str, str]]:
-    """Yield what the server sees, and the privacy budget spent if noise is added."""
+    """Yield the values that the server sees, and the spent privacy budget if noise is added."""
     if privacy is None:
         return
     server_input = "sums over the clients only" if privacy.secure_aggregation else "each client's own numbers"
@@ -124,12 +124,12 @@ def _privacy_facts(privacy: PrivacyStatement | None) -> Iterator[tuple[str, str]
 
 
 def size(octets: int) -> str:
-    """Format a number of bytes as the report does, with plain spaces."""
+    """Format a number of bytes like the report, with plain spaces."""
     return fmt.size(octets).replace(fmt.SPACE, " ")
 
 
 def print_outcome(outcome: Outcome, folder: Path) -> None:
-    """Print the end of a run as the server knows it; accuracy only where sites have labels."""
+    """Print the results of a federation at its server; accuracy only if sites have labelled test images."""
     console = _console()
     rounds = counted(len(outcome.rounds), "round")
     console.print(f"{outcome.method}, {outcome.name}, seed {outcome.seed}: {rounds}")

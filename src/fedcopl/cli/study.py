@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from typer import Argument, Option
 
 from ..config import RunConfig
 from ..errors import ConfigError, printable
@@ -20,16 +21,16 @@ from .data import progress_bar
 from .show import print_next
 
 _SIGNS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
-_NOISE_STEP = 1e-4  # noise is rounded up to a multiple of it, so that the epsilon holds
-_LARGEST = 1e6  # epsilon or noise
+_NOISE_STEP = 1e-4  # the noise multiplier is rounded up to a multiple, so that the epsilon holds
+_LARGEST = 1e6  # epsilon or noise multiplier
 
 
 def new(
-    folder: Annotated[Path, typer.Argument(help="Folder to write; it must be new or empty.")],
-    sites: Annotated[int, typer.Option(help="Number of sites; each gets a folder for its images.")] = 2,
-    backbone: Annotated[str, typer.Option(help="Name or path of the CLIP model.")] = "ViT-B/32",
+    folder: Annotated[Path, Argument(help="Folder to write; it must be new or empty.")],
+    sites: Annotated[int, Option(help="Number of sites: each has a folder for its images.")] = 2,
+    backbone: Annotated[str, Option(help="Name or path of the CLIP model.")] = "ViT-B/32",
 ) -> None:
-    """Write the folder of a new study: commented settings, classes.txt, folders for images, and the next commands."""
+    """Write the folder of a new study: commented settings, classes.txt, folders for images, and a README."""
     from ..doctor.new_study import start_study
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
@@ -42,21 +43,19 @@ def new(
 def doctor(
     path: Annotated[
         Path | None,
-        typer.Argument(
+        Argument(
             metavar="[DIR|settings.toml]",
             help="Folder or settings of a study, or the folder of a site or server (default: settings.toml in the "
             "current folder, if it exists).",
         ),
     ] = None,
-    server: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Server to connect to.")] = None,
-    ca: Annotated[Path | None, typer.Option(help="Certificate of the server's authority, ca.pem.")] = None,
-    fix: Annotated[
-        bool, typer.Option("--fix", help="First apply safe fixes: rename folders with misspelled names.")
-    ] = False,
+    server: Annotated[str | None, Option(metavar="HOST:PORT", help="Server to connect to.")] = None,
+    ca: Annotated[Path | None, Option(help="Certificate of the server's authority, ca.pem.")] = None,
+    fix: Annotated[bool, Option("--fix", help="First apply safe fixes: rename folders with misspelled names.")] = False,
     plugin: PluginFiles = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:
-    """Check machine, packages, device, disk, model, images and server, and print what to do about each finding."""
+    """Check machine, packages, device, disk, model, images and server, and print how to fix each problem."""
     from ..doctor.checks import apply_fixes, diagnose, settings_file
 
     for fixed in apply_fixes(path) if fix else ():
@@ -86,31 +85,36 @@ def doctor(
 
 def methods(plugin: PluginFiles = None) -> None:
     """List the methods and their options; run one with `fedcopl run method=NAME options.KEY=VALUE`."""
-    from ..methods import METHODS, choose_method  # brings torch
+    from ..methods import METHODS, choose_method  # imports torch
 
-    table = Table("method", "what it does", "options and their defaults")
+    table = Table("method", "description", "options and their defaults")
     for name, build in METHODS.items():
-        kind = choose_method(RunConfig(method=name)).Options
-        options = ", ".join(f"{key}={field.default}" for key, field in kind.model_fields.items())
+        fields = choose_method(RunConfig(method=name)).Options.model_fields
+        options = ", ".join(f"{key}={field.default}" for key, field in fields.items())
         table.add_row(name, (build.__doc__ or "").partition("\n")[0].rstrip("."), options)
     Console().print(table)
     print_next(("fedcopl", "run", "method=NAME", "options.KEY=VALUE"))
 
 
 def privacy(
-    epsilon: Annotated[float | None, typer.Option(help="Compute the noise multiplier for this epsilon.")] = None,
+    epsilon: Annotated[float | None, Option(help="Compute the noise multiplier for this epsilon.")] = None,
     noise: Annotated[
-        float | None, typer.Option("--noise-multiplier", help="Compute the epsilon of this noise multiplier.")
+        float | None, Option("--noise-multiplier", help="Compute the epsilon of this noise multiplier.")
     ] = None,
-    rounds: Annotated[int, typer.Option(help="Rounds of the run.")] = 20,
-    refresh_every: Annotated[int, typer.Option(help="Rounds between two refreshes of the pseudo labels.")] = 5,
-    delta: Annotated[float, typer.Option(help="Probability that the epsilon does not hold.")] = 1e-5,
+    rounds: Annotated[int, Option(help="Rounds of the run.")] = 20,
+    refresh_every: Annotated[int, Option(help="Rounds between two refreshes of the pseudo labels.")] = 5,
+    delta: Annotated[float, Option(help="Probability that the epsilon does not hold.")] = 1e-5,
 ) -> None:
     """Convert between noise multiplier and epsilon of a whole run (differential privacy of one site's data)."""
-    from ..privacy.accountant import UNIT, epsilon_of, noise_for, planned_releases  # brings dp-accounting: seconds
+    from ..privacy.accountant import (  # imports dp-accounting, which takes seconds
+        UNIT,
+        epsilon_of,
+        noise_for,
+        planned_releases,
+    )
 
     settings = {"rounds": rounds, "labels": {"refresh_every": refresh_every}, "privacy": {"delta": delta}}
-    releases = planned_releases(RunConfig.from_mapping(settings, "privacy"))
+    releases = planned_releases(RunConfig.from_mapping(settings, "command line"))
     if (epsilon is None) == (noise is None):
         raise ConfigError("name either --epsilon or --noise-multiplier; the other one is computed")
     for option, value in (("--epsilon", epsilon), ("--noise-multiplier", noise)):

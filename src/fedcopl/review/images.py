@@ -57,9 +57,9 @@ class _LabelHistory:
         )
 
     @property
-    def made(self) -> str:
-        """Describe which labels are shown."""
-        return "with the finished classifier" if self.is_final else f"at the refresh of round {self.rounds[-1] + 1:,}"
+    def origin(self) -> str:
+        """Return the origin of the shown labels, such as `of the finished classifier`."""
+        return "of the finished classifier" if self.is_final else f"of the refresh in round {self.rounds[-1] + 1:,}"
 
     @property
     def label(self) -> NDArray[np.int64]:

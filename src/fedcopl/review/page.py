@@ -105,7 +105,7 @@ class ReviewPage:
             client=gallery.client,
             classes=gallery.classes,
             sizes=self.survey.class_sizes.tolist(),
-            labels_of=gallery.predictions.made,
+            labels_origin=gallery.predictions.origin,
             refreshes=len(gallery.predictions.rounds),
             position=replace(position, at=index),
             orders=ORDERS,

@@ -172,7 +172,7 @@ def write_manifest(survey: SampleSurvey, path: Path) -> tuple[int, Path]:
         number: answer.label for number, answer in survey.sample(survey.answers.current()) if answer.label is not None
     }
     if not tested:
-        raise DataError("no image of the random sample is answered, so there are no test images to write")
+        raise DataError("no image of the random sample has an answer, so there are no test images to write")
     rows = [
         (_file(survey, number), tested.get(number, ""), "test" if number in tested else "train")
         for number in range(len(survey.gallery.names))
