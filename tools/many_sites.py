@@ -1,12 +1,11 @@
-"""What many sites cost one server: seconds and memory of a round, and what it costs when nobody asks.
+"""Measure the cost of many sites for one server: time and memory of a round, and the cost of idle sites.
 
-    python tools/many_sites.py round --sites 10              answers made up: the exchange without any work
-    python tools/many_sites.py round --sites 50 --real       whole sites, with a model and a few digits each
-    python tools/many_sites.py idle --sites 10               sites that wait, after a minute
-    python tools/many_sites.py round --trees OLD NEW         two checkouts by turns, three times each
+    python tools/many_sites.py round --sites 10              constant replies: the exchange without computation
+    python tools/many_sites.py round --sites 50 --real       complete sites, with a model and a few digits each
+    python tools/many_sites.py idle --sites 10               sites that wait for a run
 
-Server and SuperLink are real processes, and so are the sites: one each, forked from this one, which has all loaded.
-CPU and memory are the kernel's own numbers (/proc), of which CPU does not depend on what else the machine does.
+Server, SuperLink and sites are separate processes. The sites are forked from this process, which has imported the
+program. CPU time and memory are read from /proc; CPU time hardly depends on other processes of the machine.
 """
 
 import argparse
@@ -28,36 +27,36 @@ from pathlib import Path
 from types import SimpleNamespace
 
 Serve = Callable[[str, Path, str], None]
-ROUNDS, TURNS = 4, 3
+ROUNDS = 4
 TICKS = os.sysconf("SC_CLK_TCK")
 SETTINGS = [f"rounds={ROUNDS}", "epochs=1", "threads=1"]
-# Four questions to everybody in each round, as many as a round without priors and secure aggregation can have.
+# Four requests to all sites in each round, the most without priors and secure aggregation.
 NO_PRIORS = ["refresh_every=1", "priors.logit_bias=false", "priors.label_shift=false", "priors.prototypes=false"]
-SETTLED = 60.0  # seconds after which a site that nobody asks looks for questions most seldom
+IDLE_AFTER = 60.0  # seconds until a site polls the server at the lowest rate
 
 
 @dataclass
 class Cost:
-    """What was measured."""
+    """The measurements of a run."""
 
     sites: int
     seconds: float = 0.0  # of a round, the median
-    link_cpu: float = 0.0  # seconds of the SuperLink in a round; idle: a core's share for each site
+    link_cpu: float = 0.0  # CPU seconds of the SuperLink in a round; idle: % of a core for each site
     server_cpu: float = 0.0
-    site_cpu: float = 0.0  # of all sites; idle: of one
+    site_cpu: float = 0.0  # CPU seconds of all sites in a round; idle: % of a core for each site
     link_memory: float = 0.0  # PSS, MB
     server_memory: float = 0.0
     site_memory: float = 0.0  # of one site
     lost: int = 0  # sites missing in a round, over all rounds
     joining: float = 0.0  # seconds from the first site's start until all are connected
-    first: float = 0.0  # seconds of the first round, which learns the priors if there are any
-    away: int = 0  # times that the server said that a site is not connected or left out
+    first: float = 0.0  # seconds of the first round, which estimates the priors with --priors
+    away: int = 0  # messages of the server that a site is not connected or left out
     sites_memory: float = 0.0  # of all sites together
-    load: float = 0.0  # of the machine, over the last minute: what the seconds by the wall are worth
+    load: float = 0.0  # load average of the last minute; with a high one the wall times are too long
 
 
-class MadeUp:
-    """A site that answers at once, whatever it is asked; in all else `fedcopl join`."""
+class ConstantSite:
+    """A site with constant replies; otherwise as in `fedcopl join`."""
 
     def __init__(self, name: str, folder: Path):
         from fedcopl.deployment.site.policies import Limits
@@ -80,25 +79,25 @@ class MadeUp:
         return Evaluated(0, 0)
 
 
-def serve_made_up(name: str, root: Path, address: str) -> None:
-    """Until killed: the loop of `fedcopl join` around made-up answers."""
+def serve_constant_replies(name: str, root: Path, address: str) -> None:
+    """Run the loop of `fedcopl join` with constant replies until the process is killed."""
     from fedcopl.deployment.flower_internals.site_connection import site_connection
     from fedcopl.deployment.keys import private_key
     from fedcopl.deployment.site.site_process import ServerAddress, SiteReporter, _handle_requests
     from fedcopl.run.progress_reporter import ProgressReporter
 
-    ca, site = root / "federation/ca.pem", MadeUp(name, root / name)
-    news = SiteReporter(ProgressReporter(), ServerAddress(address, ca))
+    ca, site = root / "federation/ca.pem", ConstantSite(name, root / name)
+    reporter = SiteReporter(ProgressReporter(), ServerAddress(address, ca))
     while True:
         try:
             with site_connection(address, ca, private_key(root / name / "site.key")) as connection:
-                _handle_requests(site, connection, news)
+                _handle_requests(site, connection, reporter)
         except Exception:
             time.sleep(1.0)
 
 
 def serve_real(name: str, root: Path, address: str) -> None:
-    """`fedcopl join`, with a few digits of its own."""
+    """Run `fedcopl join` with 20 digits."""
     from fedcopl.deployment.site.running_site import RunningSite, SiteHome
     from fedcopl.deployment.site.site_process import ServerAddress, run_site
     from fedcopl.run.progress_reporter import ProgressReporter
@@ -110,18 +109,18 @@ def serve_real(name: str, root: Path, address: str) -> None:
 
 @contextmanager
 def federation(count: int, real: bool, wait_for: int, priors: bool) -> Iterator[tuple[Path, int, list[int], float]]:
-    """A server and so many sites: the folder, the server's process and the sites', and when the first was started."""
+    """Start a server and its sites; yield folder, process ids of server and sites, and the start time of the sites."""
     with tempfile.TemporaryDirectory() as folder:
         root, names = Path(folder), [f"site-{number:03}" for number in range(count)]
         port = prepare(root, names, real)
         words = ["--host", "127.0.0.1", "--port", port, "--out", "run", "--start-with", str(wait_for)]
         words += ["--min-sites", str(count), "--timeout", "3000", "--classes", "classes.txt"]
         server = start(root, "server", *words, *SETTINGS, *([] if priors else NO_PRIORS))
-        await_port(int(port))
-        address, began = f"127.0.0.1:{port}", time.monotonic()
-        sites = [fork(name, root, address, serve_real if real else serve_made_up) for name in names]
+        wait_for_port(int(port))
+        address, start_time = f"127.0.0.1:{port}", time.monotonic()
+        sites = [fork(name, root, address, serve_real if real else serve_constant_replies) for name in names]
         try:
-            yield root, server.pid, sites, began
+            yield root, server.pid, sites, start_time
         finally:
             for pid in (*sites, server.pid):
                 try:
@@ -142,16 +141,13 @@ def prepare(root: Path, names: Sequence[str], real: bool) -> str:
     for number, name in enumerate(names):
         (root / f"federation/sites/{name}.pub").write_bytes(site_key(root / name, name)[1].read_bytes())
         if real:
-            draw(digits.train.images, range(20 * number, 20 * number + 20), root / "images" / name)
+            folder = root / "images" / name
+            folder.mkdir(parents=True)
+            for image in range(20 * number, 20 * number + 20):
+                digits.train.images[image].save(folder / f"{image}.png")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])
-
-
-def draw(images, numbers, folder: Path) -> None:  # type: ignore[no-untyped-def]
-    folder.mkdir(parents=True)
-    for number in numbers:
-        images[number].save(folder / f"{number}.png")
 
 
 def start(root: Path, *words: str) -> subprocess.Popen[bytes]:
@@ -161,7 +157,7 @@ def start(root: Path, *words: str) -> subprocess.Popen[bytes]:
 
 
 def fork(name: str, root: Path, address: str, serve: Serve) -> int:
-    """What is loaded is loaded once: a machine with fifty sites has no time for fifty times torch."""
+    """Fork a site from this process, so that its modules are imported once; return its process id."""
     importlib.import_module("fedcopl.deployment.site.site_process")
     pid = os.fork()
     if pid:
@@ -171,7 +167,7 @@ def fork(name: str, root: Path, address: str, serve: Serve) -> int:
     os._exit(0)
 
 
-def await_port(port: int) -> None:
+def wait_for_port(port: int) -> None:
     for _ in range(1200):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -181,13 +177,13 @@ def await_port(port: int) -> None:
 
 
 def cpu(pid: int) -> float:
-    """Seconds of CPU that a process has had."""
+    """Return the CPU seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def memory(pid: int) -> float:
-    """PSS in MB: what is shared counts once."""
+    """Return the proportional set size of a process in MB."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1000
 
@@ -203,86 +199,70 @@ def rounds_of(root: Path) -> list[dict]:  # type: ignore[type-arg]
 
 
 def cost_of_rounds(count: int, real: bool, priors: bool) -> Cost:
-    """Of those in the middle: in the first sites may still be connecting, and after the last all ends."""
-    with federation(count, real, count, priors) as (root, server, sites, began):
-        joining = await_all(root, server, count) - began
-        first = await_round(root, server, 1)
+    """Measure the rounds between the first and the last, while all sites are connected."""
+    with federation(count, real, count, priors) as (root, server, sites, start_time):
+        joining = wait_until_connected(root, server, count) - start_time
+        first = wait_for_round(root, server, 1)
         link = superlink_of(server)
         before = [cpu(link), cpu(server), sum(map(cpu, sites))]
-        records = await_round(root, server, ROUNDS - 1)
+        records = wait_for_round(root, server, ROUNDS - 1)
         after = [cpu(link), cpu(server), sum(map(cpu, sites))]
         used = [(b - a) / (len(records) - len(first)) for a, b in zip(before, after, strict=True)]
-        took = [b["seconds"] - a["seconds"] for a, b in pairwise(records)]
+        seconds = [b["seconds"] - a["seconds"] for a, b in pairwise(records)]
         lost = sum(count - record["participants"] for record in records)
-        of_sites = [memory(site) for site in sites]
-        sizes = memory(link), memory(server), statistics.median(of_sites)
-        more = joining, first[0]["seconds"], troubles(root), sum(of_sites), os.getloadavg()[0]
-        return Cost(count, statistics.median(took), *used, *sizes, lost, *more)
+        site_memory = [memory(site) for site in sites]
+        sizes = memory(link), memory(server), statistics.median(site_memory)
+        others = joining, first[0]["seconds"], disconnections(root), sum(site_memory), os.getloadavg()[0]
+        return Cost(count, statistics.median(seconds), *used, *sizes, lost, *others)
 
 
-def await_all(root: Path, server: int, count: int) -> float:
-    """When all sites are connected, by the clock that does not jump."""
+def wait_until_connected(root: Path, server: int, count: int) -> float:
+    """Wait until all sites are connected; return the time of the monotonic clock."""
     while f"{count} clients" not in (root / "server.log").read_text():
         os.kill(server, 0)
         time.sleep(0.05)
     return time.monotonic()
 
 
-def troubles(root: Path) -> int:
+def disconnections(root: Path) -> int:
     lines = (root / "server.log").read_text().splitlines()
     return sum("is not connected" in line or "is left out" in line for line in lines)
 
 
-def await_round(root: Path, server: int, number: int) -> list[dict]:  # type: ignore[type-arg]
-    """The records of the rounds so far, as soon as there are so many."""
+def wait_for_round(root: Path, server: int, number: int) -> list[dict]:  # type: ignore[type-arg]
+    """Wait until this number of rounds is finished; return their records."""
     while len(records := rounds_of(root)) < number:
-        os.kill(server, 0)  # it is still there
+        os.kill(server, 0)  # fails if the server has ended
         time.sleep(0.05)
     return records
 
 
 def cost_of_waiting(count: int, real: bool, seconds: float) -> Cost:
-    """Of sites that wait for one that never comes."""
-    with federation(count, real, count + 1, False) as (_, server, sites, _began):
-        time.sleep(SETTLED + (2.0 * count if real else 0.0))
+    """Measure sites that wait because the server waits for one more site."""
+    with federation(count, real, count + 1, False) as (_, server, sites, _start_time):
+        time.sleep(IDLE_AFTER + (2.0 * count if real else 0.0))
         link = superlink_of(server)
         before = cpu(link), sum(map(cpu, sites))
         time.sleep(seconds)
         share = 100 / seconds / count
-        now = (cpu(link) - before[0]) * share, (sum(map(cpu, sites)) - before[1]) * share
-        return Cost(
-            count, seconds, now[0], 0.0, now[1], memory(link), memory(server), statistics.median(map(memory, sites))
-        )
-
-
-def by_turns(trees: Sequence[str], words: Sequence[str]) -> None:
-    for _ in range(TURNS):
-        for tree in trees:
-            environment = os.environ | {"PYTHONPATH": f"{tree}/src"}
-            subprocess.run([sys.executable, __file__, *words], env=environment, check=True)
+        link_cpu, site_cpu = (cpu(link) - before[0]) * share, (sum(map(cpu, sites)) - before[1]) * share
+        sizes = memory(link), memory(server), statistics.median(map(memory, sites))
+        return Cost(count, seconds, link_cpu, 0.0, site_cpu, *sizes)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["round", "idle"])
+    parser.add_argument("measure", choices=["round", "idle"])
     parser.add_argument("--sites", type=int, default=10)
     parser.add_argument("--real", action="store_true")
-    parser.add_argument("--priors", action="store_true", help="as by default: the first round learns them")
-    parser.add_argument("--seconds", type=float, default=40.0, help="of waiting, for `idle`")
-    parser.add_argument("--trees", nargs="+")
+    parser.add_argument("--priors", action="store_true", help="estimate the priors in the first round, as by default")
+    parser.add_argument("--seconds", type=float, default=40.0, help="duration of the measurement, for `idle`")
     given = parser.parse_args()
-    if given.trees:
-        real = ["--real"] * given.real
-        by_turns(given.trees, [given.what, "--sites", str(given.sites), "--seconds", str(given.seconds), *real])
-        return
-    if given.what == "round":
+    if given.measure == "round":
         cost = cost_of_rounds(given.sites, given.real, given.priors)
     else:
         cost = cost_of_waiting(given.sites, given.real, given.seconds)
-    import fedcopl
-
-    where = Path(fedcopl.__file__).parents[2].name
-    print(where, json.dumps({key: round(value, 2) for key, value in asdict(cost).items()}), flush=True)
+    print(json.dumps({key: round(value, 2) for key, value in asdict(cost).items()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     .venv/bin/python tools/pretrain_glyph_clip.py            # about half an hour on one core
 
-It sees digits and letters rendered from matplotlib's own fonts with captions in several forms, never handwriting:
-what a run then meets in scikit-learn's handwritten digits is a real change of domain. Everything is drawn from one
-seed. The result is a Hugging Face `CLIPModel` folder in fp16, written to src/fedcopl/clip/glyph_clip.
+It is trained on digits and letters rendered from the fonts of matplotlib, with captions from several templates.
+scikit-learn's handwritten digits are therefore a real domain shift. All randomness comes from one seed. The result is a
+Hugging Face `CLIPModel` folder in fp16, src/fedcopl/clip/glyph_clip.
 """
 
 import argparse
@@ -34,7 +34,7 @@ FONTS = (
 ).split()
 DIGITS = "zero one two three four five six seven eight nine".split()
 NAMES = [*DIGITS, *(f"letter {letter}" for letter in string.ascii_lowercase)]
-# Long and short forms, so that words are met at many positions: a learned context moves the name to position 17.
+# Long and short templates train many positions, because a learned context moves the name to position 17.
 TEMPLATES = (
     "a photo of a {}",
     "a photo of a {}.",
@@ -58,16 +58,16 @@ MEAN = STD = 0.5
 
 
 def render_glyphs() -> tuple[Tensor, Tensor]:
-    """Every glyph in every font as (n, 1, CANVAS, CANVAS) ink in [0, 1], and its place in NAMES."""
+    """Return every glyph in every font, (n, 1, CANVAS, CANVAS) from 0 to 1, and its index in NAMES."""
     folder = Path(matplotlib.get_data_path()) / "fonts/ttf"
-    glyphs = [(digit, place) for place, digit in enumerate(string.digits)]
+    glyphs = [(digit, index) for index, digit in enumerate(string.digits)]
     glyphs += [(f(letter), 10 + i) for i, letter in enumerate(string.ascii_lowercase) for f in (str.lower, str.upper)]
     inked = [
-        (_render(ImageFont.truetype(str(folder / f"{font}.ttf"), 48), character), place)
+        (_render(ImageFont.truetype(str(folder / f"{font}.ttf"), 48), character), label)
         for font in FONTS
-        for character, place in glyphs
+        for character, label in glyphs
     ]
-    return torch.stack([ink for ink, _ in inked]), torch.tensor([place for _, place in inked])
+    return torch.stack([ink for ink, _ in inked]), torch.tensor([label for _, label in inked])
 
 
 def _render(font: ImageFont.FreeTypeFont, character: str) -> Tensor:
@@ -77,7 +77,7 @@ def _render(font: ImageFont.FreeTypeFont, character: str) -> Tensor:
 
 
 def distort(ink: Tensor, generator: torch.Generator) -> Tensor:
-    """Turn, shear, bend and thicken each glyph at random, differently for each."""
+    """Rotate, shear, bend and thicken each glyph at random."""
     n = len(ink)
 
     def uniform(low: float, high: float, *shape: int) -> Tensor:
@@ -94,13 +94,13 @@ def distort(ink: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def fill_box(ink: Tensor, generator: torch.Generator) -> Tensor:
-    """Crop each glyph to its ink, stretched to fill the box to a varying degree."""
+    """Crop each glyph to its bounding box; stretch it at random between its shape and the whole square."""
     columns, rows = (ink > 0.2).any(2).squeeze(1), (ink > 0.2).any(3).squeeze(1)
     (left, right), (top, bottom) = _extent(columns), _extent(rows)
     half = torch.stack([right - left, bottom - top], 1) / CANVAS + 0.02
     centre = torch.stack([right + left, bottom + top], 1) / CANVAS - 1
     longest = half.max(1, keepdim=True).values
-    stretch = torch.rand(len(ink), 1, generator=generator)  # 0: keeps its shape, 1: fills the box
+    stretch = torch.rand(len(ink), 1, generator=generator)  # 0: keeps its aspect ratio, 1: fills the square
     half = half * stretch + longest * (1 - stretch)
     move = torch.diag_embed(half)
     grid = F.affine_grid(torch.cat([move, centre[..., None]], 2), [len(ink), 1, 32, 32], align_corners=False)
@@ -108,7 +108,7 @@ def fill_box(ink: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _extent(hit: Tensor) -> tuple[Tensor, Tensor]:
-    """First and last + 1 true position of each row; the whole row where nothing is hit."""
+    """Return the first and last + 1 true position of each row; the whole row if none is true."""
     hit = hit | ~hit.any(1, keepdim=True)
     first = hit.float().argmax(1)
     last = hit.shape[1] - hit.flip(1).float().argmax(1)
@@ -116,16 +116,16 @@ def _extent(hit: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def coarse_pixels(ink: Tensor) -> Tensor:
-    """Down to 8 x 8 dots of 17 grey levels and up again to the model's input, as its preprocessing does."""
+    """Reduce to 8 x 8 dots of 17 grey levels, as the digits of scikit-learn, and resize to the model's input."""
     dots = F.adaptive_avg_pool2d(ink, COARSE)
-    dots = dots / dots.amax((2, 3), keepdim=True).clamp(min=0.1)  # a thin pen leaves no full dot
+    dots = dots / dots.amax((2, 3), keepdim=True).clamp(min=0.1)  # thin strokes do not fill a dot
     dots = (dots * 16).round() / 16
     pixels = F.interpolate(dots, (IMAGE, IMAGE), mode="bicubic", antialias=True).clamp(0, 1)
     return ((pixels - MEAN) / STD).expand(-1, 3, -1, -1)
 
 
 def initialise(vision: VisionTower, text: CausalText, generator: torch.Generator) -> None:
-    """CLIP's own initial scales."""
+    """Initialise weights as CLIP does."""
     for tower in (vision, text):
         for parameter in tower.parameters():
             if parameter.dim() > 1:
@@ -141,7 +141,7 @@ def initialise(vision: VisionTower, text: CausalText, generator: torch.Generator
 
 def train(steps: int, batch: int, seed: int) -> tuple[VisionTower, CausalText, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    ink, place = render_glyphs()
+    ink, labels = render_glyphs()
     tokenizer = build_tokenizer(template.format(name) for template in TEMPLATES for name in NAMES)
     vision = VisionTower(VISION, patch=PATCH, image=IMAGE, output=OUTPUT, patch_bias=False, norm_first=True)
     text = CausalText(TEXT, vocabulary=tokenizer.get_vocab_size(), positions=POSITIONS, output=OUTPUT)
@@ -155,16 +155,16 @@ def train(steps: int, batch: int, seed: int) -> tuple[VisionTower, CausalText, T
     )
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 1e-3, total_steps=steps, pct_start=0.08)
     for step in range(steps):
-        chosen = torch.randint(len(ink), (batch,), generator=generator)
+        rows = torch.randint(len(ink), (batch,), generator=generator)
         with torch.no_grad():
-            pixels = coarse_pixels(fill_box(distort(ink[chosen], generator), generator))
+            pixels = coarse_pixels(fill_box(distort(ink[rows], generator), generator))
         templates = torch.randint(len(TEMPLATES), (len(NAMES),), generator=generator)
         captions = [TEMPLATES[t].format(name) for t, name in zip(templates.tolist(), NAMES, strict=True)]
         sentences = split_sentences([encoding.ids for encoding in tokenizer.encode_batch(captions)])
         images = F.normalize(vision(vision.embed(pixels)), dim=-1)
         names = F.normalize(text(sentences), dim=-1)
         logits = scale.exp() * images @ names.T
-        loss = matching_loss(logits, place[chosen])
+        loss = matching_loss(logits, labels[rows])
         optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_([*parameters, scale], 1.0)
@@ -173,18 +173,18 @@ def train(steps: int, batch: int, seed: int) -> tuple[VisionTower, CausalText, T
         with torch.no_grad():
             scale.clamp_(max=math.log(100))
         if step % 50 == 0 or step == steps - 1:
-            right = (logits.argmax(1) == place[chosen]).float().mean()
-            print(f"step {step}  loss {loss:.3f}  matched {right:.3f}  scale {scale.exp():.1f}", flush=True)
+            accuracy = (logits.argmax(1) == labels[rows]).float().mean()
+            print(f"step {step}  loss {loss:.3f}  accuracy {accuracy:.3f}  scale {scale.exp():.1f}", flush=True)
     return vision, text, scale
 
 
-def matching_loss(logits: Tensor, place: Tensor) -> Tensor:
-    """CLIP's symmetric loss where a caption may belong to several images of the batch."""
-    image_to_text = F.cross_entropy(logits, place)
-    mine = F.one_hot(place, logits.shape[1]).T.float()
-    present = mine.sum(1) > 0
-    mine = mine[present] / mine[present].sum(1, keepdim=True)
-    text_to_image = -(mine * logits.T[present].log_softmax(1)).sum(1).mean()
+def matching_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return CLIP's symmetric loss if a caption may belong to several images of the batch."""
+    image_to_text = F.cross_entropy(logits, labels)
+    targets = F.one_hot(labels, logits.shape[1]).T.float()
+    present = targets.sum(1) > 0
+    targets = targets[present] / targets[present].sum(1, keepdim=True)
+    text_to_image = -(targets * logits.T[present].log_softmax(1)).sum(1).mean()
     return (image_to_text + text_to_image) / 2
 
 

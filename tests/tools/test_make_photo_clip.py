@@ -1,4 +1,4 @@
-"""The pieces of which photo-clip is made, with tiny random weights."""
+"""The steps of making photo-clip, with tiny random weights."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from make_photo_clip import (
 
 @pytest.fixture(scope="module")
 def dino():
-    """DINOv2 of `transformers`, with every weight at random: as it begins, LayerScale is 1 and would fold unseen."""
+    """A DINOv2 of `transformers` with random weights; the initial LayerScale of 1 would not test the folding."""
     config = Dinov2Config(hidden_size=16, num_hidden_layers=3, num_attention_heads=2, image_size=70, patch_size=14)
     model = Dinov2Model(config).eval()
     generator = torch.Generator().manual_seed(0)
@@ -40,14 +40,13 @@ def test_the_tower_is_dinov2_with_layer_scale_folded(dino):
         torch.testing.assert_close(tower(tower.embed(pixels)), (plain - mean) @ project.T, atol=2e-5, rtol=1e-4)
 
 
-def test_positions_are_the_middle_of_a_larger_grid():
-    # By hand: a plane that grows by 1 a column stays such a plane when it is resized from 14 to 7 columns, with steps
-    # of 2 from 0.5 on; the middle five begin at the second.
+def test_positions_are_the_centre_of_a_larger_grid():
+    # By hand: columns 0 to 13, resized to 7 columns, are 0.5, 2.5, ..., 12.5; the central five begin at 2.5.
     columns = torch.arange(14.0).repeat(14)
-    given = torch.cat([torch.tensor([[100.0]]), columns[:, None]])
-    found = centre_positions(given, grid=7, side=5)
-    assert found[0].item() == 100
-    torch.testing.assert_close(found[1:, 0].view(5, 5), torch.tensor([2.5, 4.5, 6.5, 8.5, 10.5]).expand(5, 5))
+    positions = torch.cat([torch.tensor([[100.0]]), columns[:, None]])
+    centre = centre_positions(positions, grid=7, side=5)
+    assert centre[0].item() == 100
+    torch.testing.assert_close(centre[1:, 0].view(5, 5), torch.tensor([2.5, 4.5, 6.5, 8.5, 10.5]).expand(5, 5))
 
 
 def test_ridge_by_hand():
@@ -58,7 +57,7 @@ def test_ridge_by_hand():
     assert np.allclose(plain(np.array([[3.0]])), [[7.0]])
 
 
-def test_whitening_makes_the_spread_within_classes_a_ball():
+def test_whitened_features_have_unit_covariance_within_classes():
     rng = np.random.default_rng(0)
     means, spread = rng.normal(size=(5, 4)), np.diag([5.0, 1.0, 0.2, 3.0])
     labels = np.repeat(np.arange(5), 400)
@@ -68,8 +67,8 @@ def test_whitening_makes_the_spread_within_classes_a_ball():
     assert np.allclose(np.cov(within.T, bias=True), np.eye(4), atol=1e-9)
 
 
-def linear_world(classes=20):
-    """Names whose embeddings say linearly where their images are; one kind, of the first five."""
+def linear_classes(classes=20):
+    """Return classes whose image features are linear in their name embeddings; the first five have a superclass."""
     rng = np.random.default_rng(0)
     names = rng.normal(size=(classes, 3))
     labels = np.repeat(np.arange(classes), 10)
@@ -78,27 +77,29 @@ def linear_world(classes=20):
     return NamedClasses(features, labels, names, names[:5].mean(axis=0, keepdims=True), members)
 
 
-def test_unseen_classes_are_found_where_names_say_where_images_are():
-    known = linear_world()
-    assert accuracy_on_unseen(known, 3, 0.1, 0.3) > 0.8  # of four classes: chance is a quarter
-    shuffled = NamedClasses(known.features, known.labels, known.names[::-1], known.kinds, known.members)
+def test_unseen_classes_are_predicted_from_their_names():
+    classes = linear_classes()
+    assert accuracy_on_unseen(classes, 3, 0.1, 0.3) > 0.8  # of four classes: chance is a quarter
+    shuffled = NamedClasses(
+        classes.features, classes.labels, classes.names[::-1], classes.superclasses, classes.members
+    )
     assert accuracy_on_unseen(shuffled, 3, 0.1, 0.3) < 0.6
-    shrink, strength = choose_strengths(known, 3)
-    assert accuracy_on_unseen(known, 3, shrink, strength) >= accuracy_on_unseen(known, 3, 0.1, 0.3)
+    shrink, strength = choose_strengths(classes, 3)
+    assert accuracy_on_unseen(classes, 3, shrink, strength) >= accuracy_on_unseen(classes, 3, 0.1, 0.3)
 
 
-def test_kinds_of_held_out_classes_are_held_out_too():
-    some = linear_world().only(np.array([6, 9]))
-    assert some.kinds.shape == (0, 3)
-    assert set(some.labels) == {0, 1}
-    assert len(some.features) == 20
+def test_superclasses_of_held_out_classes_are_held_out_too():
+    two = linear_classes().only(np.array([6, 9]))
+    assert two.superclasses.shape == (0, 3)
+    assert set(two.labels) == {0, 1}
+    assert len(two.features) == 20
 
 
-def test_what_is_written_is_a_clip_that_the_product_reads(dino, tmp_path):
-    images, sentences = fit(linear_world(), 8, 0.1, 0.3)
+def test_the_written_folder_is_a_clip_that_the_program_reads(dino, tmp_path):
+    images, sentences = fit(linear_classes(), 8, 0.1, 0.3)
     project = torch.randn(8, 16, generator=torch.Generator().manual_seed(2))
     vision = vision_tower(dino, dino.embeddings.position_embeddings[0], torch.zeros(16), project)
-    targets = torch.tensor(sentences(linear_world().names)).float()
+    targets = torch.tensor(sentences(linear_classes().names)).float()
     text = distil(["cat", "dog", "ship"], targets[:3], steps=2, batch=2, seed=0)
     save(tmp_path, vision, text)
     clip = load_clip(tmp_path)

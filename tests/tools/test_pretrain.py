@@ -1,4 +1,4 @@
-"""The script that made the embedded model still makes one."""
+"""The script that trains the embedded model."""
 
 import torch
 
@@ -6,7 +6,7 @@ from fedcopl.clip.frozen_clip import load_clip
 from pretrain_glyph_clip import IMAGE, coarse_pixels, distort, fill_box, matching_loss, render_glyphs, save, train
 
 
-def test_two_steps_twice_give_the_same_folder(tmp_path):
+def test_training_is_reproducible(tmp_path):
     for name in ("one", "two"):
         save(tmp_path / name, *train(steps=2, batch=8, seed=5))
     one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
@@ -16,8 +16,8 @@ def test_two_steps_twice_give_the_same_folder(tmp_path):
 
 
 def test_glyphs_are_rendered_and_stay_in_range():
-    ink, place = render_glyphs()
-    assert ink.shape[0] == len(place) == 17 * 62  # fonts x (digits, small and capital letters)
+    ink, labels = render_glyphs()
+    assert ink.shape[0] == len(labels) == 17 * 62  # fonts x (digits, small and capital letters)
     assert (ink.amax((1, 2, 3)) > 0.5).all()  # no font lacks a glyph
     generator = torch.Generator().manual_seed(0)
     pixels = coarse_pixels(fill_box(distort(ink[:50], generator), generator))
