@@ -1,1 +1,1 @@
-"""Benchmarks: ratios measured in one run, because these machines are noisy."""
+"""Benchmarks: ratios of two ways measured alternately, because the machines are noisy."""

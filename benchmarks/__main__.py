@@ -1,4 +1,4 @@
-"""`make bench`: the table of what was measured, and the same as JSON.
+"""`make bench`: measure, print a table, and write the results as JSON.
 
 python -m benchmarks [NAME ...] [--json FILE] [--record]
 """
@@ -41,20 +41,22 @@ KNOWN = BENCHMARKS | {"quick": quick}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(KNOWN)}; default: all but quick")
-    parser.add_argument("--json", type=Path, default=Path("bench.json"), help="where to write the JSON")
-    parser.add_argument("--record", action="store_true", help=f"add what was measured to {FILE.name} and to the page")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"one of {', '.join(KNOWN)}; default: all except quick"
+    )
+    parser.add_argument("--json", type=Path, default=Path("bench.json"), help="file for the results")
+    parser.add_argument("--record", action="store_true", help=f"add the results to {FILE.name} and to the page")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(KNOWN)
     if unknown:
         sys.exit(f"no such benchmark: {', '.join(sorted(unknown))} (known: {', '.join(KNOWN)})")
-    keep_freed_memory()  # as every run does
+    keep_freed_memory()  # as in every run
     machine = this_machine()
     if not (machine.proc / "stat").exists():
-        sys.exit("the benchmarks need Linux: without /proc/stat nobody can tell whether the machine is busy")
+        sys.exit("the benchmarks need Linux: /proc/stat is needed to detect a busy machine")
     print(f"{machine.model}, {machine.processors} processors, {torch.get_num_threads()} threads")
     print(f"{'what':<62}{'against':<19}{'ratio':<20}{'reach':<9}detail")
-    lines = [line for name in arguments.names or BENCHMARKS for line in printed(KNOWN[name])]
+    lines = [line for name in arguments.names or BENCHMARKS for line in print_lines(KNOWN[name])]
     run = this_run(lines)
     arguments.json.write_text(json.dumps({**asdict(run), "all": [asdict(line) for line in lines]}, indent=1))
     if arguments.record and run.lines:
@@ -63,14 +65,14 @@ def main() -> None:
         print(f"{len(run.lines)} of {len(lines)} lines recorded in {FILE.name} and benchmarks/README.md")
 
 
-def printed(benchmark: Callable[[], Iterator[Line]]) -> Iterator[Line]:
-    """Print each line as soon as it is measured."""
+def print_lines(benchmark: Callable[[], Iterator[Line]]) -> Iterator[Line]:
+    """Print and yield each line as soon as it is measured."""
     for line in benchmark():
-        print(f"{line.what:<62}{line.against:<19}{_judged(line)}", flush=True)
+        print(f"{line.what:<62}{line.against:<19}{_result(line)}", flush=True)
         yield line
 
 
-def _judged(line: Line) -> str:
+def _result(line: Line) -> str:
     if isinstance(line.ratio, NotMeasured):
         return line.ratio.why
     reach = "" if line.reach is None else f"{'<=' if line.at_most else '>='} {line.reach:g}"

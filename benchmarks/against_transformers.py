@@ -1,4 +1,4 @@
-"""The same work as Hugging Face `transformers`: vision forward, and labelling image files."""
+"""Comparison with Hugging Face `transformers`: forward pass of images, and labelling of image files."""
 
 import tempfile
 from collections.abc import Iterator
@@ -22,28 +22,28 @@ from fedcopl.methods import choose_method
 from fedcopl.methods.learner import ClipLearner
 from fedcopl.methods.prompted_model import PromptedModel
 
-from .measure import TURNS, Line, by_turns, timed
+from .measure import TURNS, Line, measure_alternately, timed
 
 BATCH, FILES, CLASSES = 32, 96, 47
 
 
 def against_transformers() -> Iterator[Line]:
-    with both_models() as (ours, theirs, folder):
-        yield vision_forward(ours, theirs, BATCH, 1.0)
-        yield from labelling(ours, theirs, write_images(folder / "images", FILES), (1.3, 1.15))
+    with both_models() as (clip, reference, folder):
+        yield vision_forward(clip, reference, BATCH, 1.0)
+        yield from labelling(clip, reference, write_images(folder / "images", FILES), (1.3, 1.15))
 
 
 @contextmanager
 def both_models() -> Iterator[tuple[Clip, CLIPModel, Path]]:
-    """The same weights in ours and theirs, and a folder for what else is needed."""
+    """Yield the same weights as a `Clip` and as a `CLIPModel` of transformers, and a scratch folder."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        theirs = save_random_clip(folder / "model")
-        yield load_clip(folder / "model"), theirs, folder
+        reference = save_random_clip(folder / "model")
+        yield load_clip(folder / "model"), reference, folder
 
 
 def save_random_clip(folder: Path) -> CLIPModel:
-    """A ViT-B/32 with random weights, saved in Hugging Face's form with our small tokenizer beside it."""
+    """Save a ViT-B/32 with random weights in Hugging Face's layout, with the tokenizer of glyph-clip."""
     torch.manual_seed(0)
     tokenizer = files("fedcopl.clip") / "glyph_clip" / "tokenizer.json"
     start, end = (
@@ -57,18 +57,21 @@ def save_random_clip(folder: Path) -> CLIPModel:
     return model
 
 
-def vision_forward(ours: Clip, theirs: CLIPModel, batch: int, reach: float | None = None, turns: int = 7) -> Line:
+def vision_forward(clip: Clip, reference: CLIPModel, batch: int, reach: float | None = None, turns: int = 7) -> Line:
     pixels = torch.randn(batch, 3, 224, 224)
-    mine, other = lambda: ours.encode_image(pixels), lambda: theirs.get_image_features(pixel_values=pixels)
+    encode, reference_encode = (
+        lambda: clip.encode_image(pixels),
+        lambda: reference.get_image_features(pixel_values=pixels),
+    )
     with torch.inference_mode():
-        mine(), other()
-        measured = by_turns(timed(mine), timed(other), turns)
+        encode(), reference_encode()
+        measured = measure_alternately(timed(encode), timed(reference_encode), turns)
     what = f"vision forward, B/32, batch {batch}"
     return Line(f"vision-batch-{batch}", what, "transformers", measured.ratio, reach, detail=measured.in_seconds)
 
 
 def write_images(folder: Path, count: int) -> list[Path]:
-    """Pictures of a usual size as JPEG files."""
+    """Write random images of 640 x 480 pixels as JPEG files."""
     folder.mkdir()
     rng = np.random.default_rng(0)
     paths = [folder / f"{i}.jpg" for i in range(count)]
@@ -79,14 +82,14 @@ def write_images(folder: Path, count: int) -> list[Path]:
 
 
 def labelling(
-    ours: Clip,
-    theirs: CLIPModel,
+    clip: Clip,
+    reference: CLIPModel,
     paths: list[Path],
     reach: tuple[float | None, float | None] = (None, None),
     turns: int = TURNS,
 ) -> Iterator[Line]:
-    """Probabilities of all images: from the files, and again with the cut pixels at hand."""
-    encoder = Encoder(ours, [f"class {i}" for i in range(CLASSES)], "a photo of a {}", Arithmetic(torch.device("cpu")))
+    """Measure class probabilities of all images: from the files, and from cached pixels."""
+    encoder = Encoder(clip, [f"class {i}" for i in range(CLASSES)], "a photo of a {}", Arithmetic(torch.device("cpu")))
     processor = CLIPImageProcessor()
     weights = torch.randn(CLASSES, 512)
     config = RunConfig()
@@ -97,25 +100,24 @@ def labelling(
         for start in range(0, len(paths), BATCH):
             images = [Image.open(path) for path in paths[start : start + BATCH]]
             pixels = processor(images, return_tensors="pt").pixel_values
-            features = theirs.get_image_features(pixel_values=pixels)
+            features = reference.get_image_features(pixel_values=pixels)
             features = getattr(features, "pooler_output", features)
             (100 * features @ weights.T).softmax(-1)
 
-    def cut() -> np.ndarray:
-        return np.stack(
-            list(parallel_map(lambda number: ours.preprocess.resize_and_crop(Image.open(paths[number])), len(paths)))
-        )
+    def read() -> np.ndarray:
+        cropped = parallel_map(lambda number: clip.preprocess.resize_and_crop(Image.open(paths[number])), len(paths))
+        return np.stack(list(cropped))
 
     def label(pixels: np.ndarray) -> None:
-        images = ClientImages(TokenStore.of(ours, pixels, memory=0), np.arange(len(pixels)))
+        images = ClientImages(TokenStore.of(clip, pixels, memory=0), np.arange(len(pixels)))
         ClipLearner(model, images, {}, config, 0).log_probabilities(None)
 
-    pixels = cut()
+    pixels = read()
     label(pixels), by_transformers()
-    for name, words, work, least in (
-        ("cold", "first time", lambda: label(cut()), reach[0]),
+    for name, words, work, target in (
+        ("cold", "first time", lambda: label(read()), reach[0]),
         ("warm", "again", lambda: label(pixels), reach[1]),
     ):
-        measured = by_turns(timed(work), timed(by_transformers), turns)
+        measured = measure_alternately(timed(work), timed(by_transformers), turns)
         key, what = f"labelling-{len(paths)}-{name}", f"labelling {len(paths)} files, {words}"
-        yield Line(key, what, "transformers", measured.ratio, least, detail=measured.in_seconds)
+        yield Line(key, what, "transformers", measured.ratio, target, detail=measured.in_seconds)

@@ -1,4 +1,4 @@
-"""How many FLOP the fast path saves, by torch's own counter: the same on every machine, however busy."""
+"""FLOP that the fast path saves, by torch's counter; they do not depend on the machine."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def counted_work() -> Iterator[Line]:
 
 
 def step_flop(classes: int, batch: int = BATCH) -> tuple[int, int]:
-    """FLOP of a training step of ViT-B/32 with gradients, in the fast and in the plain way; needs no weights."""
+    """Return the FLOP of a training step of ViT-B/32 on the fast path and on the plain one, without weights."""
     with without_weights():
         vision, text = towers()
     rows = class_rows(classes)

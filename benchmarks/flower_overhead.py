@@ -1,4 +1,4 @@
-"""What Flower costs: seconds of a round and bytes of a round, for two real sites on this machine."""
+"""Overhead of Flower: seconds and bytes of a round, with two sites as processes on this machine."""
 
 import json
 import os
@@ -18,34 +18,34 @@ from fedcopl.deployment.keys import server_certificates, site_key
 from fedcopl.run.record import Outcome, read_outcome
 from fedcopl.simulation.simulate import simulate
 
-from .measure import Line, by_turns, counted, summary
+from .measure import Line, counted, measure_alternately, summary
 
 SITES = ("site-a", "site-b")
 IMAGES = 24
 TURNS = 3
-MINUTE = 60.0  # of training at the sites, which a round of a real model takes and more
-# 110 prompt vectors of this small model are as many bytes as FedCoPL's visual prompts of a ViT-B/32.
+MINUTE = 60.0  # seconds; a round with a real model takes at least this long
+# 110 prompt vectors of the embedded model have as many bytes as the visual prompts of a ViT-B/32.
 SETTINGS = ["rounds=4", "refresh_every=4", "epochs=1", "threads=1", "visual_prompts=110", "evaluation.every=4"]
 
 
 def flower_overhead() -> Iterator[Line]:
     last: list[Outcome] = []
 
-    def apart() -> float:
+    def deployment() -> float:
         with tempfile.TemporaryDirectory() as name:
-            _draw(Path(name))
-            last[:] = [_deployed(Path(name))]
-        return _seconds_a_round(last[0])
+            _write_images(Path(name))
+            last[:] = [_deploy(Path(name))]
+        return _seconds_per_round(last[0])
 
-    def alone() -> float:
+    def simulation() -> float:
         with tempfile.TemporaryDirectory() as name:
-            _draw(Path(name))
-            return _seconds_a_round(_in_one_process(Path(name)))
+            _write_images(Path(name))
+            return _seconds_per_round(_simulate(Path(name)))
 
-    measured = by_turns(alone, apart, TURNS)
-    less, more = measured.medians
-    ratio = measured.why_not or summary([(MINUTE + max(b - a, 0.0)) / MINUTE for a, b in measured.pairs])
-    detail = f"{more:.1f} s a round against {less:.1f} s, one question each"
+    measured = measure_alternately(simulation, deployment, TURNS)
+    simulated, with_flower = measured.medians
+    ratio = measured.failure or summary([(MINUTE + max(b - a, 0.0)) / MINUTE for a, b in measured.pairs])
+    detail = f"{with_flower:.1f} s a round against {simulated:.1f} s, one request each"
     yield Line("flower-time", "round of a minute's training, 2 sites", "one process", ratio, 1.1, True, detail)
     deployed = last[0]
     payload, wire = deployed.bytes_up + deployed.bytes_down, sum((deployed.traffic or {}).values())
@@ -54,7 +54,7 @@ def flower_overhead() -> Iterator[Line]:
     yield Line("flower-bytes", what, "the numbers alone", counted(wire / payload), 1.1, True, detail)
 
 
-def _draw(root: Path) -> None:
+def _write_images(root: Path) -> None:
     (root / "classes.txt").write_text("one\ntwo\n")
     random = np.random.default_rng(0)
     for site in SITES:
@@ -64,17 +64,17 @@ def _draw(root: Path) -> None:
             Image.fromarray(pixels).save(root / "data/clients" / site / f"{number}.png")
 
 
-def _in_one_process(root: Path) -> Outcome:
-    given = ["source=folder", f"path={root / 'data'}", f"classes_file={root / 'classes.txt'}", "partition=natural"]
-    return simulate(RunConfig.from_mapping(override({}, [*SETTINGS, *given]), "benchmark"), root / "alone")
+def _simulate(root: Path) -> Outcome:
+    data = ["source=folder", f"path={root / 'data'}", f"classes_file={root / 'classes.txt'}", "partition=natural"]
+    return simulate(RunConfig.from_mapping(override({}, [*SETTINGS, *data]), "benchmark"), root / "alone")
 
 
-def _seconds_a_round(run: Outcome) -> float:
-    """Of those in the middle: only training, nothing is labelled and nothing evaluated."""
+def _seconds_per_round(run: Outcome) -> float:
+    """Return the mean over the rounds that only train, without the first and the last."""
     return (run.rounds[-2].seconds - run.rounds[0].seconds) / (len(run.rounds) - 2)
 
 
-def _deployed(root: Path) -> Outcome:
+def _deploy(root: Path) -> Outcome:
     server_certificates(root / "federation", [])
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -82,22 +82,22 @@ def _deployed(root: Path) -> Outcome:
     (root / "federation/sites").mkdir()
     for site in SITES:
         (root / f"federation/sites/{site}.pub").write_bytes(site_key(root / site, site)[1].read_bytes())
-    own = ["--host", "127.0.0.1", "--port", port, "--out", "run", "--json"]
-    server = _start(root, "server", "--classes", "classes.txt", *own, *SETTINGS)
-    joined = [_start(root, "join", *_site(site, port)) for site in SITES]
+    options = ["--host", "127.0.0.1", "--port", port, "--out", "run", "--json"]
+    server = _start(root, "server", "--classes", "classes.txt", *options, *SETTINGS)
+    sites = [_start(root, "join", *_site(site, port)) for site in SITES]
     try:
         outcome = read_outcome(json.loads(server.communicate()[0]))
     finally:
-        for process in joined:
+        for process in sites:
             process.terminate()
             process.wait()
-        time.sleep(0.5)  # their children see it and end
+        time.sleep(0.5)  # until their child processes have ended
     return outcome
 
 
 def _site(site: str, port: str) -> list[str]:
-    given = ["--server", f"127.0.0.1:{port}", "--ca", "federation/ca.pem", "--name", site, "--folder", site]
-    return [*given, "--images", f"data/clients/{site}", "--classes", "classes.txt", "model.threads=1"]
+    options = ["--server", f"127.0.0.1:{port}", "--ca", "federation/ca.pem", "--name", site, "--folder", site]
+    return [*options, "--images", f"data/clients/{site}", "--classes", "classes.txt", "model.threads=1"]
 
 
 def _start(root: Path, *words: str) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""An epoch of a method with a frozen image side, after the first: features at hand against images encoded anew."""
+"""An epoch of a method without image prompts: with cached features, and with encoding of the images."""
 
 import tempfile
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from fedcopl.methods.learner import ClipLearner
 from fedcopl.methods.prompted_model import PromptedModel
 
 from .against_transformers import save_random_clip
-from .measure import Line, by_turns, timed
+from .measure import Line, measure_alternately, timed
 
 IMAGES = 128
 REACH = 20.0
@@ -37,11 +37,11 @@ def frozen_images() -> Iterator[Line]:
     def learner() -> ClipLearner:
         return ClipLearner(PromptedModel(method, encoder), images, method.start(clip, encoder.classes), config, 0)
 
-    kept = learner()
-    kept.train(kept.initial(), chosen, 1)
-    measured = by_turns(
-        timed(lambda: kept.train(kept.initial(), chosen, 1)),
-        timed(lambda: learner().train(kept.initial(), chosen, 1)),
+    cached = learner()
+    cached.train(cached.initial(), chosen, 1)
+    measured = measure_alternately(
+        timed(lambda: cached.train(cached.initial(), chosen, 1)),
+        timed(lambda: learner().train(cached.initial(), chosen, 1)),
     )
     what = f"PromptFL epoch of {IMAGES} images, 10 classes, B/32, after the first"
     yield Line("promptfl-epoch", what, "encoding anew", measured.ratio, REACH, detail=measured.in_seconds)

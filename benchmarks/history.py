@@ -1,4 +1,4 @@
-"""The measurements of all times, one run of the benchmarks a line: `benchmarks/history.jsonl`."""
+"""The history of measurements, `benchmarks/history.jsonl`: one line for each run of the benchmarks."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ FILE = Path(__file__).with_name("history.jsonl")
 class PastRun:
     """One run of the benchmarks."""
 
-    commit: str  # with a + where files differed from it
+    commit: str  # followed by + if files were changed
     date: str
     cpu: str
     processors: int
@@ -28,7 +28,7 @@ class PastRun:
 
 
 def this_run(lines: Sequence[Line]) -> PastRun:
-    """What was measured just now; what was not is left out."""
+    """Return the present run with the lines that have a ratio."""
     measured = [line for line in lines if isinstance(line.ratio, Measured)]
     return PastRun(
         _commit(),
@@ -47,16 +47,16 @@ def record(run: PastRun, file: Path = FILE) -> None:
 
 
 def read_history(file: Path = FILE) -> list[PastRun]:
-    """Oldest first."""
+    """Return all runs, oldest first."""
     return [_run(json.loads(line)) for line in file.read_text("utf-8").splitlines() if line]
 
 
-def _run(written: Mapping[str, object]) -> PastRun:
-    return PastRun(**{**written, "lines": {key: _line(line) for key, line in written["lines"].items()}})
+def _run(stored: Mapping[str, object]) -> PastRun:
+    return PastRun(**{**stored, "lines": {key: _line(line) for key, line in stored["lines"].items()}})
 
 
-def _line(written: Mapping[str, object]) -> Line:
-    return Line(**{**written, "ratio": Measured(**written["ratio"])})
+def _line(stored: Mapping[str, object]) -> Line:
+    return Line(**{**stored, "ratio": Measured(**stored["ratio"])})
 
 
 def _commit() -> str:

@@ -14,20 +14,20 @@ ROOT = Path(__file__).parents[1]
 
 PAGE, PICTURE = ROOT / "benchmarks" / "README.md", ROOT / "benchmarks" / "benchmarks.svg"
 BEGIN, END = "<!-- made by benchmarks/history_page.py -->\n", "<!-- end -->\n"
-NOTHING = "Nothing was recorded yet on a machine that did nothing else.\n"
-WIDTH, HEIGHT, GAP, COLUMNS = 300, 130, 20, 2  # of a panel, between two, and beside each other
-LEFT, TOP, BOTTOM = 40, 24, 20  # of a panel, outside its axes
-SHOWN = 12  # newest runs in a panel
+NO_RUNS = "No measurement on an idle machine is recorded yet.\n"
+WIDTH, HEIGHT, GAP, COLUMNS = 300, 130, 20, 2  # size of a panel, space between panels, panels in a row
+LEFT, TOP, BOTTOM = 40, 24, 20  # margins of a panel outside its axes
+MAX_RUNS = 12  # newest runs in a panel
 
 
 def newest(history: Sequence[PastRun]) -> dict[str, tuple[PastRun, Line]]:
-    """Of each benchmark the run that measured it last."""
+    """Return the newest run and line of each benchmark."""
     return {key: (run, line) for run in history for key, line in run.lines.items()}
 
 
 def table(history: Sequence[PastRun]) -> str:
     if not history:
-        return NOTHING
+        return NO_RUNS
     titles = ["what", "against", "ratio (middle half of the turns)", "to reach", "detail", "measured"]
     rows = [_row(run, line) for run, line in newest(history).values()]
     machines = dict.fromkeys(f"{run.cpu}, {run.threads} threads, torch {run.torch}" for run in history)
@@ -47,13 +47,13 @@ def page(history: Sequence[PastRun]) -> str:
 
 
 def picture(history: Sequence[PastRun]) -> str:
-    """A panel for each benchmark: its ratio in each run with its spread, and what is to be reached, dashed."""
+    """Draw a panel for each benchmark: its ratio in each run with its spread, and the target as a dashed line."""
     keys = list(newest(history))
     rows = -(-len(keys) // COLUMNS) or 1
     width, height = COLUMNS * (WIDTH + GAP), rows * (HEIGHT + GAP)
     panels = [
         f'<g transform="translate({number % COLUMNS * (WIDTH + GAP)} {number // COLUMNS * (HEIGHT + GAP)})">\n'
-        + "\n".join(_panel([run for run in history if key in run.lines][-SHOWN:], key))
+        + "\n".join(_panel([run for run in history if key in run.lines][-MAX_RUNS:], key))
         + "\n</g>"
         for number, key in enumerate(keys)
     ]
@@ -67,20 +67,20 @@ def _panel(runs: Sequence[PastRun], key: str) -> Iterator[str]:
     lines = [run.lines[key] for run in runs]
     reach = lines[-1].reach
     top = 1.15 * max([line.ratio.high for line in lines] + ([] if reach is None else [reach]))
-    deep, wide = HEIGHT - TOP - BOTTOM, WIDTH - LEFT
+    axis_height, axis_width = HEIGHT - TOP - BOTTOM, WIDTH - LEFT
 
     def y(ratio: float) -> float:
-        return round(TOP + deep * (1 - ratio / top), 1)
+        return round(TOP + axis_height * (1 - ratio / top), 1)
 
     yield f'<text x="0" y="12">{escape(lines[-1].what)}</text>'
-    yield f'<path d="M{LEFT} {TOP}V{TOP + deep}H{WIDTH}" fill="none" stroke="#999"/>'
+    yield f'<path d="M{LEFT} {TOP}V{TOP + axis_height}H{WIDTH}" fill="none" stroke="#999"/>'
     yield f'<text x="{LEFT - 6}" y="{y(0)}" text-anchor="end">0</text>'
     last = lines[-1].ratio.median
     yield f'<text x="{LEFT - 6}" y="{y(last) + 4}" text-anchor="end">{last:.2f}</text>'
     if reach is not None:
         yield f'<path class="far" d="M{LEFT} {y(reach)}H{WIDTH}"/>'
     for number, (run, line) in enumerate(zip(runs, lines, strict=True)):
-        x = round(LEFT + wide * (number + 0.5) / len(runs), 1)
+        x = round(LEFT + axis_width * (number + 0.5) / len(runs), 1)
         ratio = line.ratio
         yield f'<path class="ours" d="M{x} {y(ratio.low)}V{y(ratio.high)}"/>'
         yield f'<circle class="ours" cx="{x}" cy="{y(ratio.median)}" r="3"><title>{run.date} {ratio}</title></circle>'

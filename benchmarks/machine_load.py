@@ -1,7 +1,7 @@
-"""Who else used the processors while something was measured.
+"""CPU time of other processes during a measurement.
 
-The kernel counts the time of all processes (`/proc/stat`) and of each of ours; what is left is the others'. Time that a
-virtual machine wanted and did not get is counted as stolen.
+It is the CPU time of all processes (`/proc/stat`) without that of this process and its children. Stolen time is the
+time that a virtual machine could not use because the host was busy.
 """
 
 import os
@@ -10,32 +10,32 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-QUIET_SHARE = 0.05  # of all processors' time may be others'; more, and a number is not a measurement
-TICKS_OF_DOUBT = 2  # of each processor: the kernel counts in hundredths of a second
+MAX_OTHER_SHARE = 0.05  # of the time of all processors; with more the measurement is discarded
+UNCERTAIN_TICKS = 2  # of each processor: the kernel counts in hundredths of a second
 
 
 @dataclass(frozen=True)
-class Moment:
-    """What the counters say at one time, in seconds."""
+class Snapshot:
+    """The counters at one time, in seconds."""
 
     clock: float
     worked: float  # by all processes, on all processors
     stolen: float
-    own: float  # by this process and those it started
+    own: float  # by this process and its descendants
 
 
 @dataclass(frozen=True)
 class Load:
-    """Between two moments, in processors: 0.5 means half of one, all the time."""
+    """Mean load between two snapshots, in processors: 0.5 means half of one processor."""
 
     others: float
     stolen: float
     processors: int
-    doubt: float = 0.0
+    uncertainty: float = 0.0
 
     @property
     def is_quiet(self) -> bool:
-        return self.others + self.stolen <= QUIET_SHARE * self.processors + self.doubt
+        return self.others + self.stolen <= MAX_OTHER_SHARE * self.processors + self.uncertainty
 
     def __str__(self) -> str:
         return f"others used {self.others:.2f} of {self.processors} processors, {self.stolen:.2f} stolen"
@@ -43,51 +43,51 @@ class Load:
 
 @dataclass(frozen=True)
 class Machine:
-    """The counters of Linux. Elsewhere there are none, and nothing can be measured."""
+    """The counters of Linux; other systems have none."""
 
     proc: Path = Path("/proc")
     processors: int = field(default_factory=lambda: os.cpu_count() or 1)
     ticks: int = field(default_factory=lambda: os.sysconf("SC_CLK_TCK"))
-    me: int = field(default_factory=os.getpid)
+    process_id: int = field(default_factory=os.getpid)
     clock: Callable[[], float] = time.perf_counter
 
-    def now(self) -> Moment:
+    def now(self) -> Snapshot:
         user, nice, system, _idle, _iowait, irq, softirq, stolen = self._first_line()
         worked = user + nice + system + irq + softirq
-        return Moment(self.clock(), worked / self.ticks, stolen / self.ticks, self._own_ticks() / self.ticks)
+        return Snapshot(self.clock(), worked / self.ticks, stolen / self.ticks, self._own_ticks() / self.ticks)
 
-    def since(self, before: Moment) -> Load:
+    def since(self, before: Snapshot) -> Load:
         after = self.now()
         seconds = max(after.clock - before.clock, 1 / self.ticks)
         others = max(after.worked - before.worked - (after.own - before.own), 0.0)
-        doubt = TICKS_OF_DOUBT * self.processors / self.ticks / seconds
-        return Load(others / seconds, (after.stolen - before.stolen) / seconds, self.processors, doubt)
+        uncertainty = UNCERTAIN_TICKS * self.processors / self.ticks / seconds
+        return Load(others / seconds, (after.stolen - before.stolen) / seconds, self.processors, uncertainty)
 
     @property
     def model(self) -> str:
-        """What the processor calls itself."""
+        """The model name of the processor."""
         lines = (self.proc / "cpuinfo").read_text().splitlines()
         names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
         return names[0] if names else "unknown"
 
     def _first_line(self) -> list[int]:
         _cpu, *counts = (self.proc / "stat").read_text().splitlines()[0].split()
-        return [int(count) for count in counts[:8]]  # guests' time is within the user's
+        return [int(count) for count in counts[:8]]  # user time includes that of guests
 
     def _own_ticks(self) -> int:
-        """Of all our processes that live, each with its children that have ended."""
-        found = dict(filter(None, map(_process, self.proc.glob("[0-9]*/stat"))))
-        ours = {self.me}
-        while more := {number for number, (parent, _) in found.items() if parent in ours} - ours:
-            ours |= more
-        return sum(found[number][1] for number in ours if number in found)
+        """Return the ticks of this process and its descendants, each with its children that have ended."""
+        processes = dict(filter(None, map(_process, self.proc.glob("[0-9]*/stat"))))
+        own = {self.process_id}
+        while children := {number for number, (parent, _) in processes.items() if parent in own} - own:
+            own |= children
+        return sum(processes[number][1] for number in own if number in processes)
 
 
 def _process(file: Path) -> tuple[int, tuple[int, int]] | None:
-    """Number of a process, its parent's and its ticks; None if it has ended meanwhile."""
+    """Return (process id, (id of the parent, ticks)) of a process; None if it has ended."""
     try:
         text = file.read_text()
     except OSError:
         return None
-    words = text.rpartition(")")[2].split()  # the name before it may hold anything
+    words = text.rpartition(")")[2].split()  # the name before it may contain spaces and brackets
     return int(file.parent.name), (int(words[1]), sum(map(int, words[11:15])))

@@ -1,4 +1,4 @@
-"""Measuring two ways of doing one thing by turns, on a machine that does nothing else."""
+"""Alternating measurements of two ways to do the same work, on an idle machine."""
 
 import statistics
 import time
@@ -9,14 +9,14 @@ from functools import cache
 from .machine_load import Load, Machine
 
 Work = Callable[[], object]
-Amount = Callable[[], float]  # does something, and says how many seconds it took, or how much of something else
+Measurement = Callable[[], float]  # does some work; returns its seconds or another amount
 TURNS = 5
-UNSTEADY = 0.25  # the middle half of the turns may differ by this share of their median
+MAX_SPREAD = 0.25  # of the middle half of the turns, as a share of their median
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The median over the turns, and between what the middle half of them lie."""
+    """Median and quartiles over the turns."""
 
     median: float
     low: float
@@ -30,16 +30,16 @@ class Measured:
 
 @dataclass(frozen=True)
 class NotMeasured:
-    """Why there is no number."""
+    """The reason why there is no number."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the table: how many times faster (or larger) ours is, and what it should reach."""
+    """One line of the table: a ratio and its target."""
 
-    key: str  # names it in the history
+    key: str  # in the history
     what: str
     against: str
     ratio: Measured | NotMeasured
@@ -49,52 +49,52 @@ class Line:
 
     @property
     def reached(self) -> bool | None:
-        """None where nothing was measured, or nothing is to be reached."""
+        """Whether the target is reached; None without a measurement or a target."""
         if self.reach is None or isinstance(self.ratio, NotMeasured):
             return None
         return self.ratio.median <= self.reach if self.at_most else self.ratio.median >= self.reach
 
 
 @dataclass(frozen=True)
-class Turns:
-    """Pairs (ours, theirs) that were measured while nobody else worked; or the loads that were in the way."""
+class PairedTurns:
+    """Pairs (value, reference) from turns on an idle machine, and the highest load of the discarded turns."""
 
     pairs: Sequence[tuple[float, float]]
-    wanted: int
+    required: int  # number of pairs
     busiest: Load | None = None
 
     @property
-    def why_not(self) -> NotMeasured | None:
-        return (
-            None if len(self.pairs) == self.wanted else NotMeasured(f"machine busy, not a measurement: {self.busiest}")
-        )
+    def failure(self) -> NotMeasured | None:
+        if len(self.pairs) == self.required:
+            return None
+        return NotMeasured(f"machine busy, not a measurement: {self.busiest}")
 
     @property
     def ratio(self) -> Measured | NotMeasured:
-        """How many times as much theirs is, pair by pair."""
-        return self.why_not or summary([theirs / ours for ours, theirs in self.pairs])
+        """The ratio reference / value over the pairs."""
+        return self.failure or summary([reference / value for value, reference in self.pairs])
 
     @property
     def medians(self) -> tuple[float, float]:
-        """Of ours and of theirs; not numbers where nothing was measured."""
-        if self.why_not:
+        """The medians of values and references; NaN without a measurement."""
+        if self.failure:
             return float("nan"), float("nan")
-        ours, theirs = zip(*self.pairs, strict=True)
-        return statistics.median(ours), statistics.median(theirs)
+        values, references = zip(*self.pairs, strict=True)
+        return statistics.median(values), statistics.median(references)
 
     @property
     def in_seconds(self) -> str:
-        ours, theirs = self.medians
-        return f"{ours:.2f} s against {theirs:.2f} s"
+        value, reference = self.medians
+        return f"{value:.2f} s against {reference:.2f} s"
 
 
 def seconds(work: Work) -> float:
-    began = time.perf_counter()
+    start = time.perf_counter()
     work()
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
-def timed(work: Work) -> Amount:
+def timed(work: Work) -> Measurement:
     return lambda: seconds(work)
 
 
@@ -103,37 +103,39 @@ def this_machine() -> Machine:
     return Machine()
 
 
-def by_turns(ours: Amount, theirs: Amount, turns: int = TURNS, machine: Machine | None = None) -> Turns:
-    """Measure both in turns, so that a slow minute hits both; a turn in which others worked is made again.
+def measure_alternately(
+    value: Measurement, reference: Measurement, turns: int = TURNS, machine: Machine | None = None
+) -> PairedTurns:
+    """Measure both alternately, so that a slow minute affects both; repeat turns on a busy machine.
 
-    Two busy turns more than quiet ones: the machine has other things to do, and the rest is left.
+    The measurement ends without a result when there are two more busy turns than quiet ones.
     """
     machine = machine or this_machine()
     pairs: list[tuple[float, float]] = []
     busy: list[Load] = []
     while len(pairs) < turns and len(busy) < len(pairs) + 2:
         before = machine.now()
-        pair = ours(), theirs()
+        pair = value(), reference()
         load = machine.since(before)
         if load.is_quiet:
             pairs.append(pair)
         else:
             busy.append(load)
     busiest = max(busy, key=lambda load: load.others + load.stolen, default=None)
-    return Turns(pairs, turns, busiest)
+    return PairedTurns(pairs, turns, busiest)
 
 
 def summary(ratios: Sequence[float]) -> Measured | NotMeasured:
-    """Median and quartiles; of ratios that lie too far apart nothing can be said."""
+    """Return median and quartiles, or NotMeasured if the quartiles are too far apart."""
     middle = statistics.median(ratios)
     low, _, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else [middle] * 3
-    if high - low > UNSTEADY * middle:
+    if high - low > MAX_SPREAD * middle:
         return NotMeasured(f"unsteady, not a measurement: {low:.2f} to {high:.2f} in {len(ratios)} turns")
     return Measured(middle, low, high, len(ratios))
 
 
 def share_of_peak(rates: Sequence[float], peaks: Sequence[float]) -> Measured | NotMeasured:
-    """What part of the best rate that the machine showed in the same turns; no more than all of it is believed."""
+    """Return the rates as shares of the machine's highest rate in the same turns; shares above 1 are invalid."""
     peak = max(peaks)
     share = summary([rate / peak for rate in rates])
     if isinstance(share, Measured) and share.median > 1:
@@ -142,5 +144,5 @@ def share_of_peak(rates: Sequence[float], peaks: Sequence[float]) -> Measured | 
 
 
 def counted(ratio: float) -> Measured:
-    """Bytes do not depend on who else works."""
+    """Return a counted ratio, which does not depend on the load of the machine."""
     return Measured(ratio, ratio, ratio, 1)

@@ -1,4 +1,4 @@
-"""Random CLIPs of the real sizes: speed does not depend on what the weights say."""
+"""CLIP models of real size with random weights; the speed does not depend on the weights."""
 
 import torch
 
@@ -10,7 +10,7 @@ START, END = 49406, 49407
 
 
 def towers() -> tuple[VisionTower, CausalText]:
-    """The towers of ViT-B/32, with weights that nobody has set."""
+    """Return the towers of ViT-B/32 with uninitialised weights."""
     vision = VisionTower(
         TowerShape(768, 12, 12, 3072), patch=32, image=224, output=512, patch_bias=False, norm_first=True
     )
@@ -18,7 +18,7 @@ def towers() -> tuple[VisionTower, CausalText]:
 
 
 def vit_b32() -> tuple[VisionTower, CausalText]:
-    """ViT-B/32 with CLIP's text tower, random weights, frozen."""
+    """Return frozen towers of ViT-B/32 with random weights."""
     vision, text = towers()
     generator = torch.Generator().manual_seed(0)
     for tower in (vision, text):
@@ -29,7 +29,7 @@ def vit_b32() -> tuple[VisionTower, CausalText]:
 
 
 def class_rows(classes: int) -> list[list[int]]:
-    """Token rows of class names of one to five tokens with a full stop, as CLIP's vocabulary gives them."""
+    """Return token ids of class names with 1 to 5 tokens and a full stop, in CLIP's vocabulary."""
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(1, 6, (classes,), generator=generator).tolist()
     return [

@@ -1,4 +1,4 @@
-"""`make bench-quick`: small shapes of what matters most, in two minutes. Nothing is to be reached by them."""
+"""`make bench-quick`: the main benchmarks on smaller shapes, in two minutes, without targets."""
 
 from collections.abc import Iterator
 
@@ -12,6 +12,6 @@ BATCH, CLASSES, FILES, TURNS = 8, 47, 16, 3
 def quick() -> Iterator[Line]:
     with workers(CLASSES, BATCH) as (fast, plain):
         yield from measured_step(fast, plain, CLASSES, BATCH, turns=TURNS)
-    with both_models() as (ours, theirs, folder):
-        yield vision_forward(ours, theirs, BATCH, turns=TURNS)
-        yield from labelling(ours, theirs, write_images(folder / "images", FILES), turns=TURNS)
+    with both_models() as (clip, reference, folder):
+        yield vision_forward(clip, reference, BATCH, turns=TURNS)
+        yield from labelling(clip, reference, write_images(folder / "images", FILES), turns=TURNS)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from .measure import Line, by_turns, counted
+from .measure import Line, counted, measure_alternately
 
 TURNS = 3
 IMAGES, MANY_IMAGES = 64_000, 100_000
@@ -57,7 +57,7 @@ def simulated_clients() -> Iterator[Line]:
         peaks[clients] = measured["peak"]
         return measured["seconds"]
 
-    measured = by_turns(lambda: seconds_of_a_round(10), lambda: seconds_of_a_round(1000), TURNS)
+    measured = measure_alternately(lambda: seconds_of_a_round(10), lambda: seconds_of_a_round(1000), TURNS)
     few, many = (1e6 * seconds / IMAGES for seconds in measured.medians)
     detail = f"{few:.0f} and {many:.0f} us per image, of the whole round"
     yield Line("clients-time", "time, clients 10 -> 1,000", "10 clients", measured.ratio, 2.0, True, detail)
@@ -74,7 +74,7 @@ def ten_thousand_clients() -> Iterator[Line]:
         found.update(_measured(10_000, MANY_IMAGES, workers=2))
         return found["seconds"]
 
-    measured = by_turns(lambda: TWO_MINUTES, seconds_of_a_round, 1)
+    measured = measure_alternately(lambda: TWO_MINUTES, seconds_of_a_round, 1)
     detail = (
         f"{found['seconds']:.0f} s; {found['peak'] / 1024:.0f} MiB, a worker {found['peak of a worker'] / 1024:.0f} MiB"
     )

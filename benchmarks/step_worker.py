@@ -1,10 +1,10 @@
-"""One way of doing the training step, in a process of its own: does what each line it reads asks, and tells the number.
+"""A process that measures training steps on the fast path or on the plain one.
 
     python -m benchmarks.step_worker fast|plain CLASSES BATCH
 
-`step` is answered by the seconds of a step, `peak` by the FLOP/s of bare matrix products: in the same process, with the
-same threads. Processes of their own, because how memory is kept is a choice for a whole process, and it is part of the
-fast path.
+For each line `step` on stdin it prints the seconds of a step, for each line `peak` the FLOP/s of bare matrix products
+with the same threads. Each path has its own process, because memory allocation, a part of the fast path, is configured
+for a whole process.
 """
 
 import subprocess
@@ -26,12 +26,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from clip.plain_clip import by_torch, plain_text, plain_vision
 
 VECTORS, CONTEXT = 5, 16
-WAYS = ("fast", "plain")
+PATHS = ("fast", "plain")
 PEAK_TRIES = 3
 
 
 class Step:
-    """Loss and gradients of one batch, both ways, from the same numbers."""
+    """Loss and gradients of one batch, on the fast path and on the plain one, from the same inputs."""
 
     def __init__(self, vision: VisionTower, text: CausalText, classes: int, batch: int):
         generator = torch.Generator().manual_seed(2)
@@ -58,35 +58,35 @@ class Step:
         F.cross_entropy(logits, self.label).backward()
 
 
-def quick_gelu_of_the_public_code(x: Tensor) -> Tensor:
+def plain_quick_gelu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
 def matmul_peak(step: Step) -> float:
-    """FLOP per second of bare matrix products of the tower's own shapes: the most that this machine gives just now."""
+    """Return the highest FLOP per second of bare matrix products with the shapes of the image encoder."""
     width, hidden, rows = step.vision.shape.width, step.vision.shape.hidden, step.tokens.shape[0] * step.tokens.shape[1]
     return max(_product_rate(rows, *shape) for shape in ((width, hidden), (hidden, width), (width, 3 * width)))
 
 
-def _product_rate(rows: int, given: int, made: int) -> float:
-    a, b = torch.randn(rows, given), torch.randn(made, given)
-    out = torch.empty(rows, made)
+def _product_rate(rows: int, inner: int, columns: int) -> float:
+    a, b = torch.randn(rows, inner), torch.randn(columns, inner)
+    out = torch.empty(rows, columns)
     best = min(seconds(lambda: torch.mm(a, b.T, out=out)) for _ in range(PEAK_TRIES))
-    return 2 * rows * given * made / best
+    return 2 * rows * inner * columns / best
 
 
 class StepWorker:
-    """Such a process, seen from outside; it is ready when it is made."""
+    """A started `step_worker` process that is ready for requests."""
 
-    def __init__(self, way: str, classes: int, batch: int):
-        command = [sys.executable, "-m", "benchmarks.step_worker", way, str(classes), str(batch)]
+    def __init__(self, path: str, classes: int, batch: int):
+        command = [sys.executable, "-m", "benchmarks.step_worker", path, str(classes), str(batch)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if self._line() != "ready":
-            raise RuntimeError(f"the {way} step failed")
+            raise RuntimeError(f"the {path} step failed")
 
-    def request(self, what: str) -> float:
+    def request(self, measurement: str) -> float:
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{what}\n")
+        self._process.stdin.write(f"{measurement}\n")
         self._process.stdin.flush()
         return float(self._line())
 
@@ -99,15 +99,15 @@ class StepWorker:
         return self._process.stdout.readline().strip()
 
 
-def main(way: str, classes: int, batch: int) -> None:
+def main(path: str, classes: int, batch: int) -> None:
     vision, text = vit_b32()
-    if way == "fast":
+    if path == "fast":
         keep_freed_memory()
     else:
         for block in (*vision.blocks, *text.blocks):
-            block.activate = quick_gelu_of_the_public_code
+            block.activate = plain_quick_gelu
     step = Step(vision, text, classes, batch)
-    work = step.fast if way == "fast" else step.plain
+    work = step.fast if path == "fast" else step.plain
     work()
     print("ready", flush=True)
     for line in sys.stdin:

@@ -1,11 +1,11 @@
-"""One training step of both prompts on ViT-B/32: the fast path against the plain one and the machine's peak."""
+"""A training step of both prompts on ViT-B/32: the fast path compared with the plain one and the machine's peak."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from .counted_work import step_flop
-from .measure import Line, Turns, by_turns, share_of_peak
-from .step_worker import WAYS, StepWorker
+from .measure import Line, PairedTurns, measure_alternately, share_of_peak
+from .step_worker import PATHS, StepWorker
 
 BATCH = 64
 REACH = {47: 2.2, 100: 4.0, 200: 5.5}
@@ -21,8 +21,8 @@ def training_step() -> Iterator[Line]:
 
 @contextmanager
 def workers(classes: int, batch: int) -> Iterator[tuple[StepWorker, ...]]:
-    """The fast and the plain step, each in its own process."""
-    started = [StepWorker(way, classes, batch) for way in WAYS]
+    """Start a process for the fast path and one for the plain path."""
+    started = [StepWorker(path, classes, batch) for path in PATHS]
     try:
         yield tuple(started)
     finally:
@@ -39,23 +39,22 @@ def measured_step(
     peak_reach: float | None = None,
     turns: int = TURNS,
 ) -> Iterator[Line]:
-    """Against the plain step; then the share of the machine's peak in products of matrices that the step gets."""
-    against = by_turns(lambda: fast.request("step"), lambda: plain.request("step"), turns)
+    """Measure the step against the plain one, then its share of the machine's peak in matrix products."""
+    against = measure_alternately(lambda: fast.request("step"), lambda: plain.request("step"), turns)
     shape = f"B/32, batch {batch}, {classes} classes"
     key = f"{classes}-batch-{batch}"
     yield Line(f"step-{key}", f"training step, {shape}", "plain", against.ratio, reach, detail=against.in_seconds)
-    work, peaks = (
-        step_flop(classes, batch)[0],
-        by_turns(lambda: fast.request("step"), lambda: fast.request("peak"), turns),
-    )
-    share = peaks.why_not or share_of_peak([work / took for took, _ in peaks.pairs], [peak for _, peak in peaks.pairs])
+    work, _ = step_flop(classes, batch)
+    peaks = measure_alternately(lambda: fast.request("step"), lambda: fast.request("peak"), turns)
+    rates = [work / seconds for seconds, _ in peaks.pairs]
+    share = peaks.failure or share_of_peak(rates, [peak for _, peak in peaks.pairs])
     detail = roofline(work, peaks, against)
     yield Line(f"peak-{key}", f"FLOP/s of the step, {shape}", "a bare torch.mm", share, peak_reach, detail=detail)
 
 
-def roofline(work: float, peaks: Turns, against: Turns) -> str:
-    """What the step reaches, and how it would stand against the plain one if it reached all of the peak."""
-    (took, _), (_, plain) = peaks.medians, against.medians
+def roofline(work: float, peaks: PairedTurns, against: PairedTurns) -> str:
+    """Describe the FLOP/s of the step, and its ratio to the plain step if it reached the peak."""
+    (seconds, _), (_, plain) = peaks.medians, against.medians
     best = max((peak for _, peak in peaks.pairs), default=float("nan"))
-    reached = f"{work / took / 1e9:.0f} of {best / 1e9:.0f} GFLOP/s"
+    reached = f"{work / seconds / 1e9:.0f} of {best / 1e9:.0f} GFLOP/s"
     return f"{reached}; with all of them it would be {plain * best / work:.2f}x of plain"

@@ -1,4 +1,4 @@
-"""A simulation's clients shared out among two processes, against one; and what memory that takes."""
+"""A simulation with two worker processes compared with one: time and memory."""
 
 import subprocess
 import sys
@@ -8,19 +8,19 @@ from functools import partial
 from pathlib import Path
 
 from .against_transformers import save_random_clip
-from .measure import Line, by_turns, summary
+from .measure import Line, measure_alternately, summary
 
 TURNS = 3
 RUN = [sys.executable, "-m", "fedcopl", "run", "--json"]
 
-# What all processes of a run hold together, each page that several share counted once, looked at while it runs.
-WATCHED = """
+# Samples the memory of all processes of a run, with shared pages counted once, and prints the maximum.
+MEMORY_OF_RUN = """
 import json, sys, threading, time
 from pathlib import Path
 from multiprocessing import active_children
 from fedcopl.cli import main
 
-def held(process):
+def memory(process):
     lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
@@ -28,22 +28,22 @@ def watch():
     while True:
         try:
             processes = ["self", *(child.pid for child in active_children())]
-            most[0] = max(most[0], sum(map(held, processes)))
+            highest[0] = max(highest[0], sum(map(memory, processes)))
         except (OSError, StopIteration):
             pass
         time.sleep(0.1)
 
-most = [0]
+highest = [0]
 threading.Thread(target=watch, daemon=True).start()
 sys.argv = ["fedcopl", "run", "--json", *sys.argv[1:]]
 try:
     main()
 finally:
-    print(json.dumps(most[0]), file=sys.stderr)
+    print(json.dumps(highest[0]), file=sys.stderr)
 """
 
-# Random weights know no class, so as published, where nobody refuses to train on doubtful labels. Few images: each is
-# looked at several times beside the one step that is measured.
+# As published, because with random weights the default settings would not train on the unreliable labels. Few images,
+# because each is encoded several times besides the training that is measured.
 ONE_STEP_EACH = """
 import sys, tempfile
 from dataclasses import replace
@@ -70,21 +70,21 @@ print(round.seconds_of["train"])
 
 
 def workers() -> Iterator[Line]:
-    measured = by_turns(partial(_seconds, 2), partial(_seconds, 1), TURNS)
+    measured = measure_alternately(partial(_seconds, 2), partial(_seconds, 1), TURNS)
     detail = f"whole command, {measured.in_seconds}"
     yield Line("workers-demo", "the demo, 2 workers", "1 worker", measured.ratio, 1.5, detail=detail)
-    more = summary([_memory(2) / _memory(1) for _ in range(TURNS)])
-    yield Line("workers-memory", "memory of the demo, 2 workers", "1 worker", more, 1.3, True)
+    memory = summary([_memory(2) / _memory(1) for _ in range(TURNS)])
+    yield Line("workers-memory", "memory of the demo, 2 workers", "1 worker", memory, 1.3, True)
     with tempfile.TemporaryDirectory() as name:
         save_random_clip(Path(name))
-        shared, threaded = (partial(_training, name, *how) for how in ((2, 1), (1, 2)))
-        measured = by_turns(shared, threaded, TURNS)
+        two_workers, two_threads = partial(_training, name, 2, 1), partial(_training, name, 1, 2)
+        measured = measure_alternately(two_workers, two_threads, TURNS)
     detail = f"training alone, {measured.in_seconds}"
     yield Line("workers-vit", "ViT-B/32, 2 workers", "1 with 2 threads", measured.ratio, 1.2, detail=detail)
 
 
 def _seconds(workers: int) -> float:
-    """Of the whole command, as a user waits for it."""
+    """Return the wall time of the whole command."""
     with tempfile.TemporaryDirectory() as folder:
         command = [*RUN, "--workers", str(workers), "--out", f"{folder}/run"]
         code = "import subprocess, sys, time; t = time.perf_counter(); subprocess.run(sys.argv[1:], check=True, "
@@ -94,11 +94,11 @@ def _seconds(workers: int) -> float:
 
 def _memory(workers: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", WATCHED, "rounds=2", "--workers", str(workers), "--out", f"{folder}/run"]
+        command = [sys.executable, "-c", MEMORY_OF_RUN, "rounds=2", "--workers", str(workers), "--out", f"{folder}/run"]
         return float(subprocess.run(command, check=True, capture_output=True, text=True).stderr.splitlines()[-1])
 
 
 def _training(backbone: str, workers: int, threads: int) -> float:
-    """Wall time in seconds of training all clients."""
+    """Return the wall time in seconds of training all clients."""
     command = [sys.executable, "-c", ONE_STEP_EACH, backbone, str(workers), str(threads)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
