@@ -44,7 +44,7 @@ def work(path, rows, names, stop_after=None):
     """What `label_images` does, stopped after some batches."""
     file = _PredictionFile(path, rows, OPTIONS)
     pictures = iter([NamedImage(name, path) for name in names])
-    with file.held():
+    with file.locked():
         file.open(overwrite=False)
         file.skip_written(pictures)
         left = list(pictures)
@@ -106,7 +106,7 @@ def test_a_part_of_something_else_is_refused(tmp_path):
     work(path, csv_rows(1), names, stop_after=1)
     with pytest.raises(RunFolderError, match="started with another classifier"):
         _PredictionFile(path, csv_rows(1), {**OPTIONS, "classifier": "y"}).open(overwrite=False)
-    with pytest.raises(RunFolderError, match="row 2 is about '1', but now it would be 'new'"):
+    with pytest.raises(RunFolderError, match="row 2 is for '1', but now it would be 'new'"):
         work(path, csv_rows(1), ["0", "new", "1", "2", "3"])
     with pytest.raises(RunFolderError, match="this image is missing now"):
         work(path, csv_rows(1), ["0", "1"])
@@ -124,7 +124,7 @@ def test_a_finished_file_stays_until_it_is_replaced(tmp_path):
 
 def test_one_process_at_a_time(tmp_path):
     file = _PredictionFile(tmp_path / "out.csv", csv_rows(1), OPTIONS)
-    with file.held(), pytest.raises(RunFolderError, match="another process"), file.held():
+    with file.locked(), pytest.raises(RunFolderError, match="another process"), file.locked():
         pass
 
 
@@ -138,7 +138,7 @@ def test_the_format_follows_the_extension():
 
 def test_paths_without_any_image_are_an_error(tmp_path):
     (tmp_path / "notes.doc").write_text("no image")
-    with pytest.raises(DataError, match="holds no image; name image files, or folders that have some"):
+    with pytest.raises(DataError, match="contains no image; name image files, or folders with images"):
         pictures_at([str(tmp_path)], [], DecodeOptions())
     with pytest.raises(DataError, match="there is no such file or folder"):
         pictures_at([str(tmp_path / "nowhere")], [], DecodeOptions())

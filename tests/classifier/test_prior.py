@@ -105,7 +105,7 @@ def test_a_posterior_model_comes_back_from_its_arrays(model):
 
 
 WRONG_ARRAYS = {
-    "no mix": ({"site_class_prior": None}, "lack the array 'site_class_prior'"),
+    "no mix": ({"site_class_prior": None}, "the array 'site_class_prior' of the priors is missing"),
     "another number of classes": (
         {"logit_bias": np.zeros(3)},
         r"'logit_bias' of the priors has the shape \(3,\), not \(2,\)",
@@ -223,10 +223,10 @@ def test_a_classifier_without_priors(plain, tmp_path):
 
 
 DAMAGES = {
-    "another type": (np.ones(2, np.float32), "the array 'prior/numbers' is not finite numbers of 64 bits"),
-    "not finite": (np.array([1.0, math.inf]), "the array 'prior/numbers' is not finite numbers of 64 bits"),
+    "another type": (np.ones(2, np.float32), "the array 'prior/numbers' does not contain finite float64 numbers"),
+    "not finite": (np.array([1.0, math.inf]), "the array 'prior/numbers' does not contain finite float64 numbers"),
     "too few": (np.ones(1), r"the array 'numbers' of the priors has the shape \(1,\), not \(2,\)"),
-    "none": (None, "the priors lack the array 'numbers'"),
+    "none": (None, "the array 'numbers' of the priors is missing"),
 }
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from data.pictures import TRANSFORM, encoded, load, noise, plant, put
-from fedcopl.classifier.predict import NamedImage, _every_page, batches
+from fedcopl.classifier.predict import NamedImage, _split_pages, batches
 from fedcopl.classifier.recipe import Recipe, TrainedOn
 from fedcopl.config import Data, RunConfig
 from fedcopl.data import formats
@@ -284,7 +284,7 @@ def test_a_small_copy_of_a_page_is_no_page(tmp_path):
     assert read_picture(file.getvalue(), DecodeOptions(pages="middle")).remarks == ()
 
 
-def test_every_page_is_an_image_of_its_own(tmp_path):
+def test_split_pages_is_an_image_of_its_own(tmp_path):
     put(plant(tmp_path, "train/cat/a.png"), "train/dog/stack.tif", tiff(STACK, photometric="minisblack"))
     dataset = load("folder", tmp_path, pages="all")
     assert dataset.train.names == ["train/cat/a.png", *(f"train/dog/stack.tif#{page}" for page in range(1, 6))]
@@ -403,7 +403,7 @@ def test_a_written_classifier_reads_files_so(tmp_path):
     assert reading == DecodeOptions(Window("percentiles", 1, 99), (), "all")
     stack = put(tmp_path, "stack.tif", tiff(STACK, photometric="minisblack"))
     named = [NamedImage("stack.tif", FilePage(stack)), NamedImage("0", noise(1))]
-    pages = list(_every_page(named, reading))
+    pages = list(_split_pages(named, reading))
     assert [page.name for page in pages] == [*(f"stack.tif#{number}" for number in range(1, 6)), "0"]
     [batch] = batches(pages, TRANSFORM.resize_and_crop, reading)
     assert np.array_equal(batch.pixels[2], TRANSFORM.resize_and_crop(Image.fromarray(STACK[2])))

@@ -1,16 +1,16 @@
-"""Drift detection: a site's recent images compared with those its classifier was trained on.
+"""Drift detection: a site's recent images compared with the images its classifier was trained on.
 
-One model sees both sets, of n and m images. Three statistics between 0 and 1:
+Three statistics between 0 and 1 compare a classifier's predictions of both sets:
 
-    class_prior  1/2 sum_c |mean p~(c) - mean p~'(c)|: total variation between the class shares
-    confidence   share of recent images with a confidence in the lowest twentieth of the earlier ones
+    class_prior  1/2 sum_c |mean p~(c) - mean p~'(c)|: total variation distance of the class shares
+    confidence   share of recent images with a confidence below the 5 % quantile of the earlier images
     features     sup_t |F(t) - F'(t)|: Kolmogorov-Smirnov statistic of the distances to the nearest prototype
 
-A permutation test gives the p-value of each: a change has a p-value below 1/300, and is large enough to matter.
+A change is significant if its statistic is large enough to matter and a permutation test gives a p-value below 1/300.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,12 +20,12 @@ from ..plurals import counted
 from ..rng import stream
 from .predict import Classifier, NamedImage
 
-_MIN_IMAGES = 30  # in each set: with fewer no change is significant
-_NAMED_CLASSES = 5  # classes to name
-_TAIL = 0.05  # of the earlier images: the least confident ones
-_PERMUTATIONS, _MAX_P_VALUE = 999, 0.01 / 3  # three tests, one false alarm in a hundred checks
+_MIN_IMAGES = 30  # in each set; with fewer, no change would be significant
+_NAMED_CLASSES = 5  # classes to report
+_TAIL = 0.05  # quantile of the earlier images' confidence
+_PERMUTATIONS, _MAX_P_VALUE = 999, 0.01 / 3  # false-alarm rate of 1 % for three tests
 _MIN_SIZE: Mapping[str, float] = {"class_prior": 0.1, "confidence": 3 * _TAIL, "features": 0.15}
-_MAX_IMAGES = 4000  # images of a set: more do not change the result
+_MAX_IMAGES = 4000  # in each set; more do not change the result
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class _PredictedImages:
     """Predictions of a set of images."""
 
     posteriors: FloatArray  # p~, (n, C)
-    distances: FloatArray | None = None  # D^2 to the nearest prototype, (n,); None where there are none
+    distances: FloatArray | None = None  # D^2 to the nearest prototype, (n,); None without prototypes
 
     def __len__(self) -> int:
         return len(self.posteriors)
@@ -44,11 +44,11 @@ class _PredictedImages:
 
 @dataclass(frozen=True)
 class _StreamChange:
-    """The result of one of the tests."""
+    """The result of one test."""
 
     statistic: str  # "class_prior", "confidence" or "features"
     size: float  # value of the statistic
-    p_value: float  # of the permutation test
+    p_value: float
 
     @property
     def is_change(self) -> bool:
@@ -57,12 +57,12 @@ class _StreamChange:
 
 @dataclass(frozen=True)
 class _DriftReport:
-    """Changes between two sets of images, and what to do about them."""
+    """Changes between two sets of images, and a recommendation."""
 
     before: int  # number of images
     recent: int
     changes: Sequence[_StreamChange]
-    class_changes: Sequence[tuple[str, float]]  # the classes whose shares of the images changed most, with the change
+    class_changes: Sequence[tuple[str, float]]  # largest changes of a class's share of the images
 
     @property
     def advice(self) -> str:
@@ -71,7 +71,7 @@ class _DriftReport:
         >>> _DriftReport(99, 99, [_StreamChange("class_prior", 0.3, 0.001)], []).advice
         'the class prior has changed: label with --prior images; no new run is needed for that'
         """
-        changed = {one.statistic for one in self.changes if one.is_change}
+        changed = {change.statistic for change in self.changes if change.is_change}
         if changed & {"confidence", "features"}:
             return "the images have changed: continue this run with the recent images"
         if changed:
@@ -81,7 +81,7 @@ class _DriftReport:
     @property
     def has_changed(self) -> bool:
         """True if at least one change is significant."""
-        return any(one.is_change for one in self.changes)
+        return any(change.is_change for change in self.changes)
 
 
 def compare_streams(classifier: Classifier, before: Iterable[NamedImage], recent: Iterable[NamedImage]) -> _DriftReport:
@@ -98,15 +98,14 @@ def compare_streams(classifier: Classifier, before: Iterable[NamedImage], recent
                 f"{_MIN_IMAGES} are needed"
             )
     changes = _stream_changes(earlier, later, stream(0, "drift"))
-    change = _class_share_changes(earlier, later)
-    largest = np.argsort(-np.abs(change), kind="stable")[:_NAMED_CLASSES]
-    return _DriftReport(
-        len(earlier), len(later), changes, [(classifier.recipe.classes[c], float(change[c])) for c in largest]
-    )
+    share_changes = _class_share_changes(earlier, later)
+    largest = np.argsort(-np.abs(share_changes), kind="stable")[:_NAMED_CLASSES]
+    class_changes = [(classifier.recipe.classes[number], float(share_changes[number])) for number in largest]
+    return _DriftReport(len(earlier), len(later), changes, class_changes)
 
 
 def _predict(classifier: Classifier, images: Iterable[NamedImage], *, trained_on: bool) -> _PredictedImages:
-    """Return the posteriors of images and, if the classifier has prototypes, the distance to the nearest one."""
+    """Predict images; unreadable ones are skipped."""
     batches = (batch for batch in classifier.batches(images) if len(batch.pixels))
     outputs = [classifier.predictor.model_outputs(batch.pixels) for batch in batches]
     if not outputs:
@@ -118,17 +117,19 @@ def _predict(classifier: Classifier, images: Iterable[NamedImage], *, trained_on
     prototypes = classifier.prior.model.prototypes
     if prototypes is None:
         return _PredictedImages(posteriors)
-    # An image that contributed to a prototype is near to it: its own share is removed.
-    own = posteriors if trained_on else None
-    return _PredictedImages(posteriors, prototypes.distances(features, own).min(axis=1))
+    # Training images contributed to the prototypes; their contributions are removed, as they shorten the distances.
+    contributions = posteriors if trained_on else None
+    return _PredictedImages(posteriors, prototypes.distances(features, contributions).min(axis=1))
 
 
 def _stream_changes(
     before: _PredictedImages, recent: _PredictedImages, random: np.random.Generator
 ) -> list[_StreamChange]:
-    """Return the results of the three tests; of two without prototypes."""
-    before, recent = (_subsample(images, random) for images in (before, recent))
-    pooled = _concatenate(before, recent)
+    """Return the results of the tests; the one of features requires prototypes."""
+    before, recent = _subsample(before, random), _subsample(recent, random)
+    pooled = _PredictedImages(np.concatenate([before.posteriors, recent.posteriors]))
+    if before.distances is not None and recent.distances is not None:
+        pooled = replace(pooled, distances=np.concatenate([before.distances, recent.distances]))
     permutations = [random.permutation(len(pooled)) for _ in range(_PERMUTATIONS)]
     statistics: dict[str, Callable[[_PredictedImages, _PredictedImages], float]] = {
         "class_prior": _class_prior_shift,
@@ -136,12 +137,13 @@ def _stream_changes(
     }
     if pooled.distances is not None:
         statistics["features"] = _ks_statistic
-    return [
-        _StreamChange(
-            name, size := statistic(before, recent), _p_value(statistic, pooled, len(before), size, permutations)
-        )
-        for name, statistic in statistics.items()
-    ]
+    changes = []
+    for name, statistic in statistics.items():
+        size = statistic(before, recent)
+        splits = ((pooled.rows(order[: len(before)]), pooled.rows(order[len(before) :])) for order in permutations)
+        exceeded = sum(statistic(*split) >= size for split in splits)
+        changes.append(_StreamChange(name, size, (1 + exceeded) / (1 + _PERMUTATIONS)))
+    return changes
 
 
 def _class_prior_shift(before: _PredictedImages, recent: _PredictedImages) -> float:
@@ -149,7 +151,7 @@ def _class_prior_shift(before: _PredictedImages, recent: _PredictedImages) -> fl
 
 
 def _low_confidence_share(before: _PredictedImages, recent: _PredictedImages) -> float:
-    """Return the share of recent images whose confidence is in the lowest tail of the earlier ones."""
+    """Return the share of recent images with a confidence in the lowest tail of the earlier images."""
     threshold = np.quantile(before.posteriors.max(axis=1), _TAIL)
     return float((recent.posteriors.max(axis=1) < threshold).mean())
 
@@ -159,34 +161,14 @@ def _ks_statistic(before: _PredictedImages, recent: _PredictedImages) -> float:
     assert before.distances is not None and recent.distances is not None
     earlier, later = np.sort(before.distances), np.sort(recent.distances)
     thresholds = np.concatenate([earlier, later])
-    difference = np.searchsorted(earlier, thresholds, "right") / len(earlier) - np.searchsorted(
-        later, thresholds, "right"
-    ) / len(later)
-    return float(np.abs(difference).max())
+    earlier_cdf, later_cdf = (np.searchsorted(d, thresholds, "right") / len(d) for d in (earlier, later))
+    return float(np.abs(earlier_cdf - later_cdf).max())
 
 
 def _class_share_changes(before: _PredictedImages, recent: _PredictedImages) -> FloatArray:
     """Return the change of each class's share of the images, (C,)."""
     change: FloatArray = recent.posteriors.mean(axis=0) - before.posteriors.mean(axis=0)
     return change
-
-
-def _p_value(
-    statistic: Callable[[_PredictedImages, _PredictedImages], float],
-    pooled: _PredictedImages,
-    split: int,
-    size: float,
-    permutations: list[IntArray],
-) -> float:
-    exceeded = sum(statistic(pooled.rows(order[:split]), pooled.rows(order[split:])) >= size for order in permutations)
-    return (1 + exceeded) / (1 + len(permutations))
-
-
-def _concatenate(before: _PredictedImages, recent: _PredictedImages) -> _PredictedImages:
-    posteriors = np.concatenate([before.posteriors, recent.posteriors])
-    if before.distances is None or recent.distances is None:
-        return _PredictedImages(posteriors)
-    return _PredictedImages(posteriors, np.concatenate([before.distances, recent.distances]))
 
 
 def _subsample(images: _PredictedImages, random: np.random.Generator) -> _PredictedImages:

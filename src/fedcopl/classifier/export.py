@@ -28,7 +28,7 @@ _ONNX_FILE, _ONNX_EXAMPLE = "classifier.onnx", "example_onnx.py"
 
 
 def _write_card(recipe: Recipe, arrays: Collection[str], onnx: Difference | None, prior: Prior | None = None) -> str:
-    """Return the model card, `model_card.md.jinja` filled in; names of classes and sites are escaped."""
+    """Return the model card from `model_card.md.jinja`; names of classes and sites are escaped."""
     environment = Environment(
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
@@ -36,7 +36,7 @@ def _write_card(recipe: Recipe, arrays: Collection[str], onnx: Difference | None
         "counted": counted,
         "quoted": _quoted,
         "paragraph": lambda text: fill(" ".join(text.split()), 120),
-        "json": json.dumps,  # in the YAML header: names cannot break out of it
+        "json": json.dumps,  # JSON strings are valid in the YAML header, whatever they contain
     }
     about, backbone = recipe.about, recipe.backbone
     template = files(__package__).joinpath("model_card.md.jinja").read_text(encoding="utf-8")
@@ -49,7 +49,7 @@ def _write_card(recipe: Recipe, arrays: Collection[str], onnx: Difference | None
         base_model=RELEASES[backbone.name].name if backbone.name in RELEASES else None,
         client=about.get("client"),
         accuracy=about.get("accuracy"),
-        class_prior=about.get(CLASS_PRIOR),  # its origin, if it is not that of the site
+        class_prior=about.get(CLASS_PRIOR),  # origin of a class prior that is not the site's
         needs_path=not backbone.included and not backbone.is_known,
         facts={**about.get("training", {}), **about.get("versions", {})},
         width=max(map(len, recipe.classes)),
@@ -62,7 +62,7 @@ def _quoted(value: object) -> str:
     return "".join(f"&#{ord(sign)};" if sign in "\\`*_{}[]<>()#!|&~@=^$" else sign for sign in text)
 
 
-_DESCRIBING = (".json", ".txt")  # files of a model besides its weights: settings, vocabulary
+_CONFIG_SUFFIXES = (".json", ".txt")  # of configs and vocabularies
 
 
 def export(
@@ -71,7 +71,7 @@ def export(
     """Write a classifier into a temporary folder, which is renamed when it is complete.
 
     Returns:
-        How far the ONNX file differs from torch; None without ONNX.
+        The difference of the ONNX file from torch; None without ONNX.
 
     Raises:
         RunFolderError: The folder is not empty, or cannot be written.
@@ -81,7 +81,7 @@ def export(
     try:
         shutil.rmtree(part, ignore_errors=True)
         difference = _write(classifier, part, onnx, with_backbone)
-        if folder.exists():  # and is empty, as was checked
+        if folder.exists():  # an empty folder
             folder.rmdir()
         part.rename(folder)
     except OSError as error:
@@ -107,16 +107,16 @@ def _write(classifier: Classifier, part: Path, onnx: bool, with_backbone: bool) 
     if with_backbone:
         source, target = locate(predictor.model.encoder.clip.name), part / BACKBONE
         target.mkdir(parents=True)
-        for file in [source] if source.is_file() else _needed(source):
+        for file in [source] if source.is_file() else _model_files(source):
             shutil.copyfile(file, target / file.name)
     return difference
 
 
-def _needed(folder: Path) -> list[Path]:
-    """Return the files of a model that loading reads, and no others in its folder."""
-    described = [file for file in sorted(folder.iterdir()) if file.suffix in _DESCRIBING and file.is_file()]
+def _model_files(folder: Path) -> list[Path]:
+    """Return the files in a model's folder that loading reads."""
+    configs = [file for file in sorted(folder.iterdir()) if file.suffix in _CONFIG_SUFFIXES and file.is_file()]
     [weights, *_] = [folder / name for name in (*WEIGHT_FILES, *OPEN_CLIP_WEIGHTS) if (folder / name).is_file()]
     if weights.suffix != ".json":
-        return [*(file for file in described if not file.name.endswith(".index.json")), weights]
+        return [*(file for file in configs if not file.name.endswith(".index.json")), weights]
     shards = set(json.loads(weights.read_text(encoding="utf-8"))["weight_map"].values())
-    return [*described, *(folder / Path(name).name for name in sorted(shards))]
+    return [*configs, *(folder / Path(name).name for name in sorted(shards))]

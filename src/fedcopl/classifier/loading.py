@@ -1,4 +1,4 @@
-"""Loading classifiers from an exported folder, or from the folder of a run."""
+"""Loading classifiers from an exported folder or from the folder of a run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +9,8 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from ..clip.frozen_clip import Clip, fingerprint
 from ..config import RunConfig
@@ -28,7 +29,7 @@ from .prior import PRIOR, Prior
 from .recipe import ARRAYS, BACKBONE, CONFIG, SHARE, Confidence, Recipe, TrainedOn, is_exported
 
 _PromptArrays = Mapping[str, NDArray[np.float32]]
-_CLIPS: WeakValueDictionary[str, Clip] = WeakValueDictionary()  # of unpickled classifiers, by their fingerprint
+_CLIPS: WeakValueDictionary[str, Clip] = WeakValueDictionary()  # CLIP models of unpickled classifiers, by fingerprint
 
 
 def load(
@@ -39,7 +40,7 @@ def load(
     device: str = "auto",
     precision: str = "fp32",
 ) -> Classifier:
-    """Load the classifier in a folder; see `Classifier.load`."""
+    """Load a classifier; see `Classifier.load`."""
     if is_exported(folder):
         return _load_exported(folder, backbone, device, precision)
     if (folder / "settings.toml").is_file():
@@ -49,12 +50,12 @@ def load(
         raise ModelError(f"{folder}: {no_folder(folder)}; name the folder of fedcopl export, or of a run")
     raise ModelError(
         f"{folder}: has neither an exported classifier ({CONFIG}) nor a run (settings.toml); "
-        "write one with: fedcopl export RUN -o FOLDER"
+        "export one with: fedcopl export RUN -o FOLDER"
     )
 
 
 def zero_shot(classes_file: Path, backbone: str | Path, device: str = "auto") -> Classifier:
-    """Return plain CLIP as a classifier of the classes that a file names, one a line; it needs no run."""
+    """Return zero-shot CLIP as a classifier for a list of classes in a file, one per line."""
     listed = read_classes(classes_file)
     classes, template = tuple(listed.names), TEMPLATE + listed.synonyms
     config = RunConfig(method="zeroshot")
@@ -65,22 +66,22 @@ def zero_shot(classes_file: Path, backbone: str | Path, device: str = "auto") ->
 
 def _load_exported(folder: Path, backbone: str | Path | None, device: str, precision: str) -> Classifier:
     recipe = Recipe.read(folder / CONFIG)
-    backbone_path = backbone or _backbone_path(folder, recipe.backbone)
-    model = _build(recipe.config, recipe.classes, recipe.template, backbone_path, device, precision).model
-    _check_fingerprint(model.encoder.clip, recipe.backbone, backbone_path, str(folder))
-    arrays = _read_arrays(folder / ARRAYS)
+    backbone = backbone or _backbone_path(folder, recipe.backbone)
+    model = _build(recipe.config, recipe.classes, recipe.template, backbone, device, precision).model
+    clip, arrays = model.encoder.clip, _read_arrays(folder / ARRAYS)
+    _check_fingerprint(clip, recipe.backbone, backbone, str(folder))
     prompts = {name: array for name, array in arrays.items() if not name.startswith(PRIOR)}
+    stored = select_prefix(arrays, PRIOR)
     try:
-        stored, encoder = select_prefix(arrays, PRIOR), model.encoder
-        prior = Prior.from_arrays(stored, encoder.classes, encoder.clip.feature_size) if stored else None
+        prior = Prior.from_arrays(stored, len(recipe.classes), clip.feature_size) if stored else None
         return Classifier(Predictor(model, prompts, prior), recipe)
     except ModelError as error:
         raise ModelError(f"{folder / ARRAYS}: {error}") from error
 
 
-def restore(written: str, prompts: _PromptArrays, prior: Prior | None, backbone: str, precision: str) -> Classifier:
-    """Restore a pickled classifier; classifiers that use the same CLIP model share it."""
-    recipe = Recipe.parse(written, "the pickled classifier")
+def restore(recipe_json: str, prompts: _PromptArrays, prior: Prior | None, backbone: str, precision: str) -> Classifier:
+    """Restore a pickled classifier; several classifiers of one CLIP model share the model."""
+    recipe = Recipe.parse(recipe_json, "the pickled classifier")
     clip = _CLIPS.get(recipe.backbone.fingerprint)
     try:
         model = _build(recipe.config, recipe.classes, recipe.template, backbone, "auto", precision, clip).model
@@ -104,11 +105,14 @@ def _check_fingerprint(clip: Clip, trained_on: TrainedOn, path: str | Path, arti
 
 
 def _backbone_path(folder: Path, backbone: TrainedOn) -> str | Path:
-    """Return the model's path in the folder, or its public name; a name from a file is never used as a path."""
+    """Return the path of the CLIP model in a classifier's folder, or its public name.
+
+    An untrusted config.json may contain any name; it is never used as a path.
+    """
     if backbone.included:
         files = [file for file in (folder / BACKBONE).glob("*") if file.is_file()]
         if not files:
-            raise ModelError(f"{folder / BACKBONE}: the CLIP model that should be here is missing")
+            raise ModelError(f"{folder / BACKBONE}: the CLIP model is missing from this folder")
         return files[0] if len(files) == 1 else folder / BACKBONE
     if backbone.is_known:
         return backbone.name
@@ -116,25 +120,24 @@ def _backbone_path(folder: Path, backbone: TrainedOn) -> str | Path:
 
 
 def _read_arrays(file: Path, kind: type[np.floating[Any]] = np.float32) -> dict[str, NDArray[Any]]:
-    """Read the arrays of a safetensors file, of this type except those of priors.
+    """Read the arrays of a safetensors file; the arrays of priors must be float64, all others of type `kind`.
 
     Raises:
         ModelError: The file is damaged, or an array has another type or values that are not finite.
     """
     try:
-        with safe_open(file, framework="numpy") as opened:
-            arrays = {name: np.asarray(opened.get_tensor(name)) for name in opened.keys()}  # noqa: SIM118
+        arrays = load_file(file)
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{file}: cannot be read: {error}") from error
     for name, array in arrays.items():
         dtype = np.dtype(np.float64 if name.startswith(PRIOR) else kind)
         if array.dtype != dtype or not np.isfinite(array).all():
-            raise ModelError(f"{file}: the array {name!r} is not finite numbers of {8 * dtype.itemsize} bits")
+            raise ModelError(f"{file}: the array {name!r} does not contain finite {dtype.name} numbers")
     return arrays
 
 
 class FinishedRun:
-    """The classifiers of a finished run, which share one CLIP.
+    """The classifiers of a finished run, which share one CLIP model.
 
     Raises:
         RunFolderError: The run is not finished, or damaged.
@@ -155,7 +158,7 @@ class FinishedRun:
 
     @cached_property
     def _built(self) -> BuiltModel:
-        """The model, loaded at first use: a wrong client name is reported before."""
+        """The model, loaded at first use, so that a wrong client name is reported before."""
         return _build(self.config, self.classes, self.template, *self._build_options)
 
     @cached_property
@@ -171,7 +174,7 @@ class FinishedRun:
         return [client.name for client in self.outcome.clients]
 
     def choose(self, client: str | None) -> str:
-        """Return the client of this name, or the only one; ConfigError if there is none."""
+        """Return the client of this name, or the only client; raises ConfigError if there is none."""
         if client in self.clients:
             return str(client)
         if client is None and len(self.clients) == 1:
@@ -182,11 +185,11 @@ class FinishedRun:
         raise ConfigError(f"{self.folder}: has no client {client!r} ({known}){did_you_mean(client, self.clients)}")
 
     def classifier(self, client: str) -> Classifier:
-        """Return one client's model as it was last evaluated: initial, shared and own arrays."""
+        """Return one client's model as it was last evaluated."""
         prompts = {
             **self._built.start,
             **_read_arrays(self.folder / SHARED_PROMPTS),
-            **_read_arrays(own_prompts_file(self.folder, client)),  # may replace shared arrays after a rollback
+            **_read_arrays(own_prompts_file(self.folder, client)),  # includes shared arrays after a rollback
         }
         backbone = TrainedOn.of(self.config.model.backbone, self._fingerprint)
         recipe = Recipe(self.classes, self.template, self.config, backbone, about=self._about(client))
@@ -198,16 +201,16 @@ class FinishedRun:
         if not file.exists():
             return None
         own, shared = _read_arrays(file, np.float64), _read_arrays(common, np.float64) if common.exists() else {}
-        arrays = own if len(own) > 1 else shared | own  # more arrays: the client missed the last common model
+        arrays = own if len(own) > 1 else shared | own  # a client that missed the last common model stores its own
         try:
             return Prior.from_arrays(arrays, len(self.classes), self.model.encoder.clip.feature_size)
         except ModelError as error:
             raise ModelError(f"{file}: {error}") from error
 
     def _about(self, client: str) -> dict[str, Any]:
-        """Return the facts for the model card, without paths and file names."""
-        [own] = [entry for entry in self.outcome.clients if entry.name == client]
-        measured = {"final": own.final, "zero_shot": own.zero_shot, "images": own.test}
+        """Return facts for the model card, without paths and file names."""
+        [own] = [record for record in self.outcome.clients if record.name == client]
+        accuracy = {"final": own.final, "zero_shot": own.zero_shot, "images": own.test}
         training = {
             "method": run_title(self.config),
             "rounds": self.config.rounds,
@@ -217,8 +220,8 @@ class FinishedRun:
             "sites": len(self.clients),
             "images of this site": own.train,
         }
-        accuracy, versions = None if own.final is None else measured, dict(self.outcome.versions)
-        return {"client": client, "training": training, "accuracy": accuracy, "versions": versions}
+        measured = None if own.final is None else accuracy
+        return {"client": client, "training": training, "accuracy": measured, "versions": dict(self.outcome.versions)}
 
 
 def _build(
@@ -230,11 +233,11 @@ def _build(
     precision: str,
     clip: Clip | None = None,
 ) -> BuiltModel:
-    """Build the method of the settings on a CLIP, which is loaded from `backbone` unless given."""
+    """Build the method of the settings with a CLIP model, which is loaded from `backbone` unless given."""
     overrides = {"backbone": str(backbone), "device": device, "precision": precision, "threads": 0}
     settings = config.model_dump()
-    local = RunConfig.from_mapping({**settings, "model": {**settings["model"], **overrides}}, "the classifier")
-    return build_model(local, clip or build_clip(local.model), classes, template)
+    config = RunConfig.from_mapping({**settings, "model": {**settings["model"], **overrides}}, "the classifier")
+    return build_model(config, clip or build_clip(config.model), classes, template)
 
 
 class TrainingImages:
@@ -247,8 +250,8 @@ class TrainingImages:
 
     def classifier(self, client: str, share: float = SHARE) -> Classifier:
         """Return a client's classifier, with the abstention threshold of its own images if it has any."""
-        plain, own = self.run.classifier(client), self._rows[client]
-        if not len(own):
-            return plain
-        confidence = Confidence.of(plain.predictor.log_probabilities(self._pixels, own))
-        return Classifier(plain.predictor, replace(plain.recipe, confidence=confidence, share=share))
+        classifier, rows = self.run.classifier(client), self._rows[client]
+        if not len(rows):
+            return classifier
+        confidence = Confidence.of(classifier.predictor.log_probabilities(self._pixels, rows))
+        return Classifier(classifier.predictor, replace(classifier.recipe, confidence=confidence, share=share))

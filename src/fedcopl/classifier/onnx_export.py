@@ -1,4 +1,4 @@
-"""Exporting a classifier as one ONNX file, from pixels to probabilities, compared with torch before it is written."""
+"""Exporting a classifier as one ONNX file, from pixels to probabilities; it is compared with torch before writing."""
 
 import json
 import logging
@@ -22,24 +22,24 @@ from ..rng import stream
 from .predict import Predictor
 from .prior import Prior
 
-_LARGEST_LOGIT, _LARGEST_PROBABILITY = 1e-2, 1e-4  # largest accepted differences from torch
-_LARGEST_FILE = 2**31 - 2**20  # limit of the format
+_MAX_LOGIT_DIFFERENCE, _MAX_PROBABILITY_DIFFERENCE = 1e-2, 1e-4  # from torch
+_MAX_BYTES = 2**31 - 2**20  # limit of the format
 _INPUT, _OUTPUTS = "pixels", ("logits", "probabilities")
-_LOWEST = -1e4  # scores are clamped there: exp is 0 long before, and float32 keeps what is added
-_LOG_PRIOR = "log_prior"  # of the class prior: stored in the file, and an optional input
+_LOWEST = -1e4  # minimum of the scores: exp is 0, and in float32 adding the log prior still changes them
+_LOG_PRIOR = "log_prior"  # logarithm of the class prior: an initializer, and an optional input
 _CHECKED_BATCHES = (1, 2, 17)
 
 
 class Difference(NamedTuple):
-    """The largest differences between ONNX and torch over the images of the check."""
+    """The largest differences between the outputs of ONNX and torch."""
 
     logits: float
     probabilities: float
-    images: int
+    images: int  # number of compared images
 
 
-class _Baked(nn.Module):
-    """A predictor as a torch module with fixed class features; it normalises uint8 pixels, (B, 3, side, side)."""
+class _FixedClassPredictor(nn.Module):
+    """A predictor with constant class features, from uint8 pixels, (B, 3, side, side), to logits and probabilities."""
 
     def __init__(self, predictor: Predictor):
         super().__init__()
@@ -59,7 +59,7 @@ class _Baked(nn.Module):
         images = self.model.image_features(method.frozen(encoder, tokens), self.params)
         logits = method.inference_logits(encoder, images, self.classes, self.params)
         if self.head is not None:
-            features = encoder.image_features(tokens) if self.head.looks else None
+            features = encoder.image_features(tokens) if self.head.has_prototypes else None
             logits = self.head(logits.log_softmax(-1), features)
         return logits, logits.softmax(-1)
 
@@ -73,36 +73,37 @@ class _PriorHead(nn.Module):
         super().__init__()
         model, prototypes = prior.model, prior.model.prototypes
         self.text_scale, self.feature_scale = model.text_scale, model.feature_scale
-        self.looks, self.bias = prototypes is not None, _single(model.logit_bias)
-        self.register_buffer(_LOG_PRIOR, _single(np.log(prior.class_prior)))
+        self.has_prototypes, self.bias = prototypes is not None, _to_float32(model.logit_bias)
+        self.register_buffer(_LOG_PRIOR, _to_float32(np.log(prior.class_prior)))
         if prototypes is not None:
-            means = prototypes.totals / prototypes.counts[:, None]
-            # Centred: in float32, distances between points far from the origin lose precision.
-            self.middle, self.means = _single(means.mean(axis=0)), _single((means - means.mean(axis=0)).T)
-            self.lengths = _single(((means - means.mean(axis=0)) ** 2).sum(axis=1))
-            self.whiten, self.worth = _single(prototypes.whiten), _single(prototypes.counts / (prototypes.counts + 1))
-            self.log_determinant = _single(len(prototypes.whiten) * np.log1p(1 / prototypes.counts))
+            means, counts = prototypes.totals / prototypes.counts[:, None], prototypes.counts
+            # Centred, because float32 is imprecise for distances between points far from the origin.
+            centred = means - means.mean(axis=0)
+            self.centre, self.means = _to_float32(means.mean(axis=0)), _to_float32(centred.T)
+            self.square_norms = _to_float32((centred**2).sum(axis=1))
+            self.whiten, self.shrinkage = _to_float32(prototypes.whiten), _to_float32(counts / (counts + 1))
+            self.log_determinant = _to_float32(len(prototypes.whiten) * np.log1p(1 / counts))
 
     def forward(self, log_probs: Tensor, features: Tensor | None) -> Tensor:
         scores = self.text_scale * log_probs + self.bias
         if features is not None:
             scores = scores - self.feature_scale / 2 * self._distances(features)
-        # The prior is added last: otherwise constant folding would merge it with the bias, and it could not be set.
+        # The prior is added last: otherwise constant folding would merge it with the bias, and it would be no input.
         return (scores.clamp(min=_LOWEST) + self.log_prior).log_softmax(-1)
 
     def _distances(self, features: Tensor) -> Tensor:
-        """Return the distances of `Prototypes.distances` for images that did not contribute to the prototypes."""
-        whitened = features @ self.whiten - self.middle
-        squares = (whitened**2).sum(-1, keepdim=True) - 2 * whitened @ self.means + self.lengths
-        return squares.clamp(min=0.0) * self.worth + self.log_determinant
+        """Compute `Prototypes.distances` for images that did not contribute to the prototypes."""
+        whitened = features @ self.whiten - self.centre
+        squares = (whitened**2).sum(-1, keepdim=True) - 2 * whitened @ self.means + self.square_norms
+        return squares.clamp(min=0.0) * self.shrinkage + self.log_determinant
 
 
-def _single(array: NDArray[np.float64]) -> Tensor:
+def _to_float32(array: NDArray[np.float64]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, np.float32))
 
 
 def export_onnx(predictor: Predictor, classes: Sequence[str], file: Path) -> Difference:
-    """Write an ONNX file and return how far it differs from torch.
+    """Write an ONNX file and return its difference from torch.
 
     Raises:
         ModelError: A library is missing, the method cannot be exported, or the difference is too large.
@@ -115,9 +116,9 @@ def export_onnx(predictor: Predictor, classes: Sequence[str], file: Path) -> Dif
         _make_prior_an_input(proto)
     for value in (proto.graph.input[0], *proto.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
-    del proto.graph.value_info[:]  # intermediate sizes under the exporter's names
+    del proto.graph.value_info[:]  # shapes of intermediate values
     transform = predictor.transform
-    about = {
+    metadata = {
         "classes": json.dumps(list(classes)),
         "short_side": str(transform.short_side),
         "crop": str(transform.crop),
@@ -125,14 +126,14 @@ def export_onnx(predictor: Predictor, classes: Sequence[str], file: Path) -> Dif
         "squash": json.dumps(transform.squash),
     }
     if predictor.prior is not None:
-        about["prior"] = json.dumps(predictor.prior.named_class_prior(classes))
-    onnx.helper.set_model_props(proto, about)
-    if proto.ByteSize() > _LARGEST_FILE:
+        metadata["prior"] = json.dumps(predictor.prior.named_class_prior(classes))
+    onnx.helper.set_model_props(proto, metadata)
+    if proto.ByteSize() > _MAX_BYTES:
         raise ModelError(f"the model takes {proto.ByteSize() / 1e9:.1f} GB; an ONNX file is limited to 2 GB")
     onnx.checker.check_model(proto)
     content: bytes = proto.SerializeToString()
     difference = _compare(runtime, content, predictor)
-    if difference.logits > _LARGEST_LOGIT or difference.probabilities > _LARGEST_PROBABILITY:
+    if difference.logits > _MAX_LOGIT_DIFFERENCE or difference.probabilities > _MAX_PROBABILITY_DIFFERENCE:
         raise ModelError(
             f"{file}: is not written: its logits differ from torch's by {difference.logits:.1e} "
             f"and its probabilities by {difference.probabilities:.1e}"
@@ -142,15 +143,15 @@ def export_onnx(predictor: Predictor, classes: Sequence[str], file: Path) -> Dif
 
 
 def onnx_libraries() -> tuple[Any, Any]:
-    """Import onnx and onnxruntime; ModelError if a library is missing."""
+    """Import onnx and onnxruntime; raises ModelError if a library is missing."""
     try:
-        import_module("onnxscript")  # torch's exporter writes with it
+        import_module("onnxscript")  # torch's exporter needs it
         return import_module("onnx"), import_module("onnxruntime")
     except ImportError as error:
         raise ModelError(f"ONNX needs {error.name}: pip install 'fedcopl[onnx]'") from error
 
 
-class _OnlyTorch(TorchFunctionMode):
+class _RefuseNumpy(TorchFunctionMode):
     """Raises an error when a tensor is converted to NumPy."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -160,19 +161,19 @@ class _OnlyTorch(TorchFunctionMode):
 
 
 def _convert(predictor: Predictor) -> Any:
-    """Convert the model to ONNX for batches of any size; ModelError if a part of it is not in torch."""
+    """Convert the model to ONNX for batches of any size; raises ModelError if a part of it is not in torch."""
     try:
         with torch.no_grad(), _without_logs():
-            baked, example = _Baked(predictor).eval(), torch.from_numpy(_test_images(predictor, 2))
-            with _OnlyTorch():
-                baked(example)
+            module, example = _FixedClassPredictor(predictor).eval(), torch.from_numpy(_test_images(predictor, 2))
+            with _RefuseNumpy():
+                module(example)
             sizes = {_INPUT: {0: torch.export.Dim("batch")}}
-            program = torch.export.export(baked, (example,), dynamic_shapes=sizes, strict=True)
-            written = torch.onnx.export(
+            program = torch.export.export(module, (example,), dynamic_shapes=sizes, strict=True)
+            exported = torch.onnx.export(
                 program, dynamo=True, input_names=[_INPUT], output_names=list(_OUTPUTS), verbose=False
             )
-            return cast(Any, written).model_proto
-    except Exception as error:  # the exporter raises errors of many kinds
+            return cast(Any, exported).model_proto
+    except Exception as error:  # the exporter raises errors of many types
         name = predictor.model.method.config.method
         raise ModelError(
             f"{name} with its options cannot be written as ONNX: {first_sentence(error)}; "
@@ -194,7 +195,7 @@ def _without_logs() -> Iterator[None]:
 
 
 def _make_prior_an_input(proto: Any) -> None:
-    """Rename the class prior to `log_prior`, and make it an input whose default is the stored value."""
+    """Make the initializer of the class prior an optional input named `log_prior`."""
     [class_prior] = [value for value in proto.graph.initializer if value.name.endswith(_LOG_PRIOR)]
     for node in proto.graph.node:
         node.input[:] = [_LOG_PRIOR if name == class_prior.name else name for name in node.input]
@@ -206,23 +207,23 @@ def _make_prior_an_input(proto: Any) -> None:
 
 
 def _compare(runtime: Any, content: bytes, predictor: Predictor) -> Difference:
-    """Return how far ONNX differs from torch over batches of several sizes."""
+    """Return the differences of ONNX from torch for batches of several sizes."""
     options = runtime.SessionOptions()
     options.log_severity_level = 3
     session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    of_logits, of_probabilities = [0.0], [0.0]
+    logit_differences, probability_differences = [0.0], [0.0]
     for size in _CHECKED_BATCHES:
         pixels = _test_images(predictor, size)
         logits, probabilities = session.run(list(_OUTPUTS), {_INPUT: pixels})
         log_probs = predictor.log_probabilities(pixels)
         expected = predictor.logits(pixels).double().numpy() if predictor.prior is None else log_probs
-        of_logits.append(float(np.abs(logits - expected).max()))
-        of_probabilities.append(float(np.abs(probabilities - np.exp(log_probs)).max()))
-    return Difference(max(of_logits), max(of_probabilities), sum(_CHECKED_BATCHES))
+        logit_differences.append(float(np.abs(logits - expected).max()))
+        probability_differences.append(float(np.abs(probabilities - np.exp(log_probs)).max()))
+    return Difference(max(logit_differences), max(probability_differences), sum(_CHECKED_BATCHES))
 
 
 def _test_images(predictor: Predictor, count: int) -> NDArray[np.uint8]:
-    """Return synthetic images of coarse and fine random squares."""
+    """Return images of coarse and fine random squares, (count, 3, side, side)."""
     side, rng = predictor.transform.crop, stream(0, "pictures for onnx", count)
     pictures = np.empty((count, 3, side, side), np.uint8)
     for number in range(count):

@@ -1,4 +1,4 @@
-"""One client's trained model with the interface of scikit-learn: `classes_`, `predict`, `predict_proba`, `score`."""
+"""The trained model of a client with scikit-learn's interface: `classes_`, `predict`, `predict_proba`, `score`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,8 +35,6 @@ from ..plurals import counted
 from .prior import Prior
 from .recipe import CLASS_PRIOR, SHARE, Confidence, Recipe
 
-# Batches of ENCODE_BATCH images, as in evaluation: the same images in the same order give bit-identical results.
-
 
 class NamedImage(NamedTuple):
     """An image and its name."""
@@ -58,11 +56,11 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True)
 class _ImageBatch:
-    """Some images, decoded and resized; those that cannot be read have a reason instead."""
+    """A batch of decoded and resized images."""
 
     names: Sequence[str]
-    pixels: NDArray[np.uint8]  # of the readable ones, in their order
-    problems: Mapping[int, str]
+    pixels: NDArray[np.uint8]  # of the readable images, in order
+    problems: Mapping[int, str]  # position of an unreadable image -> reason
 
 
 def check_paths_exist(paths: Iterable[str]) -> None:
@@ -73,36 +71,36 @@ def check_paths_exist(paths: Iterable[str]) -> None:
 
 
 def pictures_at(paths: Sequence[str], skipped: list[Skipped], options: DecodeOptions) -> Iterator[NamedImage]:
-    """Yield the images at these paths and below folders, sorted there; each is named by its path.
+    """Yield the images at these paths, and the sorted images in folders, named by their paths.
 
     Raises:
         DataError: A path does not exist, or there is no image.
     """
     check_paths_exist(paths)
 
-    def named() -> Iterator[NamedImage]:
+    def listed() -> Iterator[NamedImage]:
         for path in map(Path, paths):
             if path.is_dir():
-                below = _named_below(path, skipped)
-                yield from (NamedImage((path / one.name).as_posix(), one.picture) for one in below)
+                images = _images_in(path, skipped)
+                yield from (NamedImage((path / image.name).as_posix(), image.picture) for image in images)
             else:
                 yield NamedImage(path.as_posix(), FilePage(path))
 
-    pictures = _every_page(named(), options)
+    pictures = _split_pages(listed(), options)
     first = next(pictures, None)
     if first is None:
-        raise DataError(f"{', '.join(paths)}: holds no image; name image files, or folders that have some")
+        raise DataError(f"{', '.join(paths)}: contains no image; name image files, or folders with images")
     return chain([first], pictures)
 
 
-def _named_below(folder: Path, skipped: list[Skipped]) -> Iterator[NamedImage]:
-    """Yield the images below a folder, named by their relative paths; other files are added to `skipped`."""
+def _images_in(folder: Path, skipped: list[Skipped]) -> Iterator[NamedImage]:
+    """Yield the images in a folder and its subfolders, named by their relative paths."""
     root = folder.resolve()
     return (NamedImage(file.relative_to(root).as_posix(), FilePage(file)) for file in files_below(root, skipped))
 
 
-def _every_page(pictures: Iterable[NamedImage], options: DecodeOptions) -> Iterator[NamedImage]:
-    """Yield each page of a file as an image of its own, named file#1, file#2, ..., where the settings say so."""
+def _split_pages(pictures: Iterable[NamedImage], options: DecodeOptions) -> Iterator[NamedImage]:
+    """Yield the pages of files as images named file#1, file#2, ... if the options select all pages."""
     for image in pictures:
         pages = pages_of(image.picture, options)
         several = len(pages) > 1
@@ -113,36 +111,33 @@ def _every_page(pictures: Iterable[NamedImage], options: DecodeOptions) -> Itera
 
 
 def batches(pictures: Iterable[NamedImage], to_pixels: ToPixels, options: DecodeOptions) -> Iterator[_ImageBatch]:
-    """Yield all images in batches of a fixed size.
+    """Decode images, apply the transform `to_pixels`, and yield them in batches of `ENCODE_BATCH`.
 
-    Args:
-        pictures: The images with their names.
-        to_pixels: Resizes and crops an image to the pixels of the model.
-        options: How to decode files.
+    Evaluation has the same batches, so equal images in equal order give bit-identical results.
     """
-    waiting = iter(pictures)
-    while chunk := list(islice(waiting, ENCODE_BATCH)):
+    iterator = iter(pictures)
+    while chunk := list(islice(iterator, ENCODE_BATCH)):
+        images = ImageList([image.picture for image in chunk]).with_options(options)
         with silence_decoders():
-            images = ImageList([image.picture for image in chunk]).with_options(options)
-            opened = list(parallel_map(partial(_open, images, to_pixels), len(chunk)))
-        good = [pixels for pixels in opened if not isinstance(pixels, str)]
-        problems = {index: reason for index, reason in enumerate(opened) if isinstance(reason, str)}
-        pixels = np.stack(good) if good else np.zeros((0,), np.uint8)
+            results = list(parallel_map(partial(_read_pixels, images, to_pixels), len(chunk)))
+        readable = [result for result in results if not isinstance(result, str)]
+        problems = {index: result for index, result in enumerate(results) if isinstance(result, str)}
+        pixels = np.stack(readable) if readable else np.zeros((0,), np.uint8)
         yield _ImageBatch([image.name for image in chunk], pixels, problems)
 
 
-def _open(images: ImageList, to_pixels: ToPixels, index: int) -> NDArray[np.uint8] | str:
+def _read_pixels(images: ImageList, to_pixels: ToPixels, index: int) -> NDArray[np.uint8] | str:
     try:
         return to_pixels(images[index])
-    except BadImage as reason:
-        return str(reason)
+    except BadImage as error:
+        return str(error)
 
 
 class Predictor:
     """One client's prompts on a model that several clients may share.
 
     Raises:
-        ModelError: The prompts are not those of the method and model.
+        ModelError: The prompts do not fit the method and model.
     """
 
     def __init__(self, model: PromptedModel, prompts: Prompts, prior: Prior | None = None):
@@ -150,29 +145,29 @@ class Predictor:
         clip = model.encoder.clip
         for name, shape in model.method.shapes(clip, model.encoder.classes).items():
             if name not in prompts:
-                raise ModelError(f"the prompts lack the array {name!r} that {model.method.config.method} needs")
+                raise ModelError(f"the array {name!r} is missing from the prompts of {model.method.config.method}")
             if prompts[name].shape != shape:
                 actual = prompts[name].shape
                 raise ModelError(f"the prompt {name!r} has the shape {actual}; with {clip.name} it must have {shape}")
 
     @property
     def transform(self) -> ImageTransform:
-        """The preprocessing of images."""
+        """The image transform of the model."""
         return self.model.encoder.clip.preprocess
 
     def log_probabilities(
         self, pixels: NDArray[np.uint8], rows: NDArray[np.int64] | None = None
     ) -> NDArray[np.float64]:
-        """Return log p_c(x), (n, C), with the prior if there is one.
+        """Return log p_c(x), (n, C), by the posterior model of the prior if there is one.
 
         Args:
             pixels: Preprocessed images, (n, 3, side, side).
-            rows: The images to use; None: all.
+            rows: The positions of the images to predict; None: all.
         """
-        chosen = np.arange(len(pixels)) if rows is None else rows
+        rows = np.arange(len(pixels)) if rows is None else rows
         parts = [np.zeros((0, self.model.encoder.classes))]
-        for start in range(0, len(chosen), ENCODE_BATCH):
-            batch = pixels[chosen[start : start + ENCODE_BATCH]]
+        for start in range(0, len(rows), ENCODE_BATCH):
+            batch = pixels[rows[start : start + ENCODE_BATCH]]
             if self.prior is None:
                 parts.append(self.logits(batch).double().log_softmax(-1).numpy())
             else:
@@ -180,7 +175,7 @@ class Predictor:
         return np.concatenate(parts)
 
     def model_outputs(self, pixels: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return log p, (n, C), of one batch without the prior, and the features of zero-shot CLIP, (n, d)."""
+        """Return log p of a batch without the prior, (n, C), and the features of zero-shot CLIP, (n, d)."""
         extractor = self._extractor(pixels)
         return extractor.logits(self.prompts).double().log_softmax(-1).numpy(), extractor.zero_shot_array()
 
@@ -194,12 +189,12 @@ class Predictor:
 
 
 class Classifier:
-    """A classifier of a frozen CLIP, one client's prompts and the names of the classes.
+    """A classifier: a frozen CLIP, one client's prompts and the names of the classes.
 
-    It is a fitted classifier for scikit-learn, fitted by a federation instead of `fit`; it has no hyperparameters.
-    `pickle` and `joblib` store everything but the CLIP model, which is found again by its name or path; use `export`
-    for other machines. Images are a folder, a file, a Pillow image, a uint8 array (n, height, width, 3) or
-    (n, height, width), or a list of paths, Pillow images or arrays.
+    For scikit-learn it is a fitted classifier without hyperparameters; a federation replaces `fit`. `pickle` and
+    `joblib` store everything except the CLIP model, which is loaded again by its name or path; use `export` for other
+    machines. Images are a folder, a file, a Pillow image, a uint8 array (n, height, width, 3) or (n, height, width),
+    or a list of paths, Pillow images or arrays.
 
     >>> from fedcopl import simulate
     >>> classifier = simulate(rounds=1, clients=2, epochs=1, threads=1, progress=False)["client-0"]
@@ -222,7 +217,7 @@ class Classifier:
         return Tags("classifier", target, classifier_tags=ClassifierTags(), requires_fit=False)
 
     def fit(self, *_: object, **__: object) -> NoReturn:
-        """Raise ConfigError: a classifier is fitted by a federation. scikit-learn requires that the method exists."""
+        """Raise ConfigError; the method exists only because scikit-learn requires it."""
         raise ConfigError("fit: a classifier is fitted by a federation; use Federation(...).fit() to fit another")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -230,15 +225,14 @@ class Classifier:
 
         encoder, name = self.predictor.model.encoder, self.predictor.model.encoder.clip.name
         backbone = name if name in BUILT_IN or not Path(name).exists() else str(Path(name).resolve())
-        kept = (self.recipe.to_json(), dict(self.predictor.prompts), self.prior, backbone, encoder.arithmetic.precision)
-        return restore, kept
+        precision = encoder.arithmetic.precision
+        return restore, (self.recipe.to_json(), dict(self.predictor.prompts), self.prior, backbone, precision)
 
     def __copy__(self) -> "Classifier":
         return Classifier(self.predictor, self.recipe)
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> "Classifier":
-        """Return a classifier that shares the immutable parts."""
-        return Classifier(self.predictor, self.recipe)
+        return Classifier(self.predictor, self.recipe)  # both are immutable
 
     @classmethod
     @naming_arguments()
@@ -256,9 +250,9 @@ class Classifier:
         Args:
             folder: A folder of `fedcopl export`, or of a run.
             client: The client of a run.
-            backbone: The path of the CLIP model, if it has no known name and is not in the folder.
-            device: Where to compute: auto, cpu, cuda or mps.
-            precision: Of the frozen towers: fp32, bf16 or fp16.
+            backbone: The path of the CLIP model, if it is not a known model and not in the folder.
+            device: The device: auto, cpu, cuda or mps.
+            precision: The precision of the frozen towers: fp32, bf16 or fp16.
 
         Raises:
             FedCoPLError: The folder has no such classifier, or its CLIP model cannot be found.
@@ -279,7 +273,7 @@ class Classifier:
 
     @property
     def prior(self) -> Prior | None:
-        """The priors of its predictions; None: without priors."""
+        """The priors of the predictions; None for a classifier without priors."""
         return self.predictor.prior
 
     @property
@@ -296,7 +290,7 @@ class Classifier:
         return digest.hexdigest()
 
     def predict(self, images: Images) -> NDArray[np.str_]:
-        """Return the name of the most probable class of each image; `predictions` can abstain."""
+        """Return the name of the most probable class of each image, without abstaining."""
         names: NDArray[np.str_] = self.classes_[self.predict_log_proba(images).argmax(axis=1)]
         return names
 
@@ -306,7 +300,7 @@ class Classifier:
         return probabilities
 
     def predict_log_proba(self, images: Images) -> NDArray[np.float64]:
-        """Return the log-probability of each class for each image, (n, C), which ranks saturated predictions.
+        """Return the log-probability of each class for each image, (n, C), precise also for probabilities near 1.
 
         Raises:
             DataError: An image cannot be read.
@@ -327,12 +321,12 @@ class Classifier:
         return float((predicted == truth).mean())
 
     def predictions(self, images: Images, *, top: int = 3, threshold: float | None = None) -> Iterator[Prediction]:
-        """Yield one prediction for each image, also for images that cannot be read; images are read in batches.
+        """Yield a prediction for each image, also for unreadable images; images are read in batches.
 
         Args:
             images: The images.
-            top: How many of the most probable classes to list.
-            threshold: The probability below which it abstains; None: its own `threshold`.
+            top: The number of most probable classes to list.
+            threshold: The probability below which to abstain; None: that of the classifier.
         """
         for batch in self.prediction_batches(self._named(images), top=top, threshold=threshold):
             yield from batch
@@ -358,27 +352,25 @@ class Classifier:
             yield predictions
 
     def with_abstention(self, images: Images, share: float = SHARE) -> "Classifier":
-        """Return the classifier with a threshold at which it abstains on this share of the given unlabelled images."""
+        """Return a copy with a threshold at which it abstains on this share of the given unlabelled images."""
         confidence = Confidence.of(self.predict_log_proba(images))
         confidence.threshold(share)  # DataError unless the share is between 0 and 1
         return Classifier(self.predictor, replace(self.recipe, confidence=confidence, share=share))
 
     def with_prior(self, prior: str | Mapping[str, float], images: Images | None = None) -> "Classifier":
-        """Return the classifier for images with another class prior; `threshold` does not change.
+        """Return a copy for images with another class prior; `threshold` does not change.
 
         Args:
-            prior: "none": the class prior of all sites together; "images": estimated from `images` without labels; or
-                a share for each class name.
-            images: The images to estimate the class prior from.
+            prior: "none" for the class prior of all sites together, "images" to estimate it from `images` without
+                labels, or a share for each class name.
+            images: The images from which to estimate the class prior.
         """
         if isinstance(prior, Mapping):
             return self.with_class_prior(parse_class_prior(prior, self.recipe.classes, "prior"))
-        if prior == "none":
-            return (
-                self
-                if self.prior is None
-                else self._with(self.prior.with_class_prior(self.prior.model.class_prior), "of all sites together")
-            )
+        if prior == "none" and self.prior is None:
+            return self
+        if prior == "none" and self.prior is not None:
+            return self._with(self.prior.with_class_prior(self.prior.model.class_prior), "of all sites together")
         if prior != "images":
             raise ConfigError(f'prior: must be "none", "images" or a share for each class, not {prior!r}')
         if images is None:
@@ -386,12 +378,12 @@ class Classifier:
         return self.fitted_to(self._named(images))
 
     def with_class_prior(self, class_prior: NDArray[np.float64]) -> "Classifier":
-        """Return the classifier with this class prior, (C,)."""
+        """Return a copy with this class prior, (C,)."""
         prior = self.prior or Prior.uniform(len(self.recipe.classes))
         return self._with(prior.with_class_prior(class_prior), "given by the user")
 
     def fitted_to(self, pictures: Iterable[NamedImage]) -> "Classifier":
-        """Return the classifier with the class prior estimated from these images; unreadable ones are skipped."""
+        """Return a copy with the class prior estimated from images without labels; unreadable images are skipped."""
         outputs = [self.predictor.model_outputs(batch.pixels) for batch in self.batches(pictures) if len(batch.pixels)]
         if not outputs:
             raise DataError("there is no image to estimate the class prior from")
@@ -400,7 +392,7 @@ class Classifier:
         return self._with(prior.fitted_to(log_probs, features), "estimated from other images")
 
     def _with(self, prior: Prior, origin: str) -> "Classifier":
-        """Return the classifier with another prior, and a note of its origin for the model card."""
+        """Return a copy with another prior, whose origin is noted for the model card."""
         recipe = replace(self.recipe, about={**self.recipe.about, CLASS_PRIOR: origin})
         return Classifier(Predictor(self.predictor.model, self.predictor.prompts, prior), recipe)
 
@@ -410,8 +402,8 @@ class Classifier:
 
         Args:
             folder: The new folder.
-            onnx: Also write an ONNX file.
-            with_backbone: Also copy the CLIP model.
+            onnx: Whether to write an ONNX file.
+            with_backbone: Whether to copy the CLIP model.
         """
         from .export import export
 
@@ -419,16 +411,15 @@ class Classifier:
         return Path(folder)
 
     def batches(self, pictures: Iterable[NamedImage]) -> Iterator[_ImageBatch]:
-        """Yield the images in preprocessed batches."""
+        """Yield the images, decoded and transformed, in batches."""
         return batches(pictures, self.predictor.transform.resize_and_crop, self.recipe.decode_options)
 
     def _named(self, images: Images) -> Iterator[NamedImage]:
-        """Yield the images with their names; a folder is listed while it is read."""
+        """Yield the images with their names; folders are listed one after another."""
         if isinstance(images, str | Path) and Path(images).expanduser().is_dir():
-            return _every_page(_named_below(Path(images).expanduser(), []), self.recipe.decode_options)
-        pictures = collect_images(images, "images")
-        images_with_names = (NamedImage(name, item) for name, item in zip(pictures.names, pictures.items, strict=True))
-        return _every_page(images_with_names, self.recipe.decode_options)
+            return _split_pages(_images_in(Path(images).expanduser(), []), self.recipe.decode_options)
+        collection = collect_images(images, "images")
+        return _split_pages(map(NamedImage, collection.names, collection.items), self.recipe.decode_options)
 
     def __repr__(self) -> str:
         recipe = self.recipe
@@ -447,4 +438,4 @@ class Classifier:
         yield "classes", shown + (f" and {len(recipe.classes) - 10} more" if len(recipe.classes) > 10 else "")
         yield "method", f"{recipe.config.method} on {recipe.backbone.name}"
         if self.threshold is not None:
-            yield "abstains", f"below {self.threshold:.3f}: {recipe.share:.0%} of its site's own images"
+            yield "abstains", f"below {self.threshold:.3f}: on {recipe.share:.0%} of its site's images"

@@ -1,8 +1,7 @@
-"""Labelling any number of images to a file, which can be interrupted and resumed, or to standard output.
+"""Writing predictions for any number of images to standard output, or to a file, which can be resumed.
 
-Rows are appended to `out.csv.part`, a batch at a time, and the file is renamed when it is complete. Resuming keeps
-whole batches and repeats the rest: there are no repeated, missing or partial rows, and the file has the same bytes as
-without an interruption.
+Rows are appended batch by batch to `out.csv.part`, which is renamed when it is complete. Resuming keeps complete
+batches and repeats the rest, so that the file has the same bytes as without an interruption.
 """
 
 import csv
@@ -25,12 +24,12 @@ from ..errors import ConfigError, RunFolderError, printable
 from ..files import check_output_file, write_text
 from .predict import Classifier, NamedImage, Prediction, pictures_at
 
-_DIGITS = 6  # decimals of a probability; the last bits may differ between machines
-_FORMULA = frozenset("=+-@＝＋－＠")  # first characters that a spreadsheet takes for a formula
+_DIGITS = 6  # decimals of a probability: the last bits may differ between machines
+_FORMULA = frozenset("=+-@＝＋－＠")  # first characters of a formula in a spreadsheet
 
 
 class _CsvRows:
-    """CSV with image, label, probability, abstain, problem, and the most probable classes."""
+    """Predictions as CSV with image, label, probability, abstain, problem and the most probable classes."""
 
     def __init__(self, top: int):
         self.top = top
@@ -48,20 +47,20 @@ class _CsvRows:
         return _csv_line([*cells, *[""] * (len(self.columns) - len(cells))])
 
     def image_name(self, line: str) -> str:
-        """Return the name of the image in a line; ValueError if the line is not of this format."""
+        """Return the name of the image in a line; raises ValueError for a line of another format."""
         cells = next(csv.reader([line], strict=True), [])
         if len(cells) != len(self.columns):
             raise ValueError(f"a row has {len(cells)} columns instead of {len(self.columns)}")
         return cells[0]
 
     def written_name(self, name: str) -> str:
-        """Return the name of an image as it is written: one line, with ./ before a path that looks like a formula."""
+        """Return an image name on one line, with ./ before a path that a spreadsheet would take for a formula."""
         plain = printable(name)
         return f"./{plain}" if plain[:1] in _FORMULA else plain
 
 
 class _JsonRows:
-    """One JSON object per line, with the interface of `_CsvRows`; names are written unchanged."""
+    """Predictions as one JSON object per line, with the interface of `_CsvRows`; names are not changed."""
 
     header = ""
 
@@ -95,10 +94,10 @@ _PredictionRows = _CsvRows | _JsonRows
 
 
 def choose_format(out: str, form: str | None, top: int) -> _PredictionRows:
-    """Return the format given by name, else by the file's extension; CSV for standard output.
+    """Return the format of this name, by default that of the file's extension, and CSV for standard output.
 
     Raises:
-        ConfigError: The extension is not known.
+        ConfigError: The name or extension is not known.
     """
     match form or ("csv" if out == "-" else Path(out).suffix.lower().removeprefix(".")):
         case "csv":
@@ -109,7 +108,7 @@ def choose_format(out: str, form: str | None, top: int) -> _PredictionRows:
 
 
 def _safe_cell(text: str) -> str:
-    """Return the text on one line, quoted if a spreadsheet would take it for a formula."""
+    """Return a text on one line, with an apostrophe before it if a spreadsheet would take it for a formula."""
     plain = printable(text)
     return f"'{plain}" if plain[:1] in _FORMULA else plain
 
@@ -126,15 +125,11 @@ def _rounded(share: float | None) -> str:
 
 @dataclass(frozen=True)
 class _PredictionFile:
-    """A file of predictions that is being written.
-
-    Args:
-        options: What the predictions depend on besides the images; resuming requires the same.
-    """
+    """A file of predictions and its incomplete part."""
 
     path: Path
     rows: _PredictionRows
-    options: Mapping[str, Any]
+    options: Mapping[str, Any]  # resuming requires equal options
 
     @property
     def part(self) -> Path:
@@ -142,11 +137,11 @@ class _PredictionFile:
 
     @property
     def options_file(self) -> Path:
-        """The file with the options of the incomplete file."""
+        """The file with the options of the part."""
         return self.path.with_name(f"{self.path.name}.part.json")
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Lock the file against other processes."""
         lock = FileLock(self.path.with_name(f"{self.path.name}.lock"))
         try:
@@ -164,10 +159,10 @@ class _PredictionFile:
             lock.release()
 
     def open(self, overwrite: bool) -> int:
-        """Open the file for appending, and return how many rows it has; a finished file stays until it is replaced.
+        """Prepare the part for appending and return its number of rows; an existing file is replaced by `finish`.
 
         Raises:
-            RunFolderError: The file exists and may not be overwritten, or a part has other options.
+            RunFolderError: The file exists and may not be overwritten, or the part has other options.
         """
         check_output_file(self.path, overwrite=overwrite)
         if not self.part.exists():
@@ -178,15 +173,15 @@ class _PredictionFile:
             before = json.loads(self.options_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             before = {}
-        other = [name for name, value in self.options.items() if before.get(name) != value]
-        if other:
+        changed = [name for name, value in self.options.items() if before.get(name) != value]
+        if changed:
             raise RunFolderError(
-                f"{self.part}: was started with another {other[0]}; use the same, or remove the file to start again"
+                f"{self.part}: was started with another {changed[0]}; use the same, or remove the file to start again"
             )
-        return self._keep_whole_batches()
+        return self._truncate_to_batches()
 
-    def _keep_whole_batches(self) -> int:
-        """Truncate an incomplete last row or batch, and return the number of rows."""
+    def _truncate_to_batches(self) -> int:
+        """Truncate the part after its last complete batch, and return the number of rows."""
         kept, rows, end = 0, 0, 0
         with self.part.open("rb") as lines:
             for number, line in enumerate(lines, start=0 if self.rows.header else 1):
@@ -199,7 +194,7 @@ class _PredictionFile:
         return rows
 
     def skip_written(self, pictures: Iterator[NamedImage]) -> None:
-        """Skip the images that have a row already; RunFolderError if they are not the same images."""
+        """Skip the images that have a row already; raises RunFolderError if images and rows do not agree."""
         try:
             with self.part.open(encoding="utf-8", newline="") as lines:
                 if self.rows.header and next(lines) != self.rows.header:
@@ -208,12 +203,12 @@ class _PredictionFile:
                     name, image = self.rows.image_name(line), next(pictures, None)
                     if image is None or name != self.rows.written_name(image.name):
                         now = "this image is missing now" if image is None else f"now it would be {image.name!r}"
-                        raise ValueError(f"row {number} is about {name!r}, but {now}: the images have changed")
+                        raise ValueError(f"row {number} is for {name!r}, but {now}: the images have changed")
         except (ValueError, csv.Error) as error:
             raise RunFolderError(f"{self.part}: {error}; remove it to start again") from error
 
     def append(self, predictions: Sequence[Prediction]) -> None:
-        """Append the rows of a batch; they are on disk when this returns."""
+        """Append the rows of a batch and sync them to disk."""
         self._append("".join(map(self.rows.line, predictions)))
 
     def _append(self, text: str) -> None:
@@ -228,36 +223,37 @@ class _PredictionFile:
             ) from error
 
     def finish(self) -> None:
-        """Rename the complete file."""
+        """Rename the complete part to the file."""
         self.part.replace(self.path)
         self.options_file.unlink(missing_ok=True)
 
 
 @dataclass
 class LabellingProgress:
-    """The progress of a labelling."""
+    """Counts of the images that were labelled so far."""
 
     images: int = 0
     abstained: int = 0
     unreadable: int = 0
-    unsure: int = 0  # no class is as probable as all others together
+    unsure: int = 0  # no class has a probability of 50 %
     labels: Counter[str] = field(default_factory=Counter)
-    resumed: int = 0  # rows of an interrupted labelling
-    other_files: int = 0  # other files in folders
+    resumed: int = 0  # rows written before an interruption
+    other_files: int = 0  # files in folders that are not images
     first_other_file: Skipped | None = None
     skipped: list[Skipped] = field(default_factory=list)  # other files that are not counted yet
 
     def add(self, predictions: Sequence[Prediction]) -> None:
         """Count a batch of predictions."""
         self.images += len(predictions)
-        self.abstained += sum(one.abstains is True for one in predictions)
-        self.unreadable += sum(one.problem is not None for one in predictions)
-        self.unsure += sum(one.probability is not None and one.probability < 0.5 for one in predictions)
-        self.labels.update(one.label for one in predictions if one.label is not None)
+        for prediction in predictions:
+            self.abstained += prediction.abstains is True
+            self.unreadable += prediction.problem is not None
+            self.unsure += prediction.probability is not None and prediction.probability < 0.5
+            self.labels.update([] if prediction.label is None else [prediction.label])
         self.count_skipped()
 
     def count_skipped(self) -> None:
-        """Count the skipped files, and keep only the first, because there may be any number."""
+        """Count the skipped files and keep the first; a list of all could fill the memory."""
         self.other_files += len(self.skipped)
         self.first_other_file = self.first_other_file or next(iter(self.skipped), None)
         self.skipped.clear()
@@ -273,11 +269,11 @@ def label_images(
     *,
     overwrite: bool = False,
 ) -> LabellingProgress:
-    """Write predictions, batch by batch, to standard output (-) or a file; an interrupted labelling is resumed.
+    """Write predictions, batch by batch, to standard output or a file; an interrupted file is resumed.
 
     Args:
         paths: Images, and folders of images.
-        threshold: The probability below which it abstains; None: the classifier's own.
+        threshold: The probability below which to abstain; None: that of the classifier.
         out: The file, or - for standard output.
         overwrite: Whether to replace an existing file.
     """
@@ -286,7 +282,7 @@ def label_images(
     limit = classifier.threshold if threshold is None else threshold
     options = {"classifier": classifier.fingerprint, "threshold": limit, "format": type(rows).__name__, "top": rows.top}
     file = None if out == "-" else _PredictionFile(Path(out), rows, options)
-    with nullcontext() if file is None else file.held():
+    with nullcontext() if file is None else file.locked():
         if file is None:
             sys.stdout.write(rows.header)
         else:

@@ -1,4 +1,4 @@
-"""The priors of a classifier: those of its federation, and the class prior of the images it is used for."""
+"""The priors of a classifier: the posterior model of its federation, and the class prior of the images to predict."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,62 +12,60 @@ from ..priors.label_shift import label_shift
 from ..priors.posterior import PosteriorModel, log_softmax, no_priors
 from ..run.folder import SITE_PRIOR
 
-PRIOR = "prior/"  # prefix of its arrays among those of a classifier
-_STRENGTH = 0.1  # of a class prior estimated from given images, if the run chose none for its clients
+PRIOR = "prior/"  # prefix of the names of its arrays among the arrays of a classifier
+_STRENGTH = 0.1  # of label-shift estimation, if the run did not choose one
 
 
 @dataclass(frozen=True)
 class Prior:
-    """The posterior model of all sites, and the class prior used in predictions: the site's own unless changed."""
+    """The posterior model of all sites, and the class prior of the predictions, by default that of the site."""
 
     model: PosteriorModel
     class_prior: FloatArray  # (C,), positive, of sum 1
 
     @classmethod
     def uniform(cls, classes: int) -> "Prior":
-        """Return a prior without bias and prototypes, and with a uniform class prior."""
+        """Return a prior without logit bias and prototypes, with a uniform class prior."""
         model = no_priors(classes)
         return cls(model, model.class_prior)
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, FloatArray], classes: int, width: int) -> "Prior":
-        """Return the prior from the result of `to_arrays`; `width` is the number of features d.
+        """Build a prior from the arrays of `to_arrays`; `width` is the number of features d.
 
         Raises:
             ModelError: An array is missing, or its shape or values are invalid.
         """
-        fitting: dict[str, tuple[int, ...]] = {
+        shapes: dict[str, tuple[int, ...]] = {
             "logit_bias": (classes,),
             "class_prior": (classes,),
             "numbers": (2,),  # text_scale and feature_scale
             SITE_PRIOR: (classes,),
         }
         if "strength" in arrays:
-            fitting["strength"] = (1,)
+            shapes["strength"] = (1,)
         if "whiten" in arrays:
-            fitting |= {"counts": (classes,), "totals": (classes, width), "whiten": (width, width)}
-        for name, shape in fitting.items():
+            shapes |= {"counts": (classes,), "totals": (classes, width), "whiten": (width, width)}
+        for name, shape in shapes.items():
             if name not in arrays:
-                raise ModelError(f"the priors lack the array {name!r}")
+                raise ModelError(f"the array {name!r} of the priors is missing")
             if arrays[name].shape != shape:
                 raise ModelError(f"the array {name!r} of the priors has the shape {arrays[name].shape}, not {shape}")
-        if any(
-            not (class_prior > 0).all() or not math.isclose(class_prior.sum(), 1)
-            for class_prior in (arrays["class_prior"], arrays[SITE_PRIOR])
-        ):
-            raise ModelError("a class prior must be positive shares that sum to 1")
-        return cls(PosteriorModel.from_arrays({name: arrays[name] for name in fitting}), arrays[SITE_PRIOR])
+        for class_prior in (arrays["class_prior"], arrays[SITE_PRIOR]):
+            if not (class_prior > 0).all() or not math.isclose(class_prior.sum(), 1):
+                raise ModelError("a class prior must be positive shares that sum to 1")
+        return cls(PosteriorModel.from_arrays({name: arrays[name] for name in shapes}), arrays[SITE_PRIOR])
 
     def log_posteriors(self, log_probs: FloatArray, features: FloatArray) -> FloatArray:
-        """Return log p~ of images, (n, C), from log p, (n, C), and the features of zero-shot CLIP, (n, d)."""
+        """Compute log p~, (n, C), from log p, (n, C), and features of zero-shot CLIP, (n, d)."""
         return self.model.log_posteriors(log_probs, features, self.class_prior)
 
     def with_class_prior(self, class_prior: FloatArray) -> "Prior":
-        """Return the prior with this class prior, (C,)."""
+        """Return a copy with this class prior, (C,)."""
         return replace(self, class_prior=class_prior)
 
     def fitted_to(self, log_probs: FloatArray, features: FloatArray) -> "Prior":
-        """Return the prior with the class prior estimated from these images by label shift."""
+        """Return a copy with the class prior estimated from images by label-shift estimation."""
         model = self.model
         distances = 0.0 if model.prototypes is None else model.prototypes.distances(features)
         posteriors = np.exp(log_softmax(model.scores(log_probs, distances) + np.log(model.class_prior)))
@@ -75,7 +73,7 @@ class Prior:
         return self.with_class_prior(label_shift(posteriors / model.class_prior, model.class_prior, strength))
 
     def named_class_prior(self, classes: Sequence[str]) -> dict[str, float]:
-        """Return the share of each class by its name."""
+        """Return the class prior as share by class name."""
         return dict(zip(classes, self.class_prior.tolist(), strict=True))
 
     def to_arrays(self) -> dict[str, FloatArray]:

@@ -1,4 +1,4 @@
-"""The description of a classifier without its arrays: the content of its config.json."""
+"""The description of a classifier without its arrays: the content of config.json."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -16,16 +16,16 @@ from ..data.decoding import DecodeOptions
 from ..errors import DataError, FedCoPLError, ModelError
 from ..files import parse_json, read_limited
 
-SHARE = 0.05  # default share of a site's own images on which its classifier abstains
+SHARE = 0.05  # default share of a site's images on which its classifier abstains
 _LEVELS = np.linspace(0, 1, 101)
 
 
 @dataclass(frozen=True)
 class Confidence:
-    """The distribution of a classifier's confidence on its own site's images."""
+    """The distribution of a classifier's confidence on the images of its site."""
 
     percentiles: tuple[float, ...]  # of the highest probability: minimum, 1 %, ..., 99 %, maximum
-    images: int
+    images: int  # number of images
 
     @classmethod
     def of(cls, log_probabilities: NDArray[np.float64]) -> "Confidence":
@@ -33,11 +33,11 @@ class Confidence:
         if not len(log_probabilities):
             raise DataError("there are no images to measure confidence on")
         highest = np.exp(log_probabilities.max(axis=1))
-        # Percentiles are confidences of real images, rounded down: at most the share lies below.
+        # With "lower", at most the share of the images has a confidence below its quantile.
         return cls(tuple(np.quantile(highest, _LEVELS, method="lower").tolist()), len(highest))
 
     def threshold(self, share: float = SHARE) -> float:
-        """Return the confidence below which the classifier abstains on at most this share of the site's own images.
+        """Return the confidence below which the classifier abstains on at most this share of the site's images.
 
         The share is rounded down to a whole percent.
         """
@@ -60,21 +60,21 @@ def _confidence(written: object) -> Confidence | None:
 
 _KIND, _FORMAT = "fedcopl-classifier", 1
 CONFIG, ARRAYS, BACKBONE = "config.json", "model.safetensors", "backbone"
-CLASS_PRIOR = "class_prior"  # in `about`: the origin of the class prior, if it is not its site's
+CLASS_PRIOR = "class_prior"  # key in `about` of the origin of a class prior that is not the site's
 _MODEL_SETTINGS = ("visual_prompts", "visual_depth", "text_prompts", "activation")  # settings that define the model
 
 
 @dataclass(frozen=True)
 class TrainedOn:
-    """The frozen CLIP a classifier was trained on."""
+    """The frozen CLIP with which a classifier was trained."""
 
-    name: str  # well-known name, or only the last part of a path, which may be private
-    fingerprint: str  # of its weights and preprocessing, see `clip.frozen_clip.fingerprint`
-    included: bool = False  # its files are in the folder of the classifier
+    name: str  # of a known model, or the last part of a path, which may be private
+    fingerprint: str  # `clip.frozen_clip.fingerprint`
+    included: bool = False  # whether its files are in the folder of the classifier
 
     @classmethod
     def of(cls, backbone: str, fingerprint: str) -> "TrainedOn":
-        """Describe a model by its known name, or by the last part of its path."""
+        """Describe a model by the name of a known model or by the last part of its path."""
         is_known = backbone in BUILT_IN or backbone in RELEASES
         return cls(backbone if is_known else Path(backbone).name, fingerprint)
 
@@ -86,19 +86,19 @@ class TrainedOn:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything needed to build a classifier from its arrays, its threshold, and its origin."""
+    """The settings with which a classifier is built from its arrays, and facts about its training."""
 
     classes: tuple[str, ...]
     template: str
     config: RunConfig  # only the method, its options, `_MODEL_SETTINGS` and the decode options are used
     backbone: TrainedOn
     confidence: Confidence | None = None
-    share: float = SHARE  # of the site's own images on which it abstains
+    share: float = SHARE  # of the site's images on which it abstains
     about: Mapping[str, Any] = field(default_factory=dict)  # for the model card: client, training, accuracy
 
     @property
     def decode_options(self) -> DecodeOptions:
-        """How to decode image files, as in training."""
+        """The options with which image files are decoded, as in training."""
         return DecodeOptions.of(self.config.data)
 
     @property
@@ -109,7 +109,7 @@ class Recipe:
     def to_json(self) -> str:
         """Return the content of config.json."""
         model = self.config.model.model_dump()
-        written = {
+        content = {
             "model_type": _KIND,
             "format": _FORMAT,
             "classes": self.classes,
@@ -123,7 +123,7 @@ class Recipe:
             "confidence": None if self.confidence is None else vars(self.confidence),
             "about": self.about,
         }
-        lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in written.items())
+        lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in content.items())
         return f"{{\n{lines}\n}}\n"
 
     @classmethod
@@ -146,13 +146,13 @@ class Recipe:
         except ValueError as error:
             raise ModelError(f"{origin}: cannot be read: {error}") from error
         if not isinstance(written, dict) or written.get("model_type") != _KIND:
-            raise ModelError(f"{origin}: is not the description of a classifier of fedcopl")
+            raise ModelError(f"{origin}: does not describe a classifier of fedcopl")
         if (version := written.get("format")) != _FORMAT:
             raise ModelError(f"{origin}: has the format {version!r}; this version of fedcopl reads {_FORMAT}")
 
         def part(name: str, read: Callable[[Any], Any]) -> Any:
             if name not in written:
-                raise ModelError(f"{origin}: lacks {name!r}")
+                raise ModelError(f"{origin}: {name!r} is missing")
             try:
                 return read(written[name])
             except (ValueError, TypeError, KeyError, AttributeError, FedCoPLError) as error:
@@ -201,7 +201,7 @@ def _backbone(written: Any) -> TrainedOn:
 
 
 def _config(written: Mapping[str, Any]) -> RunConfig:
-    """Return the settings in the content of a config.json that are used for prediction."""
+    """Parse the settings of a config.json that are used for prediction."""
     model = {name: written["model"][name] for name in _MODEL_SETTINGS}
     data = written["decode_options"]
     settings = {"method": written["method"], "options": written["options"], "model": model, "data": data}
