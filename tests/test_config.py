@@ -79,7 +79,7 @@ def test_a_value_where_a_section_belongs():
         override({"data": 3}, ["data.clients=2"])
 
 
-def test_a_wrong_value_of_a_union_is_one_error():
+def test_an_invalid_value_of_a_union_is_one_error():
     with pytest.raises(ConfigError, match=r"model\.visual_depth"):
         RunConfig.from_mapping({"model": {"visual_depth": "some"}}, "test")
 

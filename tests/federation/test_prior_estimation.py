@@ -134,7 +134,7 @@ def test_a_client_keeps_its_own_class_prior_if_that_is_switched_on(label_shift, 
     assert state.prior.class_prior[0] == pytest.approx(first, abs=1e-3)
 
 
-def test_by_noisy_totals_a_client_decides_alone_about_its_class_prior():
+def test_with_noisy_totals_a_client_decides_alone_on_its_class_prior():
     config = config_of(privacy={"noise_multiplier": 1.0})
     learner = FakeLearner()
     learner.log_probs = np.log(np.array(MOSTLY_FIRST))
@@ -185,7 +185,7 @@ def two_members(steps, min_images=0, probs=None):
     return members[0], states[0], totals[0]
 
 
-def test_totals_over_the_images_of_others_are_refused():
+def test_totals_without_the_own_images_are_refused():
     # Most of its images are of class 0, most of the other's are of class 1: the other's 60 do not contain its 60.
     client, other = (Client(SkewedLearner(number), config_of()) for number in range(2))
     sent, state = client.handle(Adapt(0, 0), ClientState())
@@ -266,7 +266,7 @@ def test_totals_are_sums_over_the_clients():
     assert total[:CLASSES].sum() == pytest.approx(36)
 
 
-def test_one_client_counts_as_ten_others_at_most():
+def test_one_client_weighs_at_most_ten_others():
     # Four clients have 12 images and one has 600, which count as 120: 168 in all.
     config = config_of(priors=NO_FEATURES)
     members = clients(config, count=4) | {"large": Client(FakeLearner(4, images=600), config)}
@@ -278,7 +278,7 @@ def test_one_client_counts_as_ten_others_at_most():
 
 
 @pytest.mark.parametrize("priors", [{}, NO_FEATURES])
-def test_a_run_with_one_large_client_goes_on_with_its_weight_clipped(priors):
+def test_a_run_with_one_large_client_clips_its_weight(priors):
     # Four clients have 60 images and one has 3,000, which count as 600: 840 in all.
     config = config_of(priors=priors)
     members = {f"small-{number}": Client(SkewedLearner(number), config) for number in range(4)}
@@ -316,7 +316,7 @@ def test_under_secure_aggregation_no_weight_is_clipped():
         client.handle(Adapt(0, 0, weight=0.5), ClientState())
 
 
-def test_the_class_prior_that_the_study_knows_reaches_the_clients():
+def test_the_configured_class_prior_is_sent_to_the_clients():
     config, known = config_of(priors=NO_FEATURES), np.array([0.2, 0.3, 0.5])
     federation = LocalTransport(clients(config, SkewedLearner))
     state, _ = run_round(config, federation, replace(start(), class_prior=known))
@@ -345,7 +345,7 @@ def test_after_three_losses_the_round_ends():
         run_round(config, federation, start())
 
 
-def test_the_server_holds_the_sums_of_a_client_to_its_first_reply():
+def test_later_sums_must_agree_with_the_first_reply():
     # Twelve images in the first step, and twenty-four in the second.
     class Growing(LocalTransport):
         def request(self, questions):
@@ -434,5 +434,5 @@ def test_a_client_with_swapped_class_sums_is_named_and_left_out():
     assert state.members == tuple(honest)
 
 
-def test_without_priors_log_probabilities_stay_as_they_are():
+def test_without_priors_log_probabilities_do_not_change():
     assert PriorState().own_log_posteriors(np.log(PROBS)) == pytest.approx(np.log(PROBS))

@@ -110,7 +110,7 @@ def test_a_sum_that_lacks_a_member_stays_masked():
     assert (unmasked != total(numbers, group.masked)).all()
 
 
-def test_what_the_server_sees_of_one_client_looks_uniform():
+def test_a_masked_reply_is_uniformly_distributed():
     # All its numbers are 0: every byte of what is seen is the mask's. 64 k bytes over 256 values.
     group = Group()
     zeros = {name: np.zeros(8192, np.uint64) for name in group.names}
@@ -122,7 +122,7 @@ def test_what_the_server_sees_of_one_client_looks_uniform():
     assert not group.sum().unmasked({client: group.shares_of(client) for client in group.names}).any()
 
 
-def test_other_sum_other_keys_and_other_question_other_masks():
+def test_keys_differ_between_sums_and_masks_between_requests():
     group, zeros = Group(), {name: np.zeros(4, np.uint64) for name in Group().names}
     group.share_keys()
     first = mask(group.sessions["site 0"], zeros["site 0"], group.names, "one question", 3)[0]
@@ -132,7 +132,7 @@ def test_other_sum_other_keys_and_other_question_other_masks():
     assert len(public_keys(setup_keys(b"x"))) == KEYS
 
 
-def test_a_wrong_share_is_left_out_and_its_sender_named():
+def test_a_wrong_share_is_ignored_and_its_sender_is_named():
     group = Group()
     numbers = numbers_of(group.names)
     group.share_keys().mask(numbers)
@@ -143,7 +143,7 @@ def test_a_wrong_share_is_left_out_and_its_sender_named():
     assert sum_.wrong_shares == {"site 1"}
 
 
-def test_only_wrong_shares_cannot_give_a_wrong_sum():
+def test_wrong_shares_never_give_a_wrong_sum():
     group = Group(clients=3, share=1.0)
     group.share_keys().mask(numbers_of(group.names))
     helped = {client: group.shares_of(client) for client in group.names}
@@ -171,7 +171,7 @@ def masked_group():
     return group.share_keys().mask(numbers_of(group.names))
 
 
-def test_shares_are_of_the_self_masks_alone():
+def test_only_keys_of_self_masks_are_shared():
     group = masked_group()
     shares = {client: group.shares_of(client) for client in group.masked}
     assert set(shares["site 0"]) == set(group.names)
@@ -189,7 +189,7 @@ def test_a_sum_over_other_members_than_the_request_named_is_not_unmasked(members
         group.shares_of("site 0", sealed)
 
 
-def test_a_tampered_share_is_not_given_out():
+def test_a_tampered_share_is_not_sent():
     group = masked_group()
     sealed = {sender: group.sealed[sender]["site 0"] for sender in group.sealed}
     sealed["site 1"] = sealed["site 1"][:-1] + bytes([sealed["site 1"][-1] ^ 1])
@@ -198,7 +198,7 @@ def test_a_tampered_share_is_not_given_out():
     assert set(group.shares_of("site 0", sealed=sealed)) == {"site 0", "site 4"}
 
 
-def test_before_masks_are_made_there_is_nothing_to_take_off():
+def test_unmask_before_mask_is_refused():
     group = Group().share_keys()
     with pytest.raises(ValueError, match="Unmask request"):
         group.shares_of("site 0")
@@ -206,7 +206,7 @@ def test_before_masks_are_made_there_is_nothing_to_take_off():
         unmask(setup_keys(b"x"), {})
 
 
-def test_keys_are_shared_out_and_used_once():
+def test_keys_are_shared_once_and_used_once():
     group = Group().share_keys()
     with pytest.raises(ValueError, match="keys that were already shared"):
         group.share_keys(["site 0"])
@@ -227,13 +227,13 @@ def test_keys_are_shared_out_and_used_once():
         ["site 0", "site 1", "site 2", "site 2"],
     ],
 )
-def test_masks_are_made_among_enough_of_those_who_shared_out(peers):
+def test_masking_needs_enough_members_that_shared_keys(peers):
     group = Group().share_keys()
     with pytest.raises(ValueError, match=f"among {len(peers)} clients; 3 different ones are needed"):
         mask(group.sessions["site 0"], np.zeros(1, np.uint64), peers, REQUEST_DIGEST, 3)
 
 
-def test_a_list_of_keys_must_name_the_client_exactly_once():
+def test_a_roster_must_have_the_client_exactly_once():
     group = Group(clients=3)
     mine = group.roster["site 0"]
     for roster in (
@@ -247,13 +247,13 @@ def test_a_list_of_keys_must_name_the_client_exactly_once():
     assert _find_this_client(group.sessions["site 1"], group.roster) == "site 1"
 
 
-def test_sizes_are_those_the_server_checks():
+def test_sizes_of_keys_and_shares_are_those_the_server_checks():
     group = Group().share_keys()
     assert {len(piece) for sealed in group.sealed.values() for piece in sealed.values()} == {SEALED}
     assert {len(keys) for keys in group.roster.values()} == {KEYS}
 
 
-def test_a_session_survives_being_written_down():
+def test_a_session_is_serialised():
     group = masked_group()
     for session in (setup_keys(b"\x00\xff"), group.sessions["site 0"], group.sessions["site 4"]):
         again = Session.from_bytes(session.to_bytes())
@@ -262,7 +262,7 @@ def test_a_session_survives_being_written_down():
     assert group.sessions["site 0"].peers == tuple(group.names)
 
 
-def test_both_sides_agree_and_seals_hold():
+def test_clients_agree_on_keys_and_decrypt_only_with_them():
     one, other = bytes(range(KEY)), bytes(range(1, KEY + 1))
     key = _shared_key(one, _public_key(other), "label")
     assert key == _shared_key(other, _public_key(one), "label")
@@ -272,7 +272,7 @@ def test_both_sides_agree_and_seals_hold():
     assert _unseal(key[::-1], sealed) is None
 
 
-def test_a_stream_of_words_goes_on_where_it_was():
+def test_a_word_stream_continues():
     whole, parts = WordStream(bytes(KEY)), WordStream(bytes(KEY))
     assert (whole(7) == np.concatenate([parts(3), parts(4)])).all()
     # AES-256 of 16 zero bytes under a key of zeros (NIST's AESAVS, KAT for a zero key): dc95c078a2408989...

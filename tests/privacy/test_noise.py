@@ -42,24 +42,24 @@ def test_wide_noise_is_a_gaussian_on_a_fine_grid():
     assert abs(np.mean(drawn[:-1] * drawn[1:] / sigma**2)) < 0.02  # neighbours know nothing of each other
 
 
-def test_parts_of_the_noise_add_up():
+def test_shares_of_the_noise_add_up_to_its_variance():
     parts = [_discrete_gaussian(50 / np.sqrt(5), 50_000, words(2, part)) for part in range(5)]
     assert kstest((np.sum(parts, axis=0) + stream(0, "jitter").uniform(-0.5, 0.5, 50_000)) / 50, "norm").pvalue > 1e-4
 
 
-def test_the_same_words_give_the_same_noise():
+def test_noise_is_determined_by_the_random_words():
     one, other, third = (_discrete_gaussian(3, 10, words(name)) for name in (1, 1, 2))
     assert one.tolist() == other.tolist() != third.tolist()
     assert _discrete_gaussian(3, 0, words(1)).shape == (0,)
 
 
 @pytest.mark.parametrize("sigma", [0.0, -1.0, _MAX_SIGMA * 2, float("nan")])
-def test_impossible_widths_are_refused(sigma):
+def test_impossible_standard_deviations_are_refused(sigma):
     with pytest.raises(ValueError, match="standard deviation"):
         _discrete_gaussian(sigma, 1, words(1))
 
 
-def test_whole_numbers_are_drawn_without_bias():
+def test_integers_are_sampled_without_bias():
     # 2^64 is 2 2/3 times the limit: what is left over would make 3/4 of all numbers fall below 2^62 instead of 2/3.
     drawn = _below(3 * 2**61, 40_000, words(3))
     assert (drawn < 2**62).mean() == pytest.approx(2 / 3, abs=0.02)
@@ -70,7 +70,7 @@ finite = st.floats(-1e6, 1e6)
 
 
 @given(arrays(np.float64, st.integers(0, 20), elements=finite), st.floats(1e-3, 1e3))
-def test_no_vector_is_longer_than_its_clip(values, norm):
+def test_no_norm_exceeds_the_clip(values, norm):
     clipped = _clip(values, norm)
     steps = [int(step) for step in _to_grid(clipped, 16)]
     assert sum(step * step for step in steps) <= (norm * 2**16) ** 2  # in whole numbers: no rounding in the check

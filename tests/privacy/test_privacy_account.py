@@ -40,7 +40,7 @@ def test_only_the_sum_of_the_squares_matters():
 
 
 @pytest.mark.parametrize(("epsilon", "releases"), [(8.0, 24), (1.0, 3), (50.0, 12)])
-def test_the_noise_found_is_the_least(epsilon, releases):
+def test_calibrated_noise_is_the_smallest(epsilon, releases):
     noise = noise_for(epsilon, 1e-5, releases)
     assert epsilon_of([noise] * releases, 1e-5) <= epsilon + 1e-4
     assert epsilon_of([noise * 0.99] * releases, 1e-5) > epsilon
@@ -69,7 +69,7 @@ def release(noise, *clients):
     return Release("prompts", noise, clients)
 
 
-def test_the_statement_is_of_the_site_that_gave_most():
+def test_the_statement_is_that_of_the_site_with_the_most_releases():
     config = config_of(privacy={"noise_multiplier": 1.0})
     said = statement(config, [release(1.0, "a", "b"), release(1.0, "a")])
     assert said.epsilon == epsilon_of([1.0, 1.0], 1e-5)

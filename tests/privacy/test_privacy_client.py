@@ -62,7 +62,7 @@ def ready():
     return Sum().setup_keys().share_keys().estimate()
 
 
-def test_masks_are_taken_off_once():
+def test_a_sum_is_unmasked_only_once():
     group = ready()
     assert set(group.request("a", group.unmask("a")).shares) == set(NAMES)
     for again in (group.unmask("a"), group.unmask("a", ("a", "b"))):
@@ -70,7 +70,7 @@ def test_masks_are_taken_off_once():
             group.request("a", again)
 
 
-def test_not_even_by_a_process_that_was_started_again():
+def test_a_sum_is_unmasked_only_once_after_a_restart():
     group = ready()
     before = group.states["a"]
     group.request("a", group.unmask("a"))
@@ -94,7 +94,7 @@ def test_the_next_sum_has_new_keys():
     assert len(group.states["a"].secrets.spent) == 2
 
 
-def test_nothing_is_told_openly():
+def test_with_secure_aggregation_no_unmasked_reply_is_sent():
     client = client_with(secure_aggregation=True)
     with pytest.raises(ValueError, match=r"without masks, but privacy\.secure_aggregation is on"):
         client.handle(Estimate(0, VISUAL), ClientState())
@@ -104,7 +104,7 @@ def test_nothing_is_told_openly():
         group.request("a", Train(0, VISUAL))
 
 
-def test_one_set_of_keys_masks_one_answer():
+def test_keys_mask_only_one_reply():
     group = ready()
     group.request("a", Select(0, 0, TOTALS, 3))
     with pytest.raises(ValueError, match="without new keys"):
@@ -112,19 +112,19 @@ def test_one_set_of_keys_masks_one_answer():
 
 
 @pytest.mark.parametrize("message", [SetupKeys(0, b"x"), ShareKeys(0, b"x", {}), Unmask(0, b"x", {})])
-def test_without_secure_sums_there_are_no_keys(message):
+def test_key_requests_without_secure_aggregation_are_refused(message):
     with pytest.raises(ValueError, match=r"privacy\.secure_aggregation is off"):
         client_with().handle(message, ClientState())
 
 
-def test_an_unknown_sum_is_refused():
+def test_a_request_for_another_session_is_refused():
     group = Sum().setup_keys()
     group.session = b"another"
     with pytest.raises(ValueError, match="or without keys"):
         group.share_keys()
 
 
-def test_a_client_counts_for_itself_how_many_there_are():
+def test_a_client_checks_min_sites_itself():
     group = Sum(min_sites=4).setup_keys()
     with pytest.raises(ValueError, match=r"a sum over 3 clients; privacy\.min_sites is 4"):
         group.share_keys()
@@ -149,7 +149,7 @@ def test_all_sums_of_one_kind_in_a_run_have_the_members_of_the_first():
     group.request("b", Estimate(0, VISUAL, ("a", "b")))
 
 
-def test_other_prompts_other_masks():
+def test_masks_depend_on_the_prompts_of_the_request():
     # A server that sends one client something else gets a sum in which the masks do not cancel.
     group, other = Sum().setup_keys().share_keys(), {"visual": VISUAL["visual"] + 1}
     same = group.clients["a"].handle(Estimate(0, VISUAL, NAMES), group.states["a"])[0]
@@ -159,7 +159,7 @@ def test_other_prompts_other_masks():
     assert (same.masked != changed.masked).all()
 
 
-def test_secrets_survive_being_written_down():
+def test_secrets_are_stored_with_the_state():
     group = ready()
     group.request("b", group.unmask("b"))
     for state in (group.states["a"], group.states["b"], ClientState(secrets=Secrets(history="ab" * 32))):
@@ -170,7 +170,7 @@ def test_secrets_survive_being_written_down():
 # Noise
 
 
-def test_the_same_questions_get_the_same_noise_and_others_do_not():
+def test_equal_requests_get_equal_noise_and_others_other_noise():
     client = client_with(noise_multiplier=1.0)
     first, state = client.handle(Estimate(0, VISUAL), ClientState())
     again, _ = client.handle(Estimate(0, VISUAL), ClientState())
@@ -185,7 +185,7 @@ def test_the_same_questions_get_the_same_noise_and_others_do_not():
     assert (one != two).any()
 
 
-def test_what_was_let_out_is_said_again_whatever_was_learnt_since():
+def test_a_noisy_reply_is_repeated_although_the_model_changed():
     client = client_with(noise_multiplier=1.0)
     estimated, state = client.handle(Estimate(0, VISUAL), ClientState())
     client.learner.log_probs = client.learner.log_probs[::-1]
@@ -204,7 +204,7 @@ def again_from(state):
 
 
 @pytest.mark.parametrize("message", [Estimate(5, VISUAL), Train(0, VISUAL), Train(5, VISUAL)])
-def test_another_question_of_a_round_is_refused(message):
+def test_a_second_different_request_in_a_round_is_refused(message):
     client = client_with(noise_multiplier=1.0)
     *_, state = trained_by(client)
     _, state = client.handle(message, state)
@@ -225,13 +225,13 @@ def test_another_question_of_a_round_is_refused(message):
         (Estimate(3, VISUAL), "Estimate request in round 4, which has no refresh"),
     ],
 )
-def test_there_are_no_more_answers_than_the_account_knows_of(message, line):
+def test_requests_outside_the_accounting_are_refused(message, line):
     for privacy in ({}, {"secure_aggregation": True}):
         with pytest.raises(CannotReply, match=line):
             client_with(noise_multiplier=1.0, **privacy).handle(message, ClientState())
 
 
-def test_without_noise_a_client_answers_whatever_is_asked():
+def test_without_noise_replies_are_not_limited():
     client, state = client_with(), ClientState()
     for message in (Estimate(3, VISUAL), Estimate(3, {"visual": VISUAL["visual"] + 1}), Estimate(3, VISUAL)):
         reply, state = client.handle(message, state)
@@ -239,7 +239,7 @@ def test_without_noise_a_client_answers_whatever_is_asked():
     assert state.secrets == Secrets()
 
 
-def test_noise_is_the_clients_own_and_the_runs():
+def test_noise_depends_on_client_and_settings():
     def told(**how):
         return (
             client_with(**{"noise_multiplier": 1.0, **how})
@@ -253,7 +253,7 @@ def test_noise_is_the_clients_own_and_the_runs():
 
 
 @pytest.mark.parametrize("message", [Estimate(0, VISUAL), Train(0, VISUAL)])
-def test_without_a_secret_there_is_no_noise_and_no_answer(message):
+def test_without_a_secret_noise_is_refused(message):
     client = client_with(secret=b"", noise_multiplier=1.0)
     state = client_with(noise_multiplier=1.0).handle(Estimate(0, VISUAL), ClientState())[1]
     state = client.handle(Select(0, 0, TOTALS, 3), replace(state, secrets=Secrets()))[1]
@@ -267,7 +267,7 @@ def trained_by(client):
     return selected, *client.handle(Train(0, VISUAL), state)
 
 
-def test_a_client_with_nothing_to_train_on_looks_like_any_other():
+def test_a_client_without_training_images_sends_noise_too():
     for images in (0, 12):
         selected, reply, _ = trained_by(client_with(noise_multiplier=1.0, images=images))
         assert selected.examples is None
@@ -277,7 +277,7 @@ def test_a_client_with_nothing_to_train_on_looks_like_any_other():
         assert (reply.shared["visual"] != VISUAL["visual"]).all()
 
 
-def test_what_stays_at_home_has_no_noise():
+def test_personal_prompts_have_no_noise():
     client = client_with(noise_multiplier=1.0)
     client.learner.number = 7
     assert (trained_by(client)[2].own["text"] == 7).all()
@@ -309,7 +309,7 @@ def test_diverged_prompts_are_not_sent():
         trained_by(client)
 
 
-def test_noise_that_is_lost_on_the_grid_is_refused():
+def test_noise_below_the_grid_is_refused():
     with pytest.raises(ValueError, match="the noise is too small to be split"):
         client_with(noise_multiplier=1e-9).handle(Estimate(0, VISUAL), ClientState())
 
@@ -317,7 +317,7 @@ def test_noise_that_is_lost_on_the_grid_is_refused():
 # Questions, and settings
 
 
-def test_what_is_refused_on_purpose_is_for_the_server_to_read():
+def test_refusals_are_cannot_reply_errors():
     # Of each layer one: the client's own, the sums', the masks'. What goes wrong by accident is of another kind.
     group = ready()
     with pytest.raises(CannotReply, match="Train request before a Select request"):
@@ -342,7 +342,7 @@ def selected_by(group):
     return replace(state, secrets=group.states["a"].secrets)
 
 
-def test_a_digest_is_that_of_all_a_question_says():
+def test_a_digest_depends_on_every_field_of_a_request():
     requests = [
         Train(0, VISUAL),
         Train(1, VISUAL),
@@ -366,7 +366,7 @@ def test_a_digest_is_that_of_all_a_question_says():
 @pytest.mark.parametrize(
     "wrong", [{"threshold": 0.5}, {"min_sites": 1}, {"noise_multiplier": -1.0}, {"delta": 0.0}, {"count_clip": 0.0}]
 )
-def test_settings_that_protect_nobody_are_refused(wrong):
+def test_settings_without_protection_are_refused(wrong):
     with pytest.raises(ConfigError, match=f"privacy.{next(iter(wrong))}: "):
         RunConfig.from_mapping({"privacy": wrong}, "test")
 

@@ -111,7 +111,7 @@ STAGES = ("SetupKeys", "ShareKeys", "Estimate", "Unmask")
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("lost", [("client-0",), ("client-1", "client-4")])
-def test_a_refresh_goes_on_without_the_lost(stage, lost):
+def test_the_first_refresh_continues_without_lost_clients(stage, lost):
     config = config_of(SECURE, rounds=1)
     federation = Lossy(clients_of(config))
     federation.lost = {stage: lost}
@@ -190,7 +190,7 @@ def test_a_method_in_which_all_clients_train_first_cannot_have_cohorts():
 @pytest.mark.parametrize(
     ("stage", "enough"), [("SetupKeys", 2), ("ShareKeys", 3), ("Estimate", 3), ("Unmask", 3), ("Train", 3)]
 )
-def test_too_few_end_the_round_with_the_reason(stage, enough):
+def test_too_few_replies_end_the_round_with_the_reason(stage, enough):
     config = config_of(SECURE, rounds=1)
     federation = Lossy(clients_of(config))
     federation.lost = {stage: [f"client-{i}" for i in range(5 - enough + 1)]}
@@ -200,7 +200,7 @@ def test_too_few_end_the_round_with_the_reason(stage, enough):
         run_round(config, federation, start())
 
 
-def test_a_sum_of_one_is_no_secret():
+def test_a_sum_over_one_client_is_refused():
     config = config_of(SECURE, rounds=1)
     with pytest.raises(NoClientReplied, match="step SetupKeys: 1 client replied, but a secure aggregation needs 2"):
         run_round(config, LocalTransport(clients_of(config, count=1)), start())
@@ -211,7 +211,7 @@ def test_a_sum_of_one_is_no_secret():
         run_round(config, federation, start())
 
 
-def test_two_clients_are_enough_where_nobody_gets_lost():
+def test_two_clients_suffice_without_losses():
     config = config_of(SECURE, rounds=2)
     federation = LocalTransport(clients_of(config, count=2))
     _, reports = played(config, federation)
@@ -255,7 +255,7 @@ def test_two_clients_with_one_key():
     assert report.dropped == {"client-3": "SetupKeys: sent the keys of another client"}
 
 
-def test_wrong_shares_of_others_masks_are_found_out():
+def test_senders_of_wrong_shares_are_named():
     config = config_of(SECURE, rounds=1)
     federation, honest = Lossy(clients_of(config)), LocalTransport(clients_of(config))
     federation.altered = {("client-1", "Unmask"): lambda reply: Unmasked(dict.fromkeys(reply.shares, bytes(SHARE)))}
@@ -265,7 +265,7 @@ def test_wrong_shares_of_others_masks_are_found_out():
     assert (one.shared["visual"] == other.shared["visual"]).all()
 
 
-def test_masks_that_cannot_be_taken_off_end_the_round_with_the_reason():
+def test_masks_that_cannot_be_removed_end_the_round_with_the_reason():
     config = config_of({**SECURE, "threshold": 1.0}, rounds=1)
     federation = Lossy(clients_of(config))
     federation.altered = {("client-3", "Unmask"): lambda reply: Unmasked(dict.fromkeys(reply.shares, bytes(SHARE)))}
@@ -320,7 +320,7 @@ def test_training_whose_masks_cannot_be_removed_has_no_average_and_the_next_roun
     assert (federation.states["client-2"].own["text"] == 2 * 3).all()
 
 
-def test_only_sums_that_were_unmasked_are_in_the_account():
+def test_only_unmasked_sums_are_accounted():
     config = config_of({**SECURE, "noise_multiplier": 1.5}, rounds=2, labels={"refresh_every": 2})
     federation = spoiling(clients_of(config), ["client-1"], sums={1})
     _, reports = played(config, federation)
@@ -328,7 +328,7 @@ def test_only_sums_that_were_unmasked_are_in_the_account():
     assert {(release.noise, len(release.clients)) for report in reports for release in report.releases} == {(1.5, 5)}
 
 
-def test_an_invalid_masked_update_is_found_without_its_sender():
+def test_an_invalid_masked_update_is_detected_without_its_sender():
     config = config_of(SECURE, rounds=1)
     federation = Lossy(clients_of(config))
     federation.altered = {("client-3", "Train"): lambda reply: replace(reply, masked=reply.masked[::-1])}
@@ -346,7 +346,7 @@ def test_a_method_that_needs_single_prompts_is_refused():
         run_round(config, LocalTransport(clients_of(config)), replace(start(), neighbours=2))
 
 
-def test_where_no_counts_are_shared_only_training_is_masked():
+def test_without_shared_counts_only_training_is_masked():
     config = config_of(SECURE, rounds=1, labeler="fpl")
     federation = FlakyFederation(clients_of(config))
     _, report = run_round(config, federation, start())
@@ -356,14 +356,14 @@ def test_where_no_counts_are_shared_only_training_is_masked():
     ]
 
 
-def test_nothing_shared_still_tells_the_loss():
+def test_without_shared_prompts_the_loss_is_still_sent():
     config = config_of(SECURE, rounds=1, sharing={"aggregate": "none"})
     state, report = run_round(config, LocalTransport(clients_of(config)), start("none"))
     assert state.shared == {}
     assert report.loss > 0
 
 
-def test_nobody_has_anything_to_train_on():
+def test_no_client_has_images_to_train_on():
     config = config_of(SECURE, rounds=1, labels={"unseen": "none"})
     federation = LocalTransport(clients_of(config, lambda i: FakeLearner(i, images=0)))
     state, report = run_round(config, federation, start())
@@ -375,7 +375,7 @@ def test_nobody_has_anything_to_train_on():
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_a_stopped_run_goes_on_to_the_same_bits(secure):
+def test_a_resumed_run_has_the_same_bits(secure):
     config = config_of({"secure_aggregation": secure, "noise_multiplier": 0.5}, rounds=5, labels={"refresh_every": 3})
     whole, _ = played(config, LocalTransport(clients_of(config)))
     first, state = LocalTransport(clients_of(config)), start()
@@ -387,7 +387,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(secure):
 
 
 @pytest.mark.parametrize(("secure", "same"), [(False, True), (True, False)])
-def test_a_real_round_that_is_played_again(secure, same):
+def test_a_repeated_round_of_a_deployed_site(secure, same):
     # Plainly, the same questions get the same answers. Two secure sums may differ in who got lost on the way, and
     # with the same noise in both, their difference would be that client's numbers with only its own part of it.
     config = config_of({"secure_aggregation": secure, "noise_multiplier": 0.5}, rounds=1)
@@ -397,13 +397,13 @@ def test_a_real_round_that_is_played_again(secure, same):
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_what_noise_hides_is_not_told_beside_it(secure):
+def test_with_noise_loss_and_sizes_are_not_sent(secure):
     config = config_of({"secure_aggregation": secure, "noise_multiplier": 1.0}, rounds=2)
     _, reports = played(config, LocalTransport(clients_of(config)))
     assert all(math.isnan(report.loss) and report.examples == report.batches == 0 for report in reports)
 
 
-def test_each_release_is_in_the_account():
+def test_each_release_is_accounted():
     config = config_of({"noise_multiplier": 1.5}, rounds=4, labels={"refresh_every": 2})
     _, reports = played(config, LocalTransport(clients_of(config)))
     assert [[release.of for release in report.releases] for report in reports] == [
@@ -433,14 +433,14 @@ def test_a_repeated_first_sum_has_all_of_its_noise():
     ],
 )
 @pytest.mark.parametrize("secure", [False, True])
-def test_what_is_not_let_out_is_not_in_the_account(sections, releases, secure):
+def test_numbers_that_are_not_sent_are_not_accounted(sections, releases, secure):
     config = config_of({"noise_multiplier": 1.0, "secure_aggregation": secure}, rounds=1, **sections)
     federation = LocalTransport(clients_of(config))
     _, reports = played(config, federation, start(sections.get("sharing", {}).get("aggregate", "visual")))
     assert [[release.of for release in report.releases] for report in reports] == releases
 
 
-def test_without_noise_nothing_is_in_the_account():
+def test_without_noise_nothing_is_accounted():
     config = config_of(SECURE, rounds=1)
     assert played(config, LocalTransport(clients_of(config)))[1][0].releases == []
 
@@ -455,7 +455,7 @@ def test_the_noise_in_the_sum_is_as_wide_as_stated(secure):
     assert state.shared["visual"].std() == pytest.approx(2.0 * 0.5 * together / 5, rel=0.05)
 
 
-def test_all_weigh_the_same_and_changes_are_clipped():
+def test_with_noise_weights_are_equal_and_updates_clipped():
     class Far(FakeLearner):
         def train(self, prompts, selection, round, lr_factor=1.0, adjustment=None):
             return prompts | {"visual": prompts["visual"] + np.float32(3 * (1 - 2 * (self.number == 0)))}, 0.5

@@ -41,7 +41,7 @@ def noised(tmp_path_factory):
     return simulate(config_of(*BOTH), folder, dataset=small_digits()), folder
 
 
-def test_secure_sums_change_nothing_but_what_is_seen(plain, tmp_path):
+def test_secure_aggregation_changes_no_result(plain, tmp_path):
     one, folder = plain
     other = simulate(config_of("rounds=1", "secure_aggregation=true"), tmp_path / "run", dataset=small_digits())
     assert other.refreshes == one.refreshes  # every count and every pseudo label
@@ -53,7 +53,7 @@ def test_secure_sums_change_nothing_but_what_is_seen(plain, tmp_path):
     assert (one.privacy, other.privacy) == (None, PrivacyStatement(secure_aggregation=True))
 
 
-def test_the_outcome_states_what_was_given_away(noised):
+def test_the_outcome_has_the_privacy_statement(noised):
     results, folder = noised
     stated = results.privacy
     assert stated.epsilon == epsilon_of([0.5] * 3, 1e-5)  # prompts in two rounds, counts in one
@@ -71,7 +71,7 @@ class StopAfterOne(ProgressReporter):
 
 
 @pytest.mark.slow
-def test_noise_is_the_same_after_a_stop(noised, tmp_path):
+def test_noise_is_the_same_after_resuming(noised, tmp_path):
     results, folder = noised
     with pytest.raises(KeyboardInterrupt):
         simulate(config_of(*BOTH), tmp_path / "run", progress=StopAfterOne(), dataset=small_digits())
@@ -87,7 +87,7 @@ def test_noise_is_the_same_after_a_stop(noised, tmp_path):
         (["method=central", "noise_multiplier=1"], "all images are in one place"),
     ],
 )
-def test_what_cannot_be_done_is_refused_at_once(pairs, why, tmp_path):
+def test_impossible_settings_are_refused_before_the_run(pairs, why, tmp_path):
     with pytest.raises(ConfigError, match=why):
         simulate(config_of(*pairs), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -101,7 +101,7 @@ def told_by(*arguments):
     return done.stdout
 
 
-def test_the_command_finds_noise_and_epsilon():
+def test_the_privacy_command_computes_noise_and_epsilon():
     found = told_by("--epsilon", "8", "--rounds", "20", "--refresh-every", "5")
     noise = float(found.split()[1])
     assert noise_for(8, 1e-5, 27) <= noise <= noise_for(8, 1e-5, 27) + 1e-4
@@ -121,5 +121,5 @@ def test_the_command_finds_noise_and_epsilon():
         (["--noise-multiplier", "1", "--delta", "1"], "privacy.delta: should be less than 1"),
     ],
 )
-def test_mistakes_are_named(arguments, message):
+def test_errors_of_the_privacy_command_name_the_setting(arguments, message):
     assert message in told_by(*arguments)

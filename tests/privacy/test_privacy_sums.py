@@ -37,7 +37,7 @@ def summed(words):
 
 
 @given(st.lists(arrays(np.int64, 4, elements=st.integers(0, 10**6)), min_size=1, max_size=9))
-def test_counts_come_out_exactly(counts):
+def test_sums_of_counts_are_exact(counts):
     words = [count_words(one.astype(np.float64), len(counts)) for one in counts]
     assert totals_of(summed(words)).tolist() == np.sum(counts, axis=0).tolist()
 
@@ -56,7 +56,7 @@ def test_the_average_is_within_its_bound(clients):
         assert abs(Fraction(float(got[place])) - exact) <= bound + rounding
 
 
-def test_examples_loss_and_batches_are_summed_too():
+def test_examples_loss_and_batches_are_summed():
     words = [
         training_words(training(np.ones(8), 100, 0.25), 64, 3),
         training_words(training(np.zeros(8), 28, 1.25), 64, 3),
@@ -69,13 +69,13 @@ def test_examples_loss_and_batches_are_summed_too():
     assert out.updates == {}
 
 
-def test_nobody_had_anything_to_train_on():
+def test_no_client_had_images_to_train_on():
     out = training_sum(summed([training_words(training(np.ones(8), 0, math.nan), 64, 1)]), SENT, ("a",))
     assert out.mean is None
     assert math.isnan(out.loss)
 
 
-def test_who_does_not_tell_its_loss_still_counts_in_the_average():
+def test_a_client_without_a_loss_counts_in_the_average():
     out = training_sum(training_words(training(np.ones(8), 1, math.nan), 64, 1), SENT, ("a",))
     assert (out.mean["visual"] == 1).all()
     assert (out.examples, out.batches) == (0, 0)
@@ -88,7 +88,7 @@ def test_a_diverged_prompt_is_not_sent(bad):
         training_words(training([0, bad, *np.zeros(6)], 1), 64, 1)
 
 
-def test_what_might_overflow_is_refused_and_what_cannot_is_not():
+def test_only_values_that_might_overflow_are_refused():
     # 2^62 / 4 clients is 2^60: in steps of 2^-16 a count of 2^44, in steps of 2^-32 images x prompt of 2^28.
     fits = count_words(np.array([2.0**44]), 4)
     assert totals_of(summed([fits] * 4)).tolist() == [2**46]
@@ -113,7 +113,7 @@ def test_counts_below_zero_are_noise_and_become_zero():
     assert totals_of(summed([noise, count_words(np.array([1.0, 1.0, 0.0]), 2)])).tolist() == [0, 4, 0]
 
 
-def test_rubbish_in_a_sum_shows():
+def test_an_impossible_sum_is_detected():
     rubbish = np.random.default_rng(1).integers(0, 2**64, training_size(SENT), np.uint64)
     with pytest.raises(InvalidMaskedUpdate):
         training_sum(rubbish, SENT, ("a",))
@@ -123,7 +123,7 @@ def test_rubbish_in_a_sum_shows():
         training_sum(far, SENT, ("a",))
 
 
-def test_flat_and_shaped_are_each_others_way_back():
+def test_unflatten_inverts_flatten():
     prompts = {"visual": np.arange(6, dtype=np.float32).reshape(2, 3), "text": np.array([7, 8], np.float32)}
     assert flatten(prompts).tolist() == [7, 8, 0, 1, 2, 3, 4, 5]  # by name, whatever the order they came in
     assert flatten(dict(reversed(prompts.items()))).tolist() == flatten(prompts).tolist()

@@ -73,7 +73,7 @@ def summed(config, federation):
 # Secure aggregation
 
 
-def test_over_secure_sums_the_same_is_learnt():
+def test_secure_aggregation_estimates_the_same_priors():
     models, priors = [], []
     for privacy in ({}, SECURE):
         config = config_of(privacy, rounds=1)
@@ -101,13 +101,13 @@ def test_nothing_but_masked_numbers_is_sent():
     assert [reply for message, reply in federation.heard if message.step == 19] == [Adapted(None)] * 5
 
 
-def test_a_client_tells_no_sums_openly():
+def test_a_client_sends_no_unmasked_sums():
     client = clients_of(config_of(SECURE))["client-0"]
     with pytest.raises(CannotReply, match=r"without masks, but privacy\.secure_aggregation is on"):
         client.handle(FIRST, ClientState())
 
 
-def test_the_sum_goes_on_without_the_lost():
+def test_the_first_sum_continues_without_lost_clients():
     config = config_of(SECURE, priors=NO_PROTOTYPES)
     federation = Overheard(clients_of(config))
     federation.lost = {"client-1", "client-3"}
@@ -118,7 +118,7 @@ def test_the_sum_goes_on_without_the_lost():
     assert report.releases == []  # there is no noise to account for
 
 
-def test_too_few_for_a_secret_end_the_round():
+def test_too_few_clients_for_secure_aggregation_end_the_round():
     config = config_of(SECURE)
     federation = Overheard(clients_of(config))
     federation.lost = {f"client-{i}" for i in range(3)}
@@ -128,7 +128,7 @@ def test_too_few_for_a_secret_end_the_round():
         summed(config, federation)
 
 
-def test_a_masked_answer_of_the_wrong_size_is_dropped():
+def test_a_masked_reply_of_the_wrong_size_is_dropped():
     config = config_of(SECURE, priors=NO_PROTOTYPES)
     federation = Overheard(clients_of(config))
     federation.instead = {"client-2": Adapted(None, np.zeros(1, np.uint64))}
@@ -137,7 +137,7 @@ def test_a_masked_answer_of_the_wrong_size_is_dropped():
     assert total[:CLASSES].sum() == pytest.approx(4 * 60)
 
 
-def test_sums_come_out_of_their_words_within_a_rounding():
+def test_decoded_sums_are_exact_up_to_rounding():
     # Halves of 2^-32 are rounded once for each of two clients.
     parts = [np.array([1.5, -2.25, math.pi]), np.array([0.5, 1e-3, 7e5])]
     words = [adapted_words(part, 2) for part in parts]
@@ -179,7 +179,7 @@ def alone(config, secret=bytes(range(32))):
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_every_release_of_a_run_is_planned_for_and_in_the_account(secure):
+def test_every_release_of_a_run_is_planned_and_accounted(secure):
     # Three rounds, a refresh each two: balance once in three exchanges, counts twice, prompts three times.
     config = config_of({"noise_multiplier": 1.0, "secure_aggregation": secure}, rounds=3, labels={"refresh_every": 2})
     _, reports = played(config, Overheard(clients_of(config)))
@@ -254,7 +254,7 @@ def test_the_noise_in_the_sum_is_as_wide_as_stated(secure):
     assert np.std(totals) == pytest.approx(2.0 * 0.5 * together, rel=0.25)
 
 
-def test_the_same_question_gets_the_same_answer_and_another_of_that_step_none():
+def test_an_equal_request_gets_the_same_reply_and_another_of_that_step_none():
     client = alone(noisy())
     first, state = client.handle(FIRST, ClientState())
     state = state_from(state_tensors(state))
@@ -267,7 +267,7 @@ def test_the_same_question_gets_the_same_answer_and_another_of_that_step_none():
     assert client.handle(Adapt(0, 1, (first.sums,)), state)[0].sums is not None
 
 
-def test_the_noise_is_another_one_for_every_question():
+def test_each_request_has_its_own_noise():
     client, config = alone(noisy()), noisy()
     one, state = client.handle(FIRST, ClientState())
     even = np.full(CLASSES, 20.0)  # with these totals the next step has the same model
@@ -277,12 +277,12 @@ def test_the_noise_is_another_one_for_every_question():
     assert one.sums - clipped != pytest.approx(two.sums - clipped)
 
 
-def test_a_question_of_a_round_that_the_run_has_not_is_refused():
+def test_a_request_of_a_round_beyond_the_run_is_refused():
     with pytest.raises(CannotReply, match="Adapt 0 request in round 3, but the run has 2"):
         alone(noisy()).handle(replace(FIRST, round=2), ClientState())
 
 
-def test_what_was_learnt_is_kept_and_tells_nothing():
+def test_noisy_priors_are_stored():
     client = alone(noisy())
     reply, state = client.handle(FIRST, ClientState())
     for step in range(1, 4):
@@ -291,7 +291,7 @@ def test_what_was_learnt_is_kept_and_tells_nothing():
     assert state.prior.model is not None
 
 
-def test_a_stopped_run_goes_on_to_the_same_bits():
+def test_a_resumed_run_has_the_same_bits():
     config = config_of({**SECURE, "noise_multiplier": 0.5}, rounds=3, labels={"refresh_every": 2})
     whole, _ = played(config, LocalTransport(clients_of(config)))
     first, state = LocalTransport(clients_of(config)), start()

@@ -28,7 +28,7 @@ def test_the_prime_is_a_prime_and_above_every_secret():
         assert powers[0] == 1 or _PRIME - 1 in powers
 
 
-def test_a_line_by_hand():
+def test_a_polynomial_of_degree_one_by_hand():
     # Of degree 1: f(x) = 7 + 5 x, so f(1) = 12 and f(3) = 22.
     two = {1: (12).to_bytes(SHARE), 3: (22).to_bytes(SHARE)}
     assert combine(two) == 7
@@ -36,7 +36,7 @@ def test_a_line_by_hand():
 
 
 @given(secret=st.binary(min_size=SECRET, max_size=SECRET), shares=st.integers(1, 9), data=st.data())
-def test_any_enough_shares_give_it_back(secret, shares, data):
+def test_any_subset_of_enough_shares_gives_the_secret(secret, shares, data):
     enough = data.draw(st.integers(1, shares))
     chosen = data.draw(st.permutations(range(1, shares + 1)))[:enough]
     made = by_place(split(secret, shares, enough, seeded(1)))
@@ -51,7 +51,7 @@ def test_all_sets_of_three_of_five_agree():
 
 
 @given(secret=st.binary(min_size=SECRET, max_size=SECRET), other=st.integers(0, _PRIME - 1))
-def test_one_share_too_few_fits_every_secret(secret, other):
+def test_one_share_too_few_is_consistent_with_every_secret(secret, other):
     # For any other secret there is a third share that goes with the same two: they leave everything possible.
     made = by_place(split(secret, 3, 3, seeded(3)))
     two = {1: made[1], 2: made[2]}
@@ -60,7 +60,7 @@ def test_one_share_too_few_fits_every_secret(secret, other):
     assert combine({**two, 3: third.to_bytes(SHARE)}) == other
 
 
-def test_shares_differ_from_time_to_time():
+def test_shares_of_equal_secrets_differ():
     assert split(bytes(SECRET), 3, 2, seeded(4)) != split(bytes(SECRET), 3, 2, seeded(5))
 
 
@@ -68,11 +68,11 @@ def test_shares_differ_from_time_to_time():
     ("clients", "share", "enough"),
     [(2, 0.6, 2), (3, 0.6, 2), (4, 0.6, 3), (5, 0.6, 3), (10, 0.6, 6), (10, 1.0, 10), (4, 0.51, 3), (100, 0.51, 51)],
 )
-def test_how_many_are_needed(clients, share, enough):
+def test_the_threshold(clients, share, enough):
     assert needed(clients, share) == enough
 
 
 @given(st.integers(2, 500), st.floats(0.5, 1, exclude_min=True))
-def test_two_groups_are_never_both_enough(clients, share):
+def test_no_two_disjoint_groups_reach_the_threshold(clients, share):
     assert 2 * needed(clients, share) > clients
     assert needed(clients, share) <= clients

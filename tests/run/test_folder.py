@@ -48,7 +48,7 @@ def assert_same_state(one, other):
     assert {k: v.tobytes() for k, v in one.own.items()} == {k: v.tobytes() for k, v in other.own.items()}
 
 
-def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
+def test_a_checkpoint_is_restored_bit_for_bit(tmp_path):
     save_checkpoint(tmp_path / "run", checkpoint_of())
     back = load_checkpoint(tmp_path / "run")
     assert back.server.round == 3
@@ -166,7 +166,7 @@ def test_folder_of_a_run_that_did_not_start_is_removed(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_resume_sees_options_that_came_or_went(tmp_path):
+def test_resume_detects_added_and_removed_options(tmp_path):
     with_mu, without = RunConfig(method="promptprox", options={"mu": 5.0}), RunConfig(method="promptprox")
     for began, resumed in ((with_mu, without), (without, with_mu)):
         with RunFolder(tmp_path / str(began.options)) as folder:
@@ -231,7 +231,7 @@ def test_public_files_have_default_permissions(tmp_path):
     assert (tmp_path / "made").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_a_private_folder_stays_one(tmp_path):
+def test_a_private_folder_stays_private(tmp_path):
     for _ in range(2):
         make_private_folder(tmp_path / "deep" / "state")
         assert (tmp_path / "deep" / "state").stat().st_mode & 0o777 == 0o700
@@ -249,7 +249,7 @@ def test_any_name_of_a_client_makes_a_file(tmp_path, name):
     assert len(written) == 2
 
 
-def test_records_may_be_longer_than_a_header(tmp_path):
+def test_records_can_be_longer_than_a_safetensors_header(tmp_path):
     long = Outcome(name="x" * 120_000_000)
     save_checkpoint(tmp_path, Checkpoint(ServerState(0, SHARED, 2), {}, long))
     assert load_checkpoint(tmp_path).outcome == long

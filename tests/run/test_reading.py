@@ -97,7 +97,7 @@ def test_nan_is_read_as_not_measured(tmp_path):
         ({"seed": "x"}, "seed is 'x'"),
     ],
 )
-def test_an_outcome_that_is_not_whole_is_refused(tmp_path, changes, why):
+def test_an_incomplete_outcome_is_refused(tmp_path, changes, why):
     folder = write_run(tmp_path / "run", of_sites(SMALL) | changes)
     with pytest.raises(RunFolderError) as caught:
         read_so_far(folder)

@@ -38,7 +38,7 @@ def put(results, path, value):
     return broken
 
 
-def test_a_whole_outcome_stays_as_it_is():
+def test_a_complete_outcome_is_written_and_read_unchanged():
     plain = to_plain(outcome_of(SMALL))
     for key, value in SMALL.items():
         if key not in ("rounds", "refreshes", "clients", "zero_shot"):
@@ -48,7 +48,7 @@ def test_a_whole_outcome_stays_as_it_is():
     assert SMALL["zero_shot"].items() <= plain["zero_shot"].items()
 
 
-def test_an_outcome_survives_the_file():
+def test_an_outcome_is_written_and_read():
     outcome = outcome_of(SMALL)
     assert outcome_of(parse_json(json.dumps(to_plain(outcome)))) == outcome
 
@@ -72,7 +72,7 @@ def test_missing_keys_get_defaults(key):
 
 
 @given(st.sampled_from(list(paths(SMALL))), st.sampled_from(GARBAGE))
-def test_an_invalid_value_is_refused_and_a_valid_one_survives(path, value):
+def test_invalid_values_are_refused_and_valid_ones_kept(path, value):
     try:
         outcome = read_outcome(put(SMALL, path, value))
     except ValueError:
@@ -111,7 +111,7 @@ def test_error_names_the_path(path, value, why):
 
 
 @pytest.mark.parametrize("value", [None, 3, "x", [], [1]])
-def test_outcome_that_is_no_object(value):
+def test_an_outcome_must_be_a_json_object(value):
     with pytest.raises(ValueError, match=f"^{re.escape(f'it is {value!r}')}$"):
         read_outcome(value)
 

@@ -16,7 +16,7 @@ from fedcopl.simulation.simulate import simulate
 from small_digits import small_digits
 
 
-def test_names_of_clients_sort_as_they_count():
+def test_names_of_clients_sort_by_number():
     digits = load_digits()
     assert client_names(digits, Data(clients=3)) == ["client-0", "client-1", "client-2"]
     names = client_names(digits, Data(clients=11))
@@ -29,7 +29,7 @@ def run_on(path, folder, source="folder", **data):
     return simulate(RunConfig.from_mapping(settings, "test"), folder)
 
 
-def test_a_site_without_labels_gets_everything_but_accuracy(tmp_path, monkeypatch):
+def test_without_labels_only_accuracy_is_missing(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCOPL_CACHE", str(tmp_path / "cache"))
     photos = plant(tmp_path / "photos", *(f"{i}.png" for i in range(12)))
     put(photos, "classes.txt", "zero\none\n")
@@ -50,7 +50,7 @@ def test_a_site_without_labels_gets_everything_but_accuracy(tmp_path, monkeypatc
     assert write_report(tmp_path / "run").exists()
 
 
-def test_clients_of_a_natural_partition_keep_their_names_whatever_they_are(tmp_path, monkeypatch):
+def test_clients_of_a_natural_partition_keep_any_names(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCOPL_CACHE", str(tmp_path / "cache"))
     rows = ["path,label,split,client"]
     for i in range(20):
@@ -73,7 +73,7 @@ def test_single_class_is_refused(tmp_path):
         run_on(photos, tmp_path / "run", partition="iid", clients=1)
 
 
-def test_a_name_that_leaves_no_room_is_refused_before_training(tmp_path, monkeypatch):
+def test_too_long_class_names_are_refused_before_training(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCOPL_CACHE", str(tmp_path / "cache"))
     photos = plant(tmp_path / "photos", "1.png", "2.png")
     put(photos, "classes.txt", "zero\nantidisestablishmentarianism of the highest order\n")

@@ -90,7 +90,7 @@ def test_one_client_is_central_training(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_truth_is_an_upper_bound_and_uses_every_image(tmp_path):
+def test_training_on_true_labels_is_an_upper_bound_on_every_image(tmp_path):
     told = run(tmp_path / "told", "method=central", "options.labels=truth")
     pseudo = run(tmp_path / "pseudo", "method=central")
     assert told.pseudo_label_accuracy == (1.0, 1.0)

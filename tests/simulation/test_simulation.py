@@ -68,7 +68,7 @@ def test_results_have_all_keys(finished):
     assert json.loads((folder / "results.json").read_text()) == to_plain(results)
 
 
-def test_the_account_adds_up(finished):
+def test_counts_of_a_run_are_consistent(finished):
     results, _ = finished
     digits = few()
     assert sum(client.train for client in results.clients) == len(digits.train)
@@ -91,7 +91,7 @@ def test_zero_shot_is_the_same_everywhere_and_weighted(finished):
     assert results.zero_shot.everywhere == pytest.approx(results.zero_shot.weighted)
 
 
-def test_pseudo_label_accuracy_is_of_the_images_chosen(finished):
+def test_pseudo_label_accuracy_is_of_the_selected_images(finished):
     results, folder = finished
     checkpoint = load_file(folder / "checkpoint.safetensors")
     config = config_of()
@@ -105,7 +105,7 @@ def test_pseudo_label_accuracy_is_of_the_images_chosen(finished):
     assert results.pseudo_label_accuracy[-1] == pytest.approx(right / chosen)
 
 
-def test_the_folder_holds_everything(finished):
+def test_the_folder_has_all_files(finished):
     results, folder = finished
     names = {path.name for path in folder.iterdir() if path.name != ".lock"}
     assert names == {
@@ -125,7 +125,7 @@ def test_the_folder_holds_everything(finished):
     assert RunConfig.from_mapping(tomllib.loads((folder / "settings.toml").read_text()), "test") == config_of()
 
 
-def test_same_seed_same_bits_other_seed_other_split(finished, tmp_path):
+def test_equal_seeds_give_the_same_bits_and_others_another_partition(finished, tmp_path):
     results, folder = finished
     again = played(tmp_path / "again")
     assert without_times(again) == without_times(results)
@@ -233,7 +233,7 @@ def small_run(folder, *pairs):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("aggregate", ["text", "both", "none"])
-def test_the_ablations_of_aggregation_run(tmp_path, aggregate):
+def test_runs_with_other_aggregation(tmp_path, aggregate):
     results = small_run(tmp_path / "run", f"aggregate={aggregate}")
     shared = {"text": {"text"}, "both": {"text", "visual"}, "none": set()}[aggregate]
     assert set(load_file(tmp_path / "run" / "prompts" / "server.safetensors")) == shared
@@ -253,7 +253,7 @@ def test_the_ablations_of_aggregation_run(tmp_path, aggregate):
         ["evaluation.every=2", "everywhere=false", "schedule=run"],
     ],
 )
-def test_the_switches_run(tmp_path, pairs):
+def test_runs_with_components_switched_off(tmp_path, pairs):
     results = small_run(tmp_path / "run", *pairs)
     assert results.final.macro > 0.3
 

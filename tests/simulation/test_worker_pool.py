@@ -88,7 +88,7 @@ def die_once(context, name, how):
 
 
 @pytest.mark.parametrize("how", ["killed", "exits"])
-def test_the_job_of_a_worker_that_died_is_done_again(tmp_path, how):
+def test_the_job_of_a_dead_worker_is_repeated(tmp_path, how):
     with WorkerPool(2, tmp_path, {"good": 1, "bad": 1, "other": 1}) as pool:
         assert pool.run(dict.fromkeys(("good", "bad", "other"), (die_once, how))) == {
             "good": how,

@@ -38,7 +38,7 @@ def played(folder, count, *pairs):
     ],
     ids=["fedcopl", "local", "pfedmoap", "private"],
 )
-def test_the_same_bits_whatever_the_number(tmp_path, reference_run, pairs):  # noqa: F811
+def test_results_do_not_depend_on_the_number_of_workers(tmp_path, reference_run, pairs):  # noqa: F811
     one, folder = reference_run(*pairs)
     three = played(tmp_path / "3", 3, *pairs)
     assert without_times(to_plain(one)) == without_times(to_plain(three))
