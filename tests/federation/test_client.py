@@ -1,4 +1,4 @@
-"""One client's answers, against the steps of the algorithm."""
+"""Replies of one client, compared with the steps of the algorithm."""
 
 from dataclasses import fields, replace
 from typing import get_args
@@ -178,7 +178,7 @@ def test_requests_out_of_order_are_refused(message):
 
 def test_what_leaves_a_client():
     leaves = {kind.__name__: [f.name for f in fields(kind)] for kind in REPLY_TO.values()}
-    assert leaves == {  # a change here is a change of what users trust us with: write a decision first
+    assert leaves == {  # a change here needs a decision in docs/decisions first
         "Adapted": ["sums", "masked", "refused"],
         "Estimated": ["counts", "masked"],
         "Selected": ["examples", "images", "unchanged"],
@@ -200,7 +200,7 @@ def client_labelling_by(labeler, **labels):
 def selected_by(labeler, refresh=0, **labels):
     client = client_labelling_by(labeler, **labels)
     reply, state = estimated(client)
-    assert reply.counts is None  # neither FPL nor CPL tells anybody what it sees
+    assert reply.counts is None  # FPL and CPL send no counts
     return client.handle(Select(5 * refresh, refresh, None, 2), state)[1]
 
 
@@ -290,8 +290,8 @@ def test_experts_are_never_sent():
 
 
 def test_corrections_are_trained_on_and_not_counted():
-    told = Corrections(np.array([3]), np.array([2]))  # image 3 looks like class 0, and is of class 2
-    client = replace(client_with(), corrections=told)
+    corrections = Corrections(np.array([3]), np.array([2]))  # image 3 looks like class 0, and is of class 2
+    client = replace(client_with(), corrections=corrections)
     reply, state = estimated(client)
     assert reply.counts.tolist() == [1, 1, 0]
     _, state = client.handle(Select(0, 0, np.array([1, 1, 2]), 2), state)

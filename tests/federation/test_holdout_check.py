@@ -1,4 +1,4 @@
-"""A client whose training helps, harms or is beyond repair, followed by hand."""
+"""The hold-out check of a client whose training helps or harms, computed by hand."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ RIGHT = np.arange(10) % 2  # pseudo labels of the ten images, two classes of thr
 
 
 class Driven(FakeLearner):
-    """How sure it is of its answers is in the visual prompt: logit = 1 + visual. Training adds `move` to that."""
+    """The visual prompt is the confidence: logit = 1 + visual. Training adds `move` to it."""
 
     def __init__(self, move=1.0):
         super().__init__(images=10)
@@ -132,7 +132,7 @@ def test_evaluation_uses_the_model_the_client_keeps():
 
 
 def test_final_model_against_first_labels_is_reset():
-    # A refresh with a spoilt model agrees with it; the first answers remember.
+    # A harmful model agrees with the labels that it made at a refresh, but not with those of the first refresh.
     client = client_of()
     state = ready(client)
     spoilt = replace(state, own={"visual": np.full((2, 3), -4, np.float32), "text": np.ones((1, 3), np.float32)})
@@ -158,7 +158,7 @@ def test_holdout_state_is_stored():
 
 
 def test_holdout_is_compared_with_priors():
-    # A model that says nothing, and a site that knows it holds class 0 only: through the prior the answer is class 0.
+    # A model with uniform predictions, at a client that has only class 0: the prior makes all predictions class 0.
     class Undecided(Driven):
         def log_probabilities_of(self, prompts, index):
             return np.log(np.full((len(index), 2), 0.5))
@@ -173,17 +173,17 @@ class Straying(Driven):
     """Training raises the confidence on the holdout, and changes the predictions of three images not trained on."""
 
     def log_probabilities_of(self, prompts, index):
-        said = super().log_probabilities_of(
+        log_probs = super().log_probabilities_of(
             {"visual": prompts["visual"] + 2}, index
-        )  # or nobody would train on its labels
+        )  # else the client would not train on its labels
         if prompts["visual"][0, 0] > 0:
             for row in np.flatnonzero(np.isin(index, [0, 1, 2])):
-                said[row] = np.log([0.05, 0.05, 0.9])
-        return said
+                log_probs[row] = np.log([0.05, 0.05, 0.9])
+        return log_probs
 
 
 def even_priors():
-    """Of which nothing follows but how sure the site's own answers are."""
+    """Priors that only change the confidence of the client's own predictions."""
     even = np.full(3, 1 / 3)
     return PriorState(model=no_priors(3), class_prior=even, distances=np.zeros((10, 3)))
 
@@ -201,7 +201,7 @@ def test_rollback_of_training_against_the_priors(prior, harm):
     client = client_of()
     client = replace(client, learner=Straying())
     reply, state = client.handle(Train(0, VISUAL), doubtful_of_three(client, prior))
-    # By priors p = e^3 / (e^3 + 2) for the answers it had, 1 / (e^3 + 2) for new ones: here three of ten.
+    # By priors p = e^3 / (e^3 + 2) for unchanged predictions, 1 / (e^3 + 2) for changed ones: here three of ten.
     assert state.holdout.training.harm == harm
     assert (reply.examples == 0) == bool(harm)
     fewer = _expected_loss(client.learner.log_probs, np.array([2, 2, 2, *RIGHT[3:]]))
@@ -233,9 +233,9 @@ def test_number_of_unseen_images_is_limited_by_training(trained, epochs, looked_
 def test_losses_of_a_small_holdout_are_not_sent():
     open_client = client_of()
     state = ready(open_client)
-    told = [
+    checks = [
         HoldoutSums(*client.handle(Train(0, shared(-5)), state)[0].checks)
         for client in (open_client, replace(open_client, min_images=3))  # the holdout has two images
     ]
-    assert told[0].images == 2 and told[0].loss_after > told[0].loss_before > 0
-    assert told[1] == told[0]._replace(images=0.0, loss_before=0.0, loss_after=0.0)
+    assert checks[0].images == 2 and checks[0].loss_after > checks[0].loss_before > 0
+    assert checks[1] == checks[0]._replace(images=0.0, loss_before=0.0, loss_after=0.0)

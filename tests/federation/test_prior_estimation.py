@@ -1,4 +1,4 @@
-"""The estimation of the priors over requests and replies: what a client keeps, refuses and does with the outcome."""
+"""The prior estimation over requests and replies: state, refusals and outcome at a client, drops at the server."""
 
 import math
 from dataclasses import replace
@@ -119,7 +119,7 @@ def test_expected_shares_of_correct_labels():
     assert not is_worth_training(np.zeros(0))
 
 
-# What a client keeps of the outcome.
+# The outcome at a client.
 
 # Twenty images of 0.9 0.05 0.05 are most likely all of class 0. With a Dirichlet prior of one image per class its share
 # is the root of p = (20 * 0.9 p / (0.9 p + 0.05 (1 - p)) + 1) / 23.
@@ -168,7 +168,7 @@ def test_the_estimation_runs_on_zero_shot_clip_and_computes_its_log_probabilitie
     assert client.learner.predict_calls == [None]
 
 
-# What a client refuses.
+# Refusals of a client.
 
 
 def two_members(steps, min_images=0, probs=None):
@@ -179,9 +179,11 @@ def two_members(steps, min_images=0, probs=None):
     members = [Client(learner, config_of(), min_images=min_images) for learner in learners]
     states, totals = [ClientState()] * 2, ()
     for step in range(steps):
-        answers = [one.handle(Adapt(0, step, totals), state) for one, state in zip(members, states, strict=True)]
-        states = [state for _, state in answers]
-        totals = (answers[0][0].sums + answers[1][0].sums,)
+        replies_and_states = [
+            one.handle(Adapt(0, step, totals), state) for one, state in zip(members, states, strict=True)
+        ]
+        states = [state for _, state in replies_and_states]
+        totals = (replies_and_states[0][0].sums + replies_and_states[1][0].sums,)
     return members[0], states[0], totals[0]
 
 
@@ -196,7 +198,7 @@ def test_totals_without_the_own_images_are_refused():
 
 
 def test_totals_without_a_class_of_the_own_images_are_refused():
-    # All 72 images, none of which is said to be of class 0, though this client has some of it.
+    # All 72 images, none of them of class 0, of which this client has some.
     client, state, total = two_members(2)
     moved = total.reshape(-1, CLASSES).copy()
     moved[:, 1] += moved[:, 0]
@@ -212,9 +214,9 @@ def test_totals_of_more_images_than_in_the_first_step_are_refused():
 
 
 def test_no_sum_is_over_fewer_images_than_the_minimum():
-    for min_images, told in ((2, True), (3, False)):
+    for min_images, is_sent in ((2, True), (3, False)):
         client = client_of(min_images=min_images)
-        if told:
+        if is_sent:
             assert client.handle(Adapt(0, 0), ClientState())[0].sums is not None
         else:
             with pytest.raises(CannotReply, match="has fewer than 3 images, the minimum of this site for any sum"):
@@ -243,13 +245,13 @@ class Losing(LocalTransport):
         super().__init__(members)
         self.lost, self.steps = list(lost), []
 
-    def request(self, questions):
-        adapt = {client: message.step for client, message in questions.items() if isinstance(message, Adapt)}
+    def request(self, requests):
+        adapt = {client: message.step for client, message in requests.items() if isinstance(message, Adapt)}
         self.steps += list(dict.fromkeys(adapt.values()))
-        gone = [pair for pair in adapt.items() if pair in self.lost]
-        self.lost = [pair for pair in self.lost if pair not in gone]
+        dropped = [pair for pair in adapt.items() if pair in self.lost]
+        self.lost = [pair for pair in self.lost if pair not in dropped]
         return super().request(
-            {client: message for client, message in questions.items() if (client, adapt.get(client)) not in gone}
+            {client: message for client, message in requests.items() if (client, adapt.get(client)) not in dropped}
         )
 
 
@@ -289,7 +291,7 @@ def test_a_run_with_one_large_client_clips_its_weight(priors):
     images = state.prior_totals[0][0] if not priors else state.prior_totals[0][:CLASSES].sum()
     assert images == pytest.approx(840)
     assert [one.prior.weight for one in federation.states.values()] == [1, 1, 1, 1, 0.2]
-    for one in federation.states.values():  # every client computes what the server does
+    for one in federation.states.values():  # every client computes the same priors as the server
         assert one.prior.model.logit_bias == pytest.approx(state.prior_model.logit_bias)
 
 
@@ -348,9 +350,9 @@ def test_after_three_losses_the_round_ends():
 def test_later_sums_must_agree_with_the_first_reply():
     # Twelve images in the first step, and twenty-four in the second.
     class Growing(LocalTransport):
-        def request(self, questions):
-            replies = super().request(questions)
-            message = questions.get("client-1")
+        def request(self, requests):
+            replies = super().request(requests)
+            message = requests.get("client-1")
             if isinstance(message, Adapt) and message.step == 1:
                 replies["client-1"] = Adapted(2 * replies["client-1"].sums)
             return replies
@@ -397,8 +399,8 @@ def test_client_that_refuses_priors_uses_zero_shot_and_reports_it():
 
 def test_a_refusal_is_in_the_report_of_the_round():
     class Refusing(LocalTransport):
-        def request(self, questions):
-            replies = super().request(questions)
+        def request(self, requests):
+            replies = super().request(requests)
             last = isinstance(replies.get("client-1"), Adapted) and replies["client-1"].sums is None
             return replies | ({"client-1": Adapted(None, refused=True)} if last else {})
 
@@ -410,9 +412,9 @@ def test_a_refusal_is_in_the_report_of_the_round():
 
 def test_a_client_with_swapped_class_sums_is_named_and_left_out():
     class Swapping(LocalTransport):
-        def request(self, questions):
-            replies = super().request(questions)
-            message = questions.get("client-1")
+        def request(self, requests):
+            replies = super().request(requests)
+            message = requests.get("client-1")
             if isinstance(message, Adapt) and message.step == 5:
                 sums = replies["client-1"].sums.reshape(2, CLASSES, 1 + WIDTH)
                 replies["client-1"] = Adapted(np.roll(sums, 1, axis=1).ravel())
@@ -420,7 +422,7 @@ def test_a_client_with_swapped_class_sums_is_named_and_left_out():
 
     config = config_of()
     learners = [SkewedLearner(n, images=200) for n in range(5)]
-    for learner in learners:  # a confident model, and features that tell the predicted classes apart
+    for learner in learners:  # a confident model, and features that separate the predicted classes
         learner.log_probs = log_softmax(10 * learner.log_probs)
         noise = 0.1 * learner.features()
         learner._features = unit_rows(np.eye(WIDTH)[learner.log_probs.argmax(axis=1)] + noise)

@@ -1,4 +1,4 @@
-"""The priors within a run: learnt once from plain CLIP, told to who comes later, part of what is trained."""
+"""The priors within a run: estimated once from zero-shot CLIP, sent to clients that join later, used in training."""
 
 import numpy as np
 import pytest
@@ -24,15 +24,15 @@ def played(federation, config):
 
 
 class Recorder(FlakyFederation):
-    """Also keeps the questions themselves."""
+    """Records all requests."""
 
     def __init__(self, members):
         super().__init__(members)
-        self.questions = []
+        self.requests = []
 
-    def request(self, questions):
-        self.questions += questions.values()
-        return super().request(questions)
+    def request(self, requests):
+        self.requests += requests.values()
+        return super().request(requests)
 
 
 def test_priors_are_estimated_once():
@@ -43,7 +43,7 @@ def test_priors_are_estimated_once():
     assert all(client.learner.predict_calls[0] is None for client in federation._clients.values())  # by plain CLIP
     assert [
         message.round
-        for message in federation.questions
+        for message in federation.requests
         if isinstance(message, Evaluate) and message.through == "priors"
     ] == [0] * 3
     assert [bool(report.untrained) for report in reports] == [True, False, False]
@@ -92,15 +92,15 @@ def test_training_gets_the_logit_adjustment():
         prior = federation.states[f"client-{number}"].prior
         assert adjustment.offset.shape == (len(index), CLASSES)
         log_probs = federation._clients[f"client-{number}"].learner.log_probs[index]
-        answered = adjustment.weight * log_probs + adjustment.offset
-        answered -= np.log(np.exp(answered).sum(axis=1, keepdims=True))
-        assert answered == pytest.approx(
+        log_posteriors = adjustment.weight * log_probs + adjustment.offset
+        log_posteriors -= np.log(np.exp(log_posteriors).sum(axis=1, keepdims=True))
+        assert log_posteriors == pytest.approx(
             prior.own_log_posteriors(log_probs, index)
-        )  # what is trained is what is answered
+        )  # training and prediction use the same log-posteriors
 
 
 def test_loss_on_prior_adjusted_logits():
-    # Two classes; the model says 1 : 1, the site holds them 3 : 1. The answer is 3/4, its loss log(4/3).
+    # Two classes; the model predicts 1 : 1, the class prior is 3 : 1. The posterior is 3/4, its loss log(4/3).
     known = PriorState(model=no_priors(2), class_prior=np.array([0.75, 0.25]), distances=np.zeros((1, 2)))
     adjustment = known.adjustment(np.array([0]))
     loss = label_loss(Selection(np.array([0]), np.array([0])), "cc", torch.device("cpu"), adjustment)

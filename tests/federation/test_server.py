@@ -232,21 +232,19 @@ def test_lost_update_is_not_averaged_but_client_is_trained():
         run(config, federation, start(), lambda state, report, states=states: states.append(state))
         runs[kind] = [state.shared["visual"] for state in states]
     assert (runs["lost"][0] == runs["late"][0]).all()  # that round's average is the same
-    assert (
-        runs["lost"][1] != runs["late"][1]
-    ).any()  # from the next one on its text prompt tells whether it has worked
+    assert (runs["lost"][1] != runs["late"][1]).any()  # its text prompt shows in the next round whether it has trained
 
 
 def test_too_few_usable_replies_end_the_run_with_reasons():
     config = config_of(rounds=1)
     federation = FlakyFederation(clients(config, count=4))
     federation.least = 3
-    federation.spoiled = {(f"client-{i}", "Train", 0): RUBBISH["not finite"] for i in (1, 2)}
-    wanted = (
+    federation.spoiled = {(f"client-{i}", "Train", 0): INVALID_REPLIES["not finite"] for i in (1, 2)}
+    message = (
         "round 1, step Train: 2 usable replies from 4 clients, and at least 3 are needed; "
         "client-1: prompt visual is not finite: training diverged, try a lower train.lr; client-2: prompt visual is not"
     )
-    with pytest.raises(NoClientReplied, match=re.escape(wanted)):
+    with pytest.raises(NoClientReplied, match=re.escape(message)):
         run(config, federation, start(), ignore)
     del federation.spoiled["client-2", "Train", 0]
     assert reports_of(config, federation)[1][0].participants == ("client-0", "client-2", "client-3")
@@ -256,7 +254,7 @@ def test_missing_reply_counts_as_unusable():
     config = config_of(rounds=1)
     federation = FlakyFederation(clients(config))
     federation.least = 2
-    federation.spoiled = {("client-2", "Train", 0): RUBBISH["not finite"]}
+    federation.spoiled = {("client-2", "Train", 0): INVALID_REPLIES["not finite"]}
     federation.lost = {("client-0", "Train", 0)}
     with pytest.raises(
         NoClientReplied, match=r"1 usable reply from 3 clients.*; client-2: prompt.*; client-0: did not send"
@@ -274,13 +272,13 @@ def test_needed_replies_are_at_most_the_requests():
 def test_list_of_reasons_is_shortened():
     config = config_of(rounds=1)
     federation = FlakyFederation(clients(config, count=5))
-    federation.spoiled = {(f"client-{i}", "Train", 0): RUBBISH["not finite"] for i in range(5)}
+    federation.spoiled = {(f"client-{i}", "Train", 0): INVALID_REPLIES["not finite"] for i in range(5)}
     with pytest.raises(NoClientReplied, match=r"0 usable replies.*client-2: [^;]*; and 2 more$"):
         run(config, federation, start(), ignore)
 
 
 GOOD = START["visual"]
-RUBBISH = {
+INVALID_REPLIES = {
     "prompt visual has a value beyond 32768": Trained({"visual": GOOD + np.float32(1e38)}, 3, 0.1),
     "more than 2,147,483,648 images": Trained({"visual": GOOD}, 10**400, 0.1),
     "its loss is inf": Trained({"visual": GOOD}, 3, float("inf")),
@@ -295,11 +293,11 @@ RUBBISH = {
 }
 
 
-@pytest.mark.parametrize(("why", "rubbish"), RUBBISH.items())
-def test_invalid_reply_is_dropped_and_named(why, rubbish):
+@pytest.mark.parametrize(("why", "invalid"), INVALID_REPLIES.items())
+def test_invalid_reply_is_dropped_and_named(why, invalid):
     config = config_of(rounds=1)
     federation = FlakyFederation(clients(config))
-    federation.spoiled = {("client-1", "Train", 0): rubbish}
+    federation.spoiled = {("client-1", "Train", 0): invalid}
     last, [report] = reports_of(config, federation)
     assert (last.shared["visual"] == 1).all()
     assert list(report.dropped) == ["client-1"]
@@ -354,8 +352,8 @@ def test_extreme_numbers_do_not_end_a_run(kind, data):
     honest = [federation.states[name].counts for name in ("client-0", "client-2")]
     assert (report.totals >= np.sum(honest, axis=0)).all()
     assert max(sum(report.scores.values(), (report.labelling.images,))) < 2**33
-    told = (report.loss, report.examples, report.batches, report.scores, asdict(report.labelling))
-    json.dumps((report.totals.tolist(), *told), allow_nan=False)
+    numbers = (report.loss, report.examples, report.batches, report.scores, asdict(report.labelling))
+    json.dumps((report.totals.tolist(), *numbers), allow_nan=False)
     assert all((state.quota >= 0).all() for state in federation.states.values() if state.quota is not None)
 
 
@@ -388,12 +386,12 @@ def test_selected_may_be_empty(reply):
 
 
 def test_labelling_counts_are_summed_over_clients():
-    told = [
+    numbers = [
         Selected(3, 10, 8),
         Selected(2, 5, None),
         Selected(None, None, None),
     ]  # new: the second
-    assert _labelling(told) == Labelling(images=15, chosen=5, compared=10, unchanged=8)
+    assert _labelling(numbers) == Labelling(images=15, chosen=5, compared=10, unchanged=8)
     assert _labelling([Selected(None, None, None)]) is None
 
 
@@ -413,7 +411,7 @@ def test_valid_reply():
 def test_only_invalid_replies_end_the_run():
     config = config_of(rounds=1)
     federation = FlakyFederation(clients(config, count=1))
-    federation.spoiled = {("client-0", "Train", 0): RUBBISH["not finite"]}
+    federation.spoiled = {("client-0", "Train", 0): INVALID_REPLIES["not finite"]}
     with pytest.raises(NoClientReplied, match="client-0: prompt visual is not finite"):
         run(config, federation, start(), ignore)
 
@@ -435,14 +433,14 @@ def test_neighbours_are_sent_once_a_client_has_sent_its_own(monkeypatch):
     config = config_of()
     federation, sent = LocalTransport(clients(config)), []
     message = federation.request
-    monkeypatch.setattr(federation, "request", lambda questions: (sent.append(dict(questions)), message(questions))[1])
+    monkeypatch.setattr(federation, "request", lambda requests: (sent.append(dict(requests)), message(requests))[1])
     first, report = run_round(config, federation, replace(start(), neighbours=1))
     assert set(first.uploads) == {"client-0", "client-1", "client-2"}
     run_round(config, federation, first)
-    before, after = (asked for asked in sent if isinstance(next(iter(asked.values())), Train))
-    assert all(question.experts == () for question in before.values())
-    for client, question in after.items():
-        (expert,) = question.experts
+    before, after = (sent_requests for sent_requests in sent if isinstance(next(iter(sent_requests.values())), Train))
+    assert all(request.experts == () for request in before.values())
+    for client, request in after.items():
+        (expert,) = request.experts
         assert [expert is report.updates[other] for other in report.updates if other != client].count(True) == 1
 
 
@@ -453,7 +451,7 @@ def test_without_neighbours_no_upload_is_kept():
 
 
 class Pulled(FakeLearner):
-    """How sure it is of what it sees is in its visual prompt, to which training adds 1."""
+    """The visual prompt is the confidence, to which training adds 1."""
 
     def log_probabilities_of(self, prompts, index):
         logits = self.log_probs[index] * (1 + prompts["visual"][0, 0])
@@ -479,7 +477,7 @@ def test_server_rollback_of_harmful_average():
 
 
 @pytest.mark.parametrize(
-    ("before", "images", "had", "came", "after"),
+    ("before", "images", "loss_before", "loss_after", "after"),
     [
         (0, 0, 0.0, 0.0, 0),  # nothing to compare: the first round
         (1, 0, 0.0, 0.0, 1),
@@ -488,8 +486,8 @@ def test_server_rollback_of_harmful_average():
         (1, 100, 50.0, 49.8, 0),  # 0.002 nats per image
     ],
 )
-def test_rounds_without_gain_on_held_out_images_are_counted(before, images, had, came, after):
-    assert _stale_rounds(before, HoldoutSums(images, had, came)) == after
+def test_rounds_without_gain_on_held_out_images_are_counted(before, images, loss_before, loss_after, after):
+    assert _stale_rounds(before, HoldoutSums(images, loss_before, loss_after)) == after
 
 
 def test_training_stops_only_with_priors_and_patience():

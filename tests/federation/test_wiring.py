@@ -1,4 +1,4 @@
-"""What the settings say arrives where it is used: the pieces joined, with numbers worked by hand."""
+"""Settings and numbers reach the code that uses them; expected values are computed by hand."""
 
 from dataclasses import replace
 
@@ -21,18 +21,18 @@ def config_of(**sections):
 
 
 class Overheard(LocalTransport):
-    """Writes down every question."""
+    """Records all requests."""
 
     def __init__(self, clients):
         super().__init__(clients)
-        self.questions: list[Request] = []
+        self.requests: list[Request] = []
 
-    def request(self, questions):
-        self.questions += questions.values()
-        return super().request(questions)
+    def request(self, requests):
+        self.requests += requests.values()
+        return super().request(requests)
 
     def of(self, kind):
-        return [question for question in self.questions if isinstance(question, kind)]
+        return [request for request in self.requests if isinstance(request, kind)]
 
 
 def looking_like(probs, number=0):
@@ -59,29 +59,29 @@ def test_quota_of_unseen_class_grows_with_refreshes():
     quotas = []
     run(config, federation, start(), lambda state, _: quotas.append(federation.states["client-0"].quota.tolist()))
     assert quotas[::2] == [[2, 2, 1], [2, 2, 2], [2, 2, 2], [2, 2, 3]]
-    assert {question.clients for question in federation.of(Select)} == {3}
-    assert [question.refresh for question in federation.of(Select)[::3]] == [0, 1, 2, 3]
-    assert [question.round for question in federation.of(Select)[::3]] == [0, 2, 4, 6]
+    assert {request.clients for request in federation.of(Select)} == {3}
+    assert [request.refresh for request in federation.of(Select)[::3]] == [0, 1, 2, 3]
+    assert [request.round for request in federation.of(Select)[::3]] == [0, 2, 4, 6]
 
 
 def test_number_of_clients_is_that_of_the_sum():
     class OneIsAway(Overheard):
-        def request(self, questions):
-            return {name: reply for name, reply in super().request(questions).items() if name != "client-2"}
+        def request(self, requests):
+            return {name: reply for name, reply in super().request(requests).items() if name != "client-2"}
 
     config = config_of(rounds=1)
     federation = OneIsAway(clients(config))
     played(config, federation)
-    assert [question.clients for question in federation.of(Select)] == [2, 2]
+    assert [request.clients for request in federation.of(Select)] == [2, 2]
 
 
 def test_requests_have_round_and_prompts_of_their_round():
-    # Every client adds 1 to the visual prompt in a round: what is sent in round r is r, what is examined r + 1.
+    # Every client adds 1 to the visual prompt in a round: Train requests of round r have r, Evaluate requests r + 1.
     config = config_of(rounds=3, labels={"refresh_every": 1})
     federation = Overheard(clients(config))
     played(config, federation)
     for kind, more in ((Estimate, 0), (Train, 0), (Evaluate, 1)):
-        sent = [(question.round, question.shared["visual"][0, 0]) for question in federation.of(kind)[::3]]
+        sent = [(request.round, request.shared["visual"][0, 0]) for request in federation.of(kind)[::3]]
         assert sent == [(number, number + more) for number in range(3)], kind
 
 
@@ -119,7 +119,8 @@ def last_quota(**labels):
 
 
 def test_budget_and_unseen_rule_follow_the_settings():
-    # S = 4, M = 4/3: class 0 gets ceil(1 * 4/3), class 1 ceil(3 * 4/3 / 3), the class nobody saw ceil(4/3 * 3/2) = 2.
+    # S = 4, M = 4/3: class 0 gets ceil(1 * 4/3), class 1 ceil(3 * 4/3 / 3), the class without confident images
+    # ceil(4/3 * 3/2) = 2.
     # With M rounded up to 2 first, that is ceil(2 * 3/2) = 3.
     assert last_quota() == [2, 2, 2]
     assert last_quota(budget="ceil") == [2, 2, 3]
@@ -128,8 +129,9 @@ def test_budget_and_unseen_rule_follow_the_settings():
 
 @pytest.mark.parametrize(("candidates", "chosen"), [("argmax", {0: 0, 1: 0, 2: 1}), ("any", {0: 0, 1: 0, 2: 1, 3: 2})])
 def test_candidates_rule_follows_the_settings(candidates, chosen):
-    # u = T = (3, 1, 0), S = 4, M = 4/3: quotas 2, 2 and, of the class nobody saw, ceil(4/3 / 2) = 1. No image is taken
-    # for class 2; among all, image 3 is the likeliest with 0.2, and image 1, wanted by class 1 too, is likelier of 0.
+    # u = T = (3, 1, 0), S = 4, M = 4/3: quotas 2, 2 and, of the class without confident images, ceil(4/3 / 2) = 1. With
+    # argmax no image is selected for class 2. With any image 3 is the likeliest with 0.2, and image 1, a candidate of
+    # class 1 too, is likelier of class 0.
     client = Client(looking_like(ORDERED), config_of(labels={"candidates": candidates, **NO_FILTERS}))
     _, state = client.handle(Estimate(0, VISUAL), ClientState())
     _, state = client.handle(Select(0, 0, np.array([3, 1, 0]), 1), state)

@@ -1,4 +1,4 @@
-"""Masks of secure aggregation cancel in the sum of all members, and clients refuse what would reveal one of them."""
+"""Masks cancel in the sum of all members, and clients refuse requests that would reveal a single client."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ REQUEST_DIGEST = "digest of the request"
 
 
 class Group:
-    """Clients with sessions of their own, and a server that sees what is sent."""
+    """The sessions of several clients, and everything that they send to the server."""
 
     def __init__(self, clients=5, seed=1, name=b"a sum", share=0.6):
         self.random = stream(seed, "keys").bytes
@@ -111,7 +111,7 @@ def test_a_sum_that_lacks_a_member_stays_masked():
 
 
 def test_a_masked_reply_is_uniformly_distributed():
-    # All its numbers are 0: every byte of what is seen is the mask's. 64 k bytes over 256 values.
+    # All its numbers are 0, so every byte of the reply is of the mask. 64 k bytes over 256 values.
     group = Group()
     zeros = {name: np.zeros(8192, np.uint64) for name in group.names}
     group.share_keys().mask(zeros)
@@ -125,7 +125,7 @@ def test_a_masked_reply_is_uniformly_distributed():
 def test_keys_differ_between_sums_and_masks_between_requests():
     group, zeros = Group(), {name: np.zeros(4, np.uint64) for name in Group().names}
     group.share_keys()
-    first = mask(group.sessions["site 0"], zeros["site 0"], group.names, "one question", 3)[0]
+    first = mask(group.sessions["site 0"], zeros["site 0"], group.names, "one request", 3)[0]
     second = mask(group.sessions["site 0"], zeros["site 0"], group.names, "another", 3)[0]
     assert (first != second).all()
     assert setup_keys(b"x").private != setup_keys(b"x").private
@@ -193,7 +193,7 @@ def test_a_tampered_share_is_not_sent():
     group = masked_group()
     sealed = {sender: group.sealed[sender]["site 0"] for sender in group.sealed}
     sealed["site 1"] = sealed["site 1"][:-1] + bytes([sealed["site 1"][-1] ^ 1])
-    sealed["site 2"] = group.sealed["site 2"]["site 3"]  # meant for somebody else
+    sealed["site 2"] = group.sealed["site 2"]["site 3"]  # encrypted for another client
     sealed["site 3"] = b"short"
     assert set(group.shares_of("site 0", sealed=sealed)) == {"site 0", "site 4"}
 

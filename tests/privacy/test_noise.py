@@ -23,13 +23,13 @@ def test_the_discrete_gaussian_has_its_exact_probabilities(sigma):
     reach = int(12 * sigma) + 2
     places = np.arange(-reach, reach + 1)
     expected = np.exp(-(places**2) / (2 * sigma**2))
-    expected *= count / expected.sum()  # the sum over all whole numbers; what lies beyond 12 sigma is below 10^-30
+    expected *= count / expected.sum()  # the sum over all integers; the probability beyond 12 sigma is below 10^-30
     common = expected >= 20
     observed = np.bincount(drawn + reach, minlength=len(places))
     rest = [observed[~common].sum()], [expected[~common].sum()]
-    counts, wanted = (np.concatenate(pair) for pair in ((observed[common], rest[0]), (expected[common], rest[1])))
-    kept = wanted > 0.5
-    assert chisquare(counts[kept], wanted[kept] * counts[kept].sum() / wanted[kept].sum()).pvalue > 1e-4
+    counts, frequencies = (np.concatenate(pair) for pair in ((observed[common], rest[0]), (expected[common], rest[1])))
+    kept = frequencies > 0.5
+    assert chisquare(counts[kept], frequencies[kept] * counts[kept].sum() / frequencies[kept].sum()).pvalue > 1e-4
     assert counts[~kept].sum() <= 5
 
 
@@ -60,7 +60,7 @@ def test_impossible_standard_deviations_are_refused(sigma):
 
 
 def test_integers_are_sampled_without_bias():
-    # 2^64 is 2 2/3 times the limit: what is left over would make 3/4 of all numbers fall below 2^62 instead of 2/3.
+    # 2^64 is 2 2/3 times the limit: without rejection 3/4 of all numbers would be below 2^62 instead of 2/3.
     drawn = _below(3 * 2**61, 40_000, words(3))
     assert (drawn < 2**62).mean() == pytest.approx(2 / 3, abs=0.02)
     assert len(drawn) == pytest.approx(40_000 * 3 / 4, rel=0.03)

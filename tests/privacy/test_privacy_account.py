@@ -23,8 +23,8 @@ def exact_epsilon(noises, delta):
 
 @pytest.mark.parametrize("noises", [[1.0], [1.0] * 24, [0.5, 2.0, 3.0], [10.0] * 24, [0.3] * 5, [4.0] * 20 + [1.5] * 4])
 def test_epsilon_is_a_close_upper_bound_of_the_exact_one(noises):
-    told, exact = epsilon_of(noises, 1e-5), exact_epsilon(noises, 1e-5)
-    assert exact <= told <= 1.25 * exact
+    ours, exact = epsilon_of(noises, 1e-5), exact_epsilon(noises, 1e-5)
+    assert exact <= ours <= 1.25 * exact
 
 
 def test_a_number_by_hand():
@@ -71,9 +71,9 @@ def release(noise, *clients):
 
 def test_the_statement_is_that_of_the_site_with_the_most_releases():
     config = config_of(privacy={"noise_multiplier": 1.0})
-    said = statement(config, [release(1.0, "a", "b"), release(1.0, "a")])
-    assert said.epsilon == epsilon_of([1.0, 1.0], 1e-5)
-    assert (said.releases, said.delta, said.unit) == (2, 1e-5, "one site")
+    result = statement(config, [release(1.0, "a", "b"), release(1.0, "a")])
+    assert result.epsilon == epsilon_of([1.0, 1.0], 1e-5)
+    assert (result.releases, result.delta, result.unit) == (2, 1e-5, "one site")
 
 
 def test_lost_parts_of_the_noise_are_in_the_statement():

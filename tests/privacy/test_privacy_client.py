@@ -1,4 +1,4 @@
-"""One client with privacy switched on: what it tells, what it refuses, and what it never takes back."""
+"""One client with privacy settings: its masked and noisy replies, and the requests that it refuses."""
 
 import math
 from dataclasses import replace
@@ -37,8 +37,8 @@ class Sum:
         self.states = dict.fromkeys(NAMES, ClientState())
         self.session = b"first"
 
-    def request(self, name, question):
-        reply, self.states[name] = self.clients[name].handle(question, self.states[name])
+    def request(self, name, request):
+        reply, self.states[name] = self.clients[name].handle(request, self.states[name])
         return reply
 
     def setup_keys(self):
@@ -177,7 +177,7 @@ def test_equal_requests_get_equal_noise_and_others_other_noise():
     later, _ = client.handle(Estimate(0, {"visual": VISUAL["visual"] + 1}), ClientState())
     assert first.counts.tolist() == again.counts.tolist() != later.counts.tolist()
     chosen, other = (client.handle(Select(0, 0, totals, 3), state)[1] for totals in (TOTALS, TOTALS + 1))
-    # What was learnt in between differs: the same noise on both would lay bare the difference.
+    # The model has changed in between: equal noise on both replies would reveal the difference.
     one, two, three = (
         client.handle(Train(0, VISUAL), before)[0].shared["visual"] for before in (chosen, other, chosen)
     )
@@ -199,7 +199,7 @@ def test_a_noisy_reply_is_repeated_although_the_model_changed():
 
 
 def again_from(state):
-    """As if it had just estimated, but knowing what it let out since."""
+    """Return the state after Estimate, with the secrets of a later state."""
     return rewind(client_with(noise_multiplier=1.0).handle(Estimate(0, VISUAL), ClientState())[1], state)
 
 
@@ -240,16 +240,16 @@ def test_without_noise_replies_are_not_limited():
 
 
 def test_noise_depends_on_client_and_settings():
-    def told(**how):
+    def replied(**how):
         return (
             client_with(**{"noise_multiplier": 1.0, **how})
             .handle(Estimate(0, VISUAL), ClientState())[0]
             .counts.tolist()
         )
 
-    assert told() == told()
-    assert told(secret=bytes(32)) != told()
-    assert told(delta=1e-6) != told()  # any other setting: a server must not get two answers with one noise
+    assert replied() == replied()
+    assert replied(secret=bytes(32)) != replied()
+    assert replied(delta=1e-6) != replied()  # any other setting: a server must not get two replies with equal noise
 
 
 @pytest.mark.parametrize("message", [Estimate(0, VISUAL), Train(0, VISUAL)])
@@ -286,17 +286,17 @@ def test_personal_prompts_have_no_noise():
 def test_counts_are_clipped_and_noised_around_the_truth():
     exact = client_with().handle(Estimate(0, VISUAL), ClientState())[0].counts
     clip = float(np.linalg.norm(exact)) / 2
-    told = [
+    replied = [
         client_with(secret=bytes([n]) * 32, noise_multiplier=1.0, count_clip=clip).handle(
             Estimate(0, VISUAL), ClientState()
         )
         for n in range(200)
     ]
-    counts = np.array([reply.counts for reply, _ in told])
+    counts = np.array([reply.counts for reply, _ in replied])
     assert counts.mean(axis=0) == pytest.approx(exact / 2, abs=4 * clip / math.sqrt(200))
     assert counts.std(axis=0) == pytest.approx(np.full(3, clip), rel=0.25)
     assert (counts < 0).any()
-    assert all((state.counts == exact).all() for _, state in told)  # it goes by its own counts itself
+    assert all((state.counts == exact).all() for _, state in replied)  # the client itself uses its exact counts
 
 
 def test_diverged_prompts_are_not_sent():
@@ -314,11 +314,11 @@ def test_noise_below_the_grid_is_refused():
         client_with(noise_multiplier=1e-9).handle(Estimate(0, VISUAL), ClientState())
 
 
-# Questions, and settings
+# Requests and settings
 
 
 def test_refusals_are_cannot_reply_errors():
-    # Of each layer one: the client's own, the sums', the masks'. What goes wrong by accident is of another kind.
+    # One of each layer: client, private replies, masking. Unexpected errors have another type.
     group = ready()
     with pytest.raises(CannotReply, match="Train request before a Select request"):
         client_with().handle(Train(0, VISUAL), ClientState())

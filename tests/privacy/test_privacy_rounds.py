@@ -45,9 +45,9 @@ class Lossy(LocalTransport):
         super().__init__(clients)
         self.lost, self.altered = {}, {}
 
-    def request(self, questions):
-        kind = type(next(iter(questions.values()))).__name__ if questions else ""
-        replies = super().request(questions)
+    def request(self, requests):
+        kind = type(next(iter(requests.values()))).__name__ if requests else ""
+        replies = super().request(requests)
         altered = {
             client: self.altered.get((client, kind), lambda reply: reply)(reply) for client, reply in replies.items()
         }
@@ -77,8 +77,8 @@ def test_a_secure_run_is_the_plain_run():
 
 def test_nothing_but_masked_numbers_is_sent():
     class Watched(LocalTransport):
-        def request(self, questions):
-            replies = super().request(questions)
+        def request(self, requests):
+            replies = super().request(requests)
             seen.extend(replies.values())
             return replies
 
@@ -222,7 +222,7 @@ def test_two_clients_suffice_without_losses():
 INVALID = {
     ("SetupKeys", "not three public keys"): PublicKeys(b"short"),
     ("SetupKeys", "its keys are not three"): PublicKeys(bytes(KEYS)),  # a point that no key can be agreed with
-    ("ShareKeys", "not those requested"): KeyShares({"somebody else": bytes(SEALED)}),
+    ("ShareKeys", "not those requested"): KeyShares({"another client": bytes(SEALED)}),
     ("ShareKeys", "shares are missing"): KeyShares({}),
     ("Estimate", "not 3 integers"): Estimated(None, np.zeros(4, np.uint64)),
     ("Estimate", "its masked reply is not"): Estimated(np.zeros(3, np.int64)),
@@ -388,7 +388,7 @@ def test_a_resumed_run_has_the_same_bits(secure):
 
 @pytest.mark.parametrize(("secure", "same"), [(False, True), (True, False)])
 def test_a_repeated_round_of_a_deployed_site(secure, same):
-    # Plainly, the same questions get the same answers. Two secure sums may differ in who got lost on the way, and
+    # Without masks, equal requests get equal replies. Two secure sums may differ in the lost clients, and
     # with the same noise in both, their difference would be that client's numbers with only its own part of it.
     config = config_of({"secure_aggregation": secure, "noise_multiplier": 0.5}, rounds=1)
     real = {name: replace(client, repeatable=False) for name, client in clients_of(config).items()}

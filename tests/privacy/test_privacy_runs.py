@@ -49,7 +49,7 @@ def test_secure_aggregation_changes_no_result(plain, tmp_path):
     [before], [after] = one.rounds, other.rounds
     assert after.loss == pytest.approx(before.loss, abs=2**-32)
     assert after.examples == before.examples > 0
-    assert "visual" not in after.drift  # nobody sees how far single clients pull apart
+    assert "visual" not in after.drift  # the server does not see the updates of single clients
     assert (one.privacy, other.privacy) == (None, PrivacyStatement(secure_aggregation=True))
 
 
@@ -59,9 +59,9 @@ def test_the_outcome_has_the_privacy_statement(noised):
     assert stated.epsilon == epsilon_of([0.5] * 3, 1e-5)  # prompts in two rounds, counts in one
     assert (stated.delta, stated.unit, stated.releases) == (1e-5, "one site", 3)
     assert json.loads((folder / "results.json").read_text()) == to_plain(results)
-    told = dict(_facts(results))
-    assert told["the server sees"] == "sums over the clients only, with noise"
-    assert told["privacy"] == f"epsilon {stated.epsilon:.3g}, delta 1e-05 for one site, 3 releases"
+    facts = dict(_facts(results))
+    assert facts["the server sees"] == "sums over the clients only, with noise"
+    assert facts["privacy"] == f"epsilon {stated.epsilon:.3g}, delta 1e-05 for one site, 3 releases"
     assert all(record.loss is None for record in results.rounds)
 
 
@@ -93,7 +93,7 @@ def test_impossible_settings_are_refused_before_the_run(pairs, why, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def told_by(*arguments):
+def output_of(*arguments):
     done = CliRunner().invoke(app, ["privacy", *arguments], catch_exceptions=True)
     if isinstance(done.exception, ConfigError):
         return str(done.exception)
@@ -102,11 +102,11 @@ def told_by(*arguments):
 
 
 def test_the_privacy_command_computes_noise_and_epsilon():
-    found = told_by("--epsilon", "8", "--rounds", "20", "--refresh-every", "5")
+    found = output_of("--epsilon", "8", "--rounds", "20", "--refresh-every", "5")
     noise = float(found.split()[1])
     assert noise_for(8, 1e-5, 27) <= noise <= noise_for(8, 1e-5, 27) + 1e-4
     assert "27: prompts in 20 rounds, class counts at 4 refreshes, logit bias in 3 steps" in found
-    back = told_by("--noise-multiplier", str(noise))
+    back = output_of("--noise-multiplier", str(noise))
     assert back == found
 
 
@@ -122,4 +122,4 @@ def test_the_privacy_command_computes_noise_and_epsilon():
     ],
 )
 def test_errors_of_the_privacy_command_name_the_setting(arguments, message):
-    assert message in told_by(*arguments)
+    assert message in output_of(*arguments)

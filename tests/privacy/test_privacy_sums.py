@@ -1,4 +1,4 @@
-"""What stands in a masked answer: exact counts, an average within its bound, and never an overflow."""
+"""The layout of masked replies: exact counts, an average within its bound, no overflow."""
 
 import math
 from fractions import Fraction
@@ -114,9 +114,9 @@ def test_counts_below_zero_are_noise_and_become_zero():
 
 
 def test_an_impossible_sum_is_detected():
-    rubbish = np.random.default_rng(1).integers(0, 2**64, training_size(SENT), np.uint64)
+    invalid = np.random.default_rng(1).integers(0, 2**64, training_size(SENT), np.uint64)
     with pytest.raises(InvalidMaskedUpdate):
-        training_sum(rubbish, SENT, ("a",))
+        training_sum(invalid, SENT, ("a",))
     far = training_words(training(np.zeros(8), 1), 64, 1)
     far[_HEAD] = np.uint64(2**62)
     with pytest.raises(InvalidMaskedUpdate, match="beyond"):
@@ -125,7 +125,7 @@ def test_an_impossible_sum_is_detected():
 
 def test_unflatten_inverts_flatten():
     prompts = {"visual": np.arange(6, dtype=np.float32).reshape(2, 3), "text": np.array([7, 8], np.float32)}
-    assert flatten(prompts).tolist() == [7, 8, 0, 1, 2, 3, 4, 5]  # by name, whatever the order they came in
+    assert flatten(prompts).tolist() == [7, 8, 0, 1, 2, 3, 4, 5]  # sorted by name
     assert flatten(dict(reversed(prompts.items()))).tolist() == flatten(prompts).tolist()
     back = unflatten(flatten(prompts), prompts)
     assert list(back) == list(prompts)

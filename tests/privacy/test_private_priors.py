@@ -30,22 +30,23 @@ def config_of(privacy, rounds=2, **sections):
     return RunConfig.from_mapping({"rounds": rounds, "privacy": privacy, **sections}, "test")
 
 
-class Overheard(LocalTransport):
-    """Keeps all answers about priors, and loses those of some clients, or puts others in their stead."""
+class RecordingTransport(LocalTransport):
+    """Records all Adapt requests and replies; drops those of the clients in `lost`, or replaces them by `instead`."""
 
     def __init__(self, clients):
         super().__init__(clients)
-        self.heard: list[tuple[Adapt, Adapted]] = []
+        self.exchanged: list[tuple[Adapt, Adapted]] = []
         self.lost, self.instead = set(), {}
 
-    def request(self, questions):
-        replies = super().request(questions)
-        requests = {client: message for client, message in questions.items() if isinstance(message, Adapt)}
-        replies |= {client: self.instead[client] for client in requests if client in self.instead}
-        replies = {
-            client: reply for client, reply in replies.items() if not (client in requests and client in self.lost)
-        }
-        self.heard += [(message, replies[client]) for client, message in requests.items() if client in replies]
+    def request(self, requests):
+        replies = super().request(requests)
+        adapt_requests = {client: message for client, message in requests.items() if isinstance(message, Adapt)}
+        replies |= {client: self.instead[client] for client in adapt_requests if client in self.instead}
+        for client in self.lost & adapt_requests.keys():
+            del replies[client]
+        self.exchanged += [
+            (message, replies[client]) for client, message in adapt_requests.items() if client in replies
+        ]
         return replies
 
 
@@ -64,7 +65,7 @@ def played(config, federation, state=None):
 
 
 def summed(config, federation):
-    """What the server makes of one question of the priors, and its account of it."""
+    """Return the sum of one step of the priors at the server, and its report."""
     server = RoundExchange(federation, RoundReport(0), CLASSES, config)
     server.estimation = Estimation(prior_settings(config, CLASSES, WIDTH))
     return _choose_aggregator(config, start()).adaptation(server, federation.clients(), FIRST)[1], server.report
@@ -77,11 +78,11 @@ def test_secure_aggregation_estimates_the_same_priors():
     models, priors = [], []
     for privacy in ({}, SECURE):
         config = config_of(privacy, rounds=1)
-        federation = Overheard(clients_of(config, count=3))
+        federation = RecordingTransport(clients_of(config, count=3))
         state, _ = played(config, federation)
         models.append(state.prior_model)
         priors.append([one.prior.class_prior for one in federation.states.values()])
-    # A sum is wrong by at most three roundings to 2^-32; what is made of it stays as near.
+    # A sum is wrong by at most three roundings to 2^-32; so are the priors.
     assert models[1].logit_bias == pytest.approx(models[0].logit_bias, abs=1e-6)
     assert models[1].feature_scale == models[0].feature_scale > 0
     assert models[1].prototypes.totals == pytest.approx(models[0].prototypes.totals, abs=1e-4)
@@ -90,15 +91,15 @@ def test_secure_aggregation_estimates_the_same_priors():
 
 def test_nothing_but_masked_numbers_is_sent():
     config = config_of(SECURE, rounds=1)
-    federation = Overheard(clients_of(config))
+    federation = RecordingTransport(clients_of(config))
     played(config, federation)
-    told = [(message, reply) for message, reply in federation.heard if message.step < prior_steps(config)]
-    assert {message.step for message, _ in told} == set(range(19))
-    assert all(reply.sums is None and reply.masked.dtype == np.uint64 for _, reply in told)
-    assert all(len(message.peers) == 5 for message, _ in told)
+    replied = [(message, reply) for message, reply in federation.exchanged if message.step < prior_steps(config)]
+    assert {message.step for message, _ in replied} == set(range(19))
+    assert all(reply.sums is None and reply.masked.dtype == np.uint64 for _, reply in replied)
+    assert all(len(message.peers) == 5 for message, _ in replied)
     # A sum of sixty images in steps of 2^-32 is below 2^39; under its masks it is anywhere up to 2^64.
-    assert np.median(np.concatenate([reply.masked for _, reply in told])) > 2**60
-    assert [reply for message, reply in federation.heard if message.step == 19] == [Adapted(None)] * 5
+    assert np.median(np.concatenate([reply.masked for _, reply in replied])) > 2**60
+    assert [reply for message, reply in federation.exchanged if message.step == 19] == [Adapted(None)] * 5
 
 
 def test_a_client_sends_no_unmasked_sums():
@@ -109,7 +110,7 @@ def test_a_client_sends_no_unmasked_sums():
 
 def test_the_first_sum_continues_without_lost_clients():
     config = config_of(SECURE, priors=NO_PROTOTYPES)
-    federation = Overheard(clients_of(config))
+    federation = RecordingTransport(clients_of(config))
     federation.lost = {"client-1", "client-3"}
     total, report = summed(config, federation)
     # By equal shares and no bias, the posteriors are the model's probabilities.
@@ -120,7 +121,7 @@ def test_the_first_sum_continues_without_lost_clients():
 
 def test_too_few_clients_for_secure_aggregation_end_the_round():
     config = config_of(SECURE)
-    federation = Overheard(clients_of(config))
+    federation = RecordingTransport(clients_of(config))
     federation.lost = {f"client-{i}" for i in range(3)}
     with pytest.raises(
         NoClientReplied, match="round 1, step Adapt: 2 clients replied, but a secure aggregation needs 3"
@@ -130,7 +131,7 @@ def test_too_few_clients_for_secure_aggregation_end_the_round():
 
 def test_a_masked_reply_of_the_wrong_size_is_dropped():
     config = config_of(SECURE, priors=NO_PROTOTYPES)
-    federation = Overheard(clients_of(config))
+    federation = RecordingTransport(clients_of(config))
     federation.instead = {"client-2": Adapted(None, np.zeros(1, np.uint64))}
     total, report = summed(config, federation)
     assert report.dropped == {"client-2": "Adapt: its masked reply is not 6 integers"}
@@ -151,8 +152,8 @@ def test_under_secure_aggregation_later_sums_must_be_of_as_many_images_as_the_fi
     class Growing(LocalTransport):
         """One client doubles its sums from the second step on, before they are masked."""
 
-        def request(self, questions):
-            for name, message in questions.items():
+        def request(self, requests):
+            for name, message in requests.items():
                 if name == "client-1" and isinstance(message, Adapt) and message.step == 1:
                     learner = SkewedLearner(1)
                     learner.log_probs = np.concatenate([learner.log_probs] * 2)
@@ -160,7 +161,7 @@ def test_under_secure_aggregation_later_sums_must_be_of_as_many_images_as_the_fi
                     self.states[name] = replace(
                         self.states[name], prior=replace(self.states[name].prior, scores=scores)
                     )
-            return super().request(questions)
+            return super().request(requests)
 
     config = config_of(SECURE, rounds=1, priors=NO_PROTOTYPES)
     with pytest.raises(NoClientReplied, match="round 1, step Adapt: the classes do not add up to 180 images"):
@@ -182,7 +183,7 @@ def alone(config, secret=bytes(range(32))):
 def test_every_release_of_a_run_is_planned_and_accounted(secure):
     # Three rounds, a refresh each two: balance once in three exchanges, counts twice, prompts three times.
     config = config_of({"noise_multiplier": 1.0, "secure_aggregation": secure}, rounds=3, labels={"refresh_every": 2})
-    _, reports = played(config, Overheard(clients_of(config)))
+    _, reports = played(config, RecordingTransport(clients_of(config)))
     kinds = [[release.of for release in report.releases] for report in reports]
     assert kinds == [["sums"] * 3 + ["counts", "prompts"], ["prompts"], ["counts", "prompts"]]
     assert sum(map(len, kinds)) == planned_releases(config) == 8
@@ -192,7 +193,7 @@ def test_every_release_of_a_run_is_planned_and_accounted(secure):
 def test_a_first_sum_without_a_lost_client_is_masked_anew_with_all_of_its_noise():
     """The masks of a sum that lacks a member do not come off: the others make a new one, with their noise in it."""
     config = config_of({**SECURE, "noise_multiplier": 1.5})
-    federation = Overheard(clients_of(config))
+    federation = RecordingTransport(clients_of(config))
     federation.lost = {"client-2"}
     [release] = summed(config, federation)[1].releases
     assert release.noise == pytest.approx(1.5)
@@ -202,11 +203,11 @@ def test_a_first_sum_without_a_lost_client_is_masked_anew_with_all_of_its_noise(
 def test_a_client_that_is_lost_between_two_secure_sums_ends_the_estimation_until_it_is_back():
     """Over the others the next sums would reveal its numbers; the same members get the same totals again."""
 
-    class LostOnce(Overheard):
-        def request(self, questions):
-            steps = {message.step for message in questions.values() if isinstance(message, Adapt)}
+    class LostOnce(RecordingTransport):
+        def request(self, requests):
+            steps = {message.step for message in requests.values() if isinstance(message, Adapt)}
             self.lost = {"client-2"} if 3 in steps and self.away else set()
-            return super().request(questions)
+            return super().request(requests)
 
     config = config_of(SECURE, priors=NO_PROTOTYPES)
     federation = LostOnce(clients_of(config))
@@ -215,22 +216,22 @@ def test_a_client_that_is_lost_between_two_secure_sums_ends_the_estimation_until
         run_round(config, federation, start())
     federation.away = False
     state, report = run_round(config, federation, start())
-    reference, _ = run_round(config, Overheard(clients_of(config)), start())
+    reference, _ = run_round(config, RecordingTransport(clients_of(config)), start())
     assert [total.tolist() for total in state.prior_totals] == [total.tolist() for total in reference.prior_totals]
     assert report.dropped == {}
 
 
 def test_with_noise_only_the_logit_bias_is_estimated_in_three_steps():
     config = noisy()
-    federation = Overheard(clients_of(config))
+    federation = RecordingTransport(clients_of(config))
     state, _ = run_round(config, federation, start())
-    assert [(message.step, reply.sums is None) for message, reply in federation.heard[::5]] == [
+    assert [(message.step, reply.sums is None) for message, reply in federation.exchanged[::5]] == [
         (0, False),
         (1, False),
         (2, False),
         (3, True),
     ]
-    assert {reply.sums.shape for _, reply in federation.heard if reply.sums is not None} == {(CLASSES,)}
+    assert {reply.sums.shape for _, reply in federation.exchanged if reply.sums is not None} == {(CLASSES,)}
     assert state.prior_model.prototypes is None
 
 
@@ -239,9 +240,9 @@ def test_sums_are_clipped_and_noised_around_the_truth():
     assert exact.sum() == pytest.approx(60)
     clip = float(np.linalg.norm(exact)) / 2
     config = noisy(count_clip=clip)
-    told = np.array([alone(config, bytes([n]) * 32).handle(FIRST, ClientState())[0].sums for n in range(200)])
-    assert told.mean(axis=0) == pytest.approx(exact / 2, abs=4 * clip / math.sqrt(200))
-    assert told.std(axis=0) == pytest.approx(np.full(CLASSES, clip), rel=0.25)
+    replied = np.array([alone(config, bytes([n]) * 32).handle(FIRST, ClientState())[0].sums for n in range(200)])
+    assert replied.mean(axis=0) == pytest.approx(exact / 2, abs=4 * clip / math.sqrt(200))
+    assert replied.std(axis=0) == pytest.approx(np.full(CLASSES, clip), rel=0.25)
 
 
 @pytest.mark.parametrize("secure", [False, True])
@@ -249,7 +250,7 @@ def test_the_noise_in_the_sum_is_as_wide_as_stated(secure):
     # Sums of length 0.5 altogether: all that is seen is noise, of 2 * 0.5 in a secure sum, and of that from each of
     # five clients otherwise.
     config = config_of({"secure_aggregation": secure, "noise_multiplier": 2.0, "count_clip": 0.5})
-    totals = [summed(config, Overheard(clients_of(config, seed=seed)))[0] for seed in range(25)]
+    totals = [summed(config, RecordingTransport(clients_of(config, seed=seed)))[0] for seed in range(25)]
     together = 1 if secure else math.sqrt(5)
     assert np.std(totals) == pytest.approx(2.0 * 0.5 * together, rel=0.25)
 
@@ -258,7 +259,7 @@ def test_an_equal_request_gets_the_same_reply_and_another_of_that_step_none():
     client = alone(noisy())
     first, state = client.handle(FIRST, ClientState())
     state = state_from(state_tensors(state))
-    client.learner.log_probs = client.learner.log_probs[:, ::-1]  # whatever it has learnt since
+    client.learner.log_probs = client.learner.log_probs[:, ::-1]  # a model that has changed since
     again, state = client.handle(FIRST, state)
     assert again.sums.tobytes() == first.sums.tobytes()
     other = replace(FIRST, class_prior=np.array([0.5, 0.3, 0.2]))

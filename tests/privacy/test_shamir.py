@@ -1,4 +1,4 @@
-"""Shares of a secret: enough give it back, fewer say nothing."""
+"""Shamir's secret sharing: enough shares reconstruct the secret, fewer reveal nothing."""
 
 from itertools import combinations
 

@@ -1,4 +1,4 @@
-"""A run's folder: nothing lost, nothing half-written, nothing of somebody else's touched."""
+"""The folder of a run: atomic writes, resuming, refusal of foreign files."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What tells of images is its owner's alone, whatever the umask: folders 0700, files 0600."""
+"""Files with information on images are readable by the owner only, with any umask: folders 0700, files 0600."""
 
 import os
 import stat
@@ -28,7 +28,7 @@ def umask(request):
 
 
 def open_to_others(folder):
-    """Everything below that somebody else has any right to."""
+    """Return all files and folders below that others have any permission for."""
     return [str(path) for path in [folder, *folder.rglob("*")] if stat.S_IMODE(path.stat().st_mode) & 0o077]
 
 
@@ -50,7 +50,7 @@ def test_a_runs_folder(tmp_path, images):
         write_labels(folder, 0, {"site": np.zeros((3, CLASSES))})
         held.write_prompts(ServerState(0, START, CLASSES), {"site": ClientState(own=START)})
         assert (folder / "labels/images.json").exists() and (folder / "prompts/clients").is_dir()
-        (folder / ".lock").unlink(missing_ok=True)  # says nothing, and is not ours
+        (folder / ".lock").unlink(missing_ok=True)  # empty, and created by another package
     assert open_to_others(tmp_path / "new") == []
 
 

@@ -16,7 +16,7 @@ from fedcopl.run.record import Outcome
 
 
 class RowForEachClass:
-    """A method with a row for each class in one array, a column in another, and a prompt that knows no classes."""
+    """A method with a row for each class in one array, a column in another, and a prompt without classes."""
 
     class_memory = ("memory",)
 
@@ -73,17 +73,17 @@ def test_reference_does_not_depend_on_the_folder(tmp_path):
 
 def test_settings_require_their_previous_run(tmp_path):
     one, config = previous(tmp_path, text=[1]), RunConfig()
-    going_on = with_reference(config, one)
-    assert going_on.previous_run == one.reference and with_reference(going_on, one) == going_on
+    continued = with_reference(config, one)
+    assert continued.previous_run == one.reference and with_reference(continued, one) == continued
     require_previous_run(config, None)
     with pytest.raises(
         ConfigError, match=r"^previous_run: these settings continue the run may; name its folder with --fr"
     ):
-        require_previous_run(going_on, None)
+        require_previous_run(continued, None)
     with pytest.raises(
         ConfigError, match=r"^previous_run: these settings continue 'may [0-9a-f]{16}', and .* holds 'may "
     ):
-        with_reference(going_on, previous(tmp_path, text=[2]))
+        with_reference(continued, previous(tmp_path, text=[2]))
 
 
 def test_unfinished_run_is_refused(tmp_path):

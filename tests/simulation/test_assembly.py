@@ -1,4 +1,4 @@
-"""Who is called what, and who holds what."""
+"""Names and images of the clients of a simulation, its notes, and refused settings."""
 
 import json
 

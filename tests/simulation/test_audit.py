@@ -1,4 +1,4 @@
-"""What only a simulation can know. Numbers worked by hand."""
+"""Client drift in a simulation, computed by hand."""
 
 import numpy as np
 import pytest

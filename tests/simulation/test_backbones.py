@@ -21,7 +21,7 @@ def few_digits(monkeypatch):
 
 
 def run_with(backbone, folder):
-    # As published: nobody would train on what random weights say.
+    # As published: with priors no client would train on labels by random weights.
     settings = ["rounds=1", "clients=2", "epochs=1", f"backbone={backbone}"]
     config = override(as_published(), settings)
     results = simulate(RunConfig.from_mapping(config, "test"), folder)

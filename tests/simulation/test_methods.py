@@ -25,7 +25,7 @@ def run(folder, *pairs, dataset=None):
 
 
 def few():
-    """For what does not depend on how many there are."""
+    """A small dataset, for tests that do not depend on the number of images."""
     return small_digits(train=80, test=40)
 
 
@@ -78,7 +78,7 @@ def test_fedopt_is_fedotp(tmp_path):
 
 @pytest.mark.slow
 def test_one_client_is_central_training(tmp_path):
-    # With one client there is nobody to average with: FedCoPL, local and central training are the same.
+    # With one client there is nothing to average: FedCoPL, local and central training are the same.
     for name in ("fedcopl", "local", "central"):
         run(tmp_path / name, f"method={name}", "clients=1", *PUBLISHED, dataset=few())
     federated = prompts_of(tmp_path / "fedcopl")
@@ -91,11 +91,11 @@ def test_one_client_is_central_training(tmp_path):
 
 @pytest.mark.slow
 def test_training_on_true_labels_is_an_upper_bound_on_every_image(tmp_path):
-    told = run(tmp_path / "told", "method=central", "options.labels=truth")
+    upper_bound = run(tmp_path / "upper_bound", "method=central", "options.labels=truth")
     pseudo = run(tmp_path / "pseudo", "method=central")
-    assert told.pseudo_label_accuracy == (1.0, 1.0)
-    assert told.images_used == told.clients[0].train == 240
-    assert told.final.weighted > pseudo.final.weighted
+    assert upper_bound.pseudo_label_accuracy == (1.0, 1.0)
+    assert upper_bound.images_used == upper_bound.clients[0].train == 240
+    assert upper_bound.final.weighted > pseudo.final.weighted
     assert pseudo.clients[0].test == 120
 
 
@@ -151,6 +151,6 @@ def test_a_wrong_option_is_refused_before_any_work(tmp_path):
 
 @pytest.mark.slow
 def test_memory_of_changing_size_has_no_drift(tmp_path):
-    # At each refresh the memory is another size; drift is told of prompts alone.
+    # At each refresh the memory has another size; only prompts have a drift.
     results = run(tmp_path / "run", "method=pfedprompt", "clients=5", "participation=0.2", "rounds=4")
     assert {name for record in results.rounds for name in record.drift} == {"text"}

@@ -58,10 +58,10 @@ def test_only_initial_prompts_that_change_many_predictions_are_noted():
 
 class Listening(ProgressReporter):
     def __init__(self):
-        self.heard = []
+        self.notes = []
 
-    def note(self, what):
-        self.heard.append(what)
+    def note(self, note):
+        self.notes.append(note)
 
 
 @pytest.mark.slow

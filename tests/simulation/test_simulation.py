@@ -42,7 +42,7 @@ def finished(tmp_path_factory):
 
 
 def without_times(results):
-    """What must be equal between two runs: everything but the clock."""
+    """Return everything of an outcome that must be equal in two runs: all but times."""
     return json.loads(
         json.dumps(results if isinstance(results, dict) else to_plain(results)),
         object_hook=lambda d: {k: v for k, v in d.items() if not k.startswith("seconds")},
@@ -188,7 +188,7 @@ def start_run(root, out, *extra):
     return PreloadedProcess(["run", *given], root)
 
 
-MOMENTS = {  # of a run with refreshes in rounds 0, 2 and 4: what stands in its folder then
+MOMENTS = {  # of a run with refreshes in rounds 0, 2 and 4: the content of its folder
     "before anything is known": lambda folder: (folder / "settings.toml").exists(),
     "labelled, not trained": lambda folder: (folder / "labels").exists() and any((folder / "labels").rglob("*0*")),
     "a round is kept": lambda folder: (folder / "checkpoint.safetensors").exists(),
@@ -274,7 +274,7 @@ def test_a_thousand_clients(tmp_path):
     config = config_of("rounds=1", "clients=1000", "participation=0.05", "everywhere=false", *ONLY_LABEL_SHIFT)
     results = simulate(config, tmp_path / "run", dataset=small_digits(train=1198, test=60))
     assert len(results.clients) == 1000
-    assert min(client.train for client in results.clients) == 1  # 1,198 images: one each is all that can be asked
+    assert min(client.train for client in results.clients) == 1  # 1,198 images: one image each is possible
     assert results.rounds[0].participants == 50
 
 

@@ -1,7 +1,7 @@
 """Ground truth never enters the unsupervised path: a run with other truths is the same run, to the last bit.
 
 A leak, whatever its name and its way, would make something of the run depend on the truth. So whole runs are played
-three times: with the true labels, with wrong ones, with none. All that clients keep, say and are asked must be the
+three times: with the true labels, with wrong ones, with none. All that clients keep, say and are calls must be the
 same; only the scores of test sets may differ. Six test images change scores little, so runs are also
 played with test sets that report arbitrary scores.
 """
@@ -40,7 +40,7 @@ TRUTHS = ("true", "wrong", "none")
 
 @cache
 def dataset_with(truth: str) -> Dataset:
-    """Two sites with digits of their own, which nobody shared out by class; `truth` says how they are labelled."""
+    """Two sites with digits of their own, not partitioned by class; `truth`: their labels."""
     digits = load_digits()
     return replace(
         digits,
@@ -52,8 +52,8 @@ def dataset_with(truth: str) -> Dataset:
 
 def labelled(images: ImageSet, count: int, truth: str) -> ImageSet:
     labels = images.labels[: 2 * count]
-    said = {"true": labels, "wrong": (labels[::-1] * 7 + 3) % 10, "none": None}[truth]
-    return ImageSet(images.images[: 2 * count], said, clients=np.arange(2 * count) % 2)
+    exchanged = {"true": labels, "wrong": (labels[::-1] * 7 + 3) % 10, "none": None}[truth]
+    return ImageSet(images.images[: 2 * count], exchanged, clients=np.arange(2 * count) % 2)
 
 
 def config_of(*pairs):
@@ -65,12 +65,14 @@ class Overheard(LocalTransport):
 
     def __init__(self, clients):
         super().__init__(clients)
-        self.said = []
+        self.exchanged = []
 
-    def request(self, questions):
-        replies = super().request(questions)
-        self.said += [(client, digest(message)) for client, message in questions.items()]
-        self.said += [(client, digest(reply)) for client, reply in replies.items() if not isinstance(reply, Evaluated)]
+    def request(self, requests):
+        replies = super().request(requests)
+        self.exchanged += [(client, digest(message)) for client, message in requests.items()]
+        self.exchanged += [
+            (client, digest(reply)) for client, reply in replies.items() if not isinstance(reply, Evaluated)
+        ]
         return replies
 
 
@@ -82,11 +84,11 @@ def played(truth, *pairs):
     last = run(config, federation, simulation.server, lambda _, report: scores.append(report.scores))
     states = {name: bits(state_tensors(state)) for name, state in federation.states.items()}
     learned = {} if last.prior_model is None else bits(last.prior_model.to_arrays())
-    return (bits(last.shared), learned, last.members, states, federation.said), scores
+    return (bits(last.shared), learned, last.members, states, federation.exchanged), scores
 
 
 WITHOUT_ALL_PRIORS = ["priors.logit_bias=false", "priors.prototypes=false"]
-"""What sites learn together is the same for all methods and takes most of the time: with FedCoPL all of it."""
+"""The priors do not depend on the method and take most of the time, so only FedCoPL runs with them."""
 
 
 def bits(arrays):
@@ -135,7 +137,7 @@ def kept_in(folder):
 
 @pytest.mark.parametrize("partition", ["dirichlet", "quantity"])
 def test_partition_labels_have_no_other_effect(partition, monkeypatch):
-    # Of wrong labels other parts would be made: so the parts are those of the true ones, whatever the data set says.
+    # Wrong labels would give another partition, so the partition is always that of the true labels.
     def by_the_truth(_, data, seed):
         return partition_dataset(dataset_with("true"), data, seed)
 
@@ -149,65 +151,65 @@ def test_partition_labels_have_no_other_effect(partition, monkeypatch):
 class TestSets:
     """Replaces the scores of test sets by given numbers, the nth for the nth call."""
 
-    def __init__(self, monkeypatch, says):
-        self._says, self.asked = says, Counter()
+    def __init__(self, monkeypatch, score):
+        self._score, self.calls = score, Counter()
         monkeypatch.setattr(ClipTestSet, "predict", lambda test_set, prompts, prior=NO_PRIOR: self._predict(test_set))
 
     def _predict(self, test_set):
-        right = self._says(self.asked[test_set])
-        self.asked[test_set] += 1
+        right = self._score(self.calls[test_set])
+        self.calls[test_set] += 1
         return torch.where(torch.arange(len(test_set.truth)) < right, test_set.truth, test_set.truth + 1)
 
 
-SAID_BY_EXAMS = {
-    "none right": lambda asked: 0,
-    "all right": lambda asked: TEST,
-    "rises, then falls": lambda asked: (1, 3, 6, 4, 2, 0)[asked % 6],
-    "falls, then rises": lambda asked: (6, 4, 1, 0, 3, 5)[asked % 6],
+REPORTED_SCORES = {
+    "none right": lambda calls: 0,
+    "all right": lambda calls: TEST,
+    "rises, then falls": lambda calls: (1, 3, 6, 4, 2, 0)[calls % 6],
+    "falls, then rises": lambda calls: (6, 4, 1, 0, 3, 5)[calls % 6],
 }
 
 
 @pytest.mark.parametrize("method", ["fedcopl", "promptfl", "pfedprompt"])
 def test_scores_do_not_change_the_run(method, monkeypatch):
     pairs, runs = [f"method={method}", "rounds=3", *WITHOUT_ALL_PRIORS], []
-    for says in SAID_BY_EXAMS.values():
-        TestSets(monkeypatch, says)
+    for score in REPORTED_SCORES.values():
+        TestSets(monkeypatch, score)
         runs.append(played("true", *pairs))
     assert all(made == runs[0][0] for made, _ in runs)
     assert len({str(scores) for _, scores in runs}) == len(runs)  # or else the scores had no effect at all
 
 
 def test_scores_do_not_change_the_folder(tmp_path, monkeypatch):
-    # Whoever plays and writes down the rounds has the scores too, and could keep those of the best.
-    for name, says in SAID_BY_EXAMS.items():
-        TestSets(monkeypatch, says)
+    # The loop over the rounds has the scores too, and could keep the prompts of the best round.
+    for name, score in REPORTED_SCORES.items():
+        TestSets(monkeypatch, score)
         simulate(config_of("rounds=3"), tmp_path / name, dataset=dataset_with("true"), workers=1)
-    one, *others = (kept_in(tmp_path / name) for name in SAID_BY_EXAMS)
+    one, *others = (kept_in(tmp_path / name) for name in REPORTED_SCORES)
     assert all(other == one for other in others)
 
 
 def test_test_set_is_used_only_by_evaluate(monkeypatch):
-    test_sets = TestSets(monkeypatch, lambda asked: 0)
+    test_sets = TestSets(monkeypatch, lambda calls: 0)
 
     class Counting(LocalTransport):
-        def request(self, questions):
-            before = test_sets.asked.total()
-            replies = super().request(questions)
-            wanted = sum(isinstance(message, Evaluate) for message in questions.values())
-            assert test_sets.asked.total() - before == wanted, {
-                type(message).__name__ for message in questions.values()
+        def request(self, requests):
+            before = test_sets.calls.total()
+            replies = super().request(requests)
+            expected = sum(isinstance(message, Evaluate) for message in requests.values())
+            assert test_sets.calls.total() - before == expected, {
+                type(message).__name__ for message in requests.values()
             }
             return replies
 
     config = config_of("rounds=3")
     simulation = assemble(config, ProgressReporter(), dataset_with("true"))
     run(config, Counting(simulation.clients), simulation.server, lambda *_: None)
-    assert test_sets.asked == dict.fromkeys(
+    assert test_sets.calls == dict.fromkeys(
         simulation.audit.evaluator.test_sets.values(), 4
     )  # three rounds, and the priors without training
 
 
-# And by types: from what labels, chooses and trains, no object that knows the truth can be reached.
+# By types: no object with ground truth can be reached from the objects that label, select and train.
 
 KNOW_THE_TRUTH = (Dataset, ImageSet, ClipTestSet, _PooledTestSet, Audit, Simulation, _GroundTruthLearner)
 NOT_FOLLOWED = (type, ModuleType, FunctionType, MethodType, str, bytes, int, float)
@@ -224,7 +226,7 @@ def reachable(*roots):
     return list(seen.values())
 
 
-def says(array, truth):
+def contains_labels(array, truth):
     """Whether an array is these labels, in whatever type."""
     values = array.numpy() if isinstance(array, torch.Tensor) else array
     return values.shape == truth.shape and np.array_equal(values, truth)
@@ -239,13 +241,13 @@ def test_learner_has_no_reference_to_ground_truth(method):
         assert any(one is client.learner.images for one in found)  # the walk does get somewhere
         assert [type(one).__name__ for one in found if isinstance(one, KNOW_THE_TRUTH)] == []
         arrays = [one for one in found if isinstance(one, np.ndarray | torch.Tensor)]
-        assert not [one for one in arrays if says(one, labels) or says(one, labels[part])]
+        assert not [one for one in arrays if contains_labels(one, labels) or contains_labels(one, labels[part])]
 
 
 def test_learner_with_ground_truth_is_detected():
-    # What the walk above is worth: of the supervised bound, which no federation contains, it finds both.
+    # The search detects both in the supervised upper bound, which is not part of a federation.
     simulation = assemble(config_of("method=central", "options.labels=truth"), ProgressReporter(), dataset_with("true"))
     found = reachable(simulation.clients["central"].learner)
     assert any(isinstance(one, _GroundTruthLearner) for one in found)
     labels = dataset_with("true").train.labels
-    assert any(says(one, labels) for one in found if isinstance(one, np.ndarray))
+    assert any(contains_labels(one, labels) for one in found if isinstance(one, np.ndarray))

@@ -125,11 +125,11 @@ class TwoArguments(Exception):
         super().__init__(f"{one} and {other}")
 
 
-def raise_or_sleep(context, name, what):
-    if isinstance(what, str):
-        raise ConfigError("no") if what == "known" else TwoArguments(1, 2)
-    time.sleep(what)
-    return what
+def raise_or_sleep(context, name, error_or_seconds):
+    if isinstance(error_or_seconds, str):
+        raise ConfigError("no") if error_or_seconds == "known" else TwoArguments(1, 2)
+    time.sleep(error_or_seconds)
+    return error_or_seconds
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_during_a_fork_is_not_lost():
-    """Python ignores what is raised in functions that it calls after a fork: the run would go on."""
+    """Python ignores exceptions in functions that it calls after a fork: the run would continue."""
     done = subprocess.run([sys.executable, "-c", INTERRUPTED_FORK], capture_output=True, text=True, timeout=WAIT_LIMIT)
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
 

@@ -47,13 +47,13 @@ def test_results_do_not_depend_on_the_number_of_workers(tmp_path, reference_run,
 
 def test_a_worker_that_is_killed_changes_no_bit(tmp_path, reference_run, monkeypatch):  # noqa: F811
     _, whole = reference_run()
-    answer, mark = Client.handle, tmp_path / "killed"
+    handle, mark = Client.handle, tmp_path / "killed"
 
     def deadly(client, message, state):
         if type(message).__name__ == "Train" and message.round == 1 and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return answer(client, message, state)
+        return handle(client, message, state)
 
     monkeypatch.setattr(Client, "handle", deadly)
     played(tmp_path / "killed-once", 2)
@@ -62,7 +62,7 @@ def test_a_worker_that_is_killed_changes_no_bit(tmp_path, reference_run, monkeyp
 
 
 def test_failing_client_is_named_with_workers(tmp_path, monkeypatch):
-    said = []
+    messages = []
     for count, deed in ((1, "raise"), (2, "raise"), (2, "die")):
 
         def broken(client, message, state, deed=deed):
@@ -73,9 +73,11 @@ def test_failing_client_is_named_with_workers(tmp_path, monkeypatch):
         monkeypatch.setattr(Client, "handle", broken)
         with pytest.raises(ClientFailed) as error:
             played(tmp_path / f"{count}-{deed}", count)
-        said.append(re.sub("client (east|north|south)", "client X", str(error.value)))
-    assert said[0] == said[1] == "client X failed in round 1, step Evaluate: a fault"
-    assert "step Evaluate: its process was killed by signal 9, twice; is there enough memory? --workers 1" in said[2]
+        messages.append(re.sub("client (east|north|south)", "client X", str(error.value)))
+    assert messages[0] == messages[1] == "client X failed in round 1, step Evaluate: a fault"
+    assert (
+        "step Evaluate: its process was killed by signal 9, twice; is there enough memory? --workers 1" in messages[2]
+    )
 
 
 def test_time_of_a_request_is_wall_time(monkeypatch):

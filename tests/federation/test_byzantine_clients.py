@@ -1,4 +1,4 @@
-"""Sites that lie, played against the server: what it believes, what it drops, and how far a lie goes."""
+"""Byzantine clients against the server: dropped replies, clipped weights and updates, robust rules."""
 
 from dataclasses import replace
 
@@ -16,34 +16,36 @@ from fedcopl.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedcopl.run.record import Outcome, RoundRecord
 from fedcopl.simulation.simulate import LocalTransport
 
-LIAR, HONEST = "client-1", ("client-0", "client-2", "client-3", "client-4")
+BYZANTINE, HONEST = "client-1", ("client-0", "client-2", "client-3", "client-4")
 
 
-class Lying(LocalTransport):
-    """What `lie` makes of the answers of one client is what the server gets."""
+class TamperingTransport(LocalTransport):
+    """Replaces the replies of one client by `tamper(request, reply)`."""
 
-    def __init__(self, clients, lie):
+    def __init__(self, clients, tamper):
         super().__init__(clients)
-        self.lie = lie
+        self.tamper = tamper
 
-    def request(self, questions):
-        replies = super().request(questions)
-        return {name: self.lie(questions[name], reply) if name == LIAR else reply for name, reply in replies.items()}
+    def request(self, requests):
+        replies = super().request(requests)
+        return {
+            name: self.tamper(requests[name], reply) if name == BYZANTINE else reply for name, reply in replies.items()
+        }
 
 
 def config_of(rounds=1, priors=NO_PRIORS, **sections):
     return RunConfig.from_mapping({"rounds": rounds, "priors": priors, **sections}, "test")
 
 
-def played(config, lie, learner=FakeLearner):
-    """All rounds with a lying client among five: the last state and the reports."""
-    reports, federation = [], Lying(clients(config, learner, count=5), lie)
+def played(config, tamper, learner=FakeLearner):
+    """Run all rounds with one Byzantine client of five; return the last state and the reports."""
+    reports, federation = [], TamperingTransport(clients(config, learner, count=5), tamper)
     last = run(config, federation, start(), lambda _, report: reports.append(report))
     return last, reports
 
 
 def only(kind, change):
-    """A lie in the answers to one kind of question."""
+    """Change the replies of one type only."""
     return lambda message, reply: change(reply) if isinstance(message, kind) else reply
 
 
@@ -52,41 +54,41 @@ MILLION = np.full(CLASSES, 10**6)
 
 def test_more_confident_images_than_images_are_dropped_at_select():
     last, [report] = played(config_of(), only(Estimate, lambda _: Estimated(MILLION)))
-    assert report.dropped == {LIAR: "Select: was confident of 3,000,000 images, but has 12 by its own reports"}
-    assert LIAR not in last.members and report.missed_refresh == (LIAR,)
-    # The others have 12 images each, so at most 12 sure ones: ten times their median is the most that counts.
+    assert report.dropped == {BYZANTINE: "Select: was confident of 3,000,000 images, but has 12 by its own reports"}
+    assert BYZANTINE not in last.members and report.missed_refresh == (BYZANTINE,)
+    # The others have 12 images each, so at most 12 confident ones; the bound is ten times their median.
     assert report.totals.sum() <= 4 * 12 + 120
-    assert "counts clipped from 3,000,000 to" in report.bounds.summary()[LIAR]
+    assert "counts clipped from 3,000,000 to" in report.bounds.summary()[BYZANTINE]
 
 
 def test_more_confident_images_than_reported_before_are_dropped_at_once():
-    def lie(message, reply):
+    def tamper(message, reply):
         return Estimated(MILLION) if isinstance(message, Estimate) and message.round else reply
 
-    _, [_, report] = played(config_of(rounds=2, labels={"refresh_every": 1}), lie)
-    assert report.dropped == {LIAR: "Estimate: is confident of 3,000,000 images, but has 12 by its own reports"}
+    _, [_, report] = played(config_of(rounds=2, labels={"refresh_every": 1}), tamper)
+    assert report.dropped == {BYZANTINE: "Estimate: is confident of 3,000,000 images, but has 12 by its own reports"}
     assert report.totals.sum() <= 4 * 12
 
 
 def test_weight_above_the_selected_images_is_dropped():
     last, [report] = played(config_of(), only(Train, lambda reply: replace(reply, examples=10**6)))
-    assert "Train: trained on 1,000,000 images, but selected " in report.dropped[LIAR]
+    assert "Train: trained on 1,000,000 images, but selected " in report.dropped[BYZANTINE]
     assert report.participants == HONEST
     assert (last.shared["visual"] == 1).all()
 
 
 def test_changed_number_of_images_is_dropped():
-    def lie(message, reply):
+    def tamper(message, reply):
         return replace(reply, images=13) if isinstance(message, Select) and message.round else reply
 
-    _, reports = played(config_of(rounds=2, labels={"refresh_every": 1}), lie)
-    assert reports[1].dropped == {LIAR: "Select: has 13 images, but had 12 before"}
+    _, reports = played(config_of(rounds=2, labels={"refresh_every": 1}), tamper)
+    assert reports[1].dropped == {BYZANTINE: "Select: has 13 images, but had 12 before"}
     grown = validate_reply(Evaluate(1, None), Evaluated(5, 11), CLASSES, RunConfig(), ReportedCounts(tested=10))
     assert grown == "tested 11 images, and 10 before"
 
 
 def consistent(message, reply):
-    """Says all along that it has a million times its images, and is as sure of them."""
+    """Consistently reports a million times its numbers of images."""
     match reply:
         case Estimated(counts=counts) if counts is not None:
             return Estimated(counts * 10**6)
@@ -103,11 +105,11 @@ def consistent(message, reply):
 def test_consistent_liar_is_clipped_to_the_bounds_of_the_others():
     last, [report] = played(config_of(), consistent)
     assert report.dropped == {}
-    cut = report.bounds.summary()[LIAR]
+    cut = report.bounds.summary()[BYZANTINE]
     assert "Estimate: counts clipped from" in cut
     assert report.totals.sum() <= (10 + 4) * 12  # each honest client has 12 images
     assert "Train: update of visual clipped to 1/10.0 of its length" in cut
-    assert 1 < last.shared["visual"].max() < 10  # the honest move by 1, the liar by 10 at most
+    assert 1 < last.shared["visual"].max() < 10  # the honest move by 1, the Byzantine client by 10 at most
     plain, _ = played(config_of(sharing={"bounded": False}), consistent)
     assert plain.shared["visual"].max() == pytest.approx(100, abs=0.1)
 
@@ -122,17 +124,17 @@ def test_prior_sums_of_one_client_weigh_at_most_ten_others():
     config = config_of(priors={"logit_bias": True})
     _, [report] = played(config, consistent)
     assert report.dropped == {}
-    assert "Adapt: weight clipped from 12,000,000 to 120 images" in report.bounds.summary()[LIAR]
+    assert "Adapt: weight clipped from 12,000,000 to 120 images" in report.bounds.summary()[BYZANTINE]
 
 
 def test_client_with_invalid_prior_sums_is_left_out_of_the_refresh():
     lies = only(Adapt, lambda reply: reply if reply.sums is None else Adapted(reply.sums - 5))
     last, [report] = played(config_of(priors={"logit_bias": True}), lies)
-    assert report.dropped[LIAR].startswith("Adapt: a class has a negative number of images")
-    assert report.missed_refresh == (LIAR,)
+    assert report.dropped[BYZANTINE].startswith("Adapt: a class has a negative number of images")
+    assert report.missed_refresh == (BYZANTINE,)
     assert last.members == HONEST
     other, _ = played(config_of(priors={"logit_bias": True}), lambda message, reply: reply)
-    assert np.isfinite(last.prior_model.logit_bias).all() and other.members == (HONEST[0], LIAR, *HONEST[1:])
+    assert np.isfinite(last.prior_model.logit_bias).all() and other.members == (HONEST[0], BYZANTINE, *HONEST[1:])
 
 
 def test_one_holdout_report_cannot_decide_a_rollback():
@@ -149,8 +151,8 @@ def test_one_holdout_report_cannot_decide_a_rollback():
     _, reports = played(config, cries)
     assert images  # it did cry
     assert not any(report.server_rolled_back for report in reports)
-    _, believed = played(config_of(rounds=3, sharing={"bounded": False}), cries)
-    assert any(report.server_rolled_back for report in believed)
+    _, unbounded = played(config_of(rounds=3, sharing={"bounded": False}), cries)
+    assert any(report.server_rolled_back for report in unbounded)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +177,7 @@ def test_equal_weights_with_noise():
 
 
 def test_all_reasons_of_drops_are_recorded():
-    def lie(message, reply):
+    def tamper(message, reply):
         match message:
             case Train():
                 return replace(reply, examples=10**6)
@@ -183,8 +185,8 @@ def test_all_reasons_of_drops_are_recorded():
                 return Evaluated(11, 10)
         return reply
 
-    _, [report] = played(config_of(), lie)
-    train, evaluate = report.dropped[LIAR].split("; ")
+    _, [report] = played(config_of(), tamper)
+    train, evaluate = report.dropped[BYZANTINE].split("; ")
     assert train.startswith("Train: trained on 1,000,000")
     assert evaluate == "Evaluate: more correct predictions than examples"
 
@@ -210,7 +212,7 @@ def test_missed_refresh_is_reported_until_the_next(tmp_path):
     while state.round < 5:
         state, report = run_round(config, federation, state)
         missed.append(report.missed_refresh)
-        # What the server knows of its clients survives a stop.
+        # The reported counts are in the checkpoint.
         rounds = tuple({"round": number} for number in range(state.round))
         save_checkpoint(tmp_path, Checkpoint(state, {}, outcome_of(rounds)))
         state = load_checkpoint(tmp_path).server
@@ -225,7 +227,7 @@ def outcome_of(rounds):
 def test_impossible_secure_sum_is_detected_without_its_sender():
     config = config_of(priors={"logit_bias": True}, privacy={"secure_aggregation": True})
 
-    def lie(message, reply):
+    def tamper(message, reply):
         if isinstance(message, Adapt) and reply.masked is not None:
             return Adapted(None, reply.masked - np.uint64(1000 << 32))  # a thousand images of each class fewer
         return reply
@@ -233,7 +235,7 @@ def test_impossible_secure_sum_is_detected_without_its_sender():
     with pytest.raises(
         NoClientReplied, match=r"step Adapt: .*the sender cannot be identified under secure aggregation"
     ):
-        played(config, lie)
+        played(config, tamper)
 
 
 def test_no_bounds_under_secure_aggregation():

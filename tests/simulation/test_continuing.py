@@ -24,13 +24,13 @@ def config_of(*pairs):
 
 
 def without_class(dataset: Dataset, number: int) -> Dataset:
-    """As if nobody had heard of the last class yet."""
+    """Return the dataset without its last class."""
     parts = (dataset.train, dataset.test)
     train, test = (part.without(np.flatnonzero(part.labels == number).tolist()) for part in parts)
     return replace(dataset, classes=dataset.classes[:number], train=train, test=test)
 
 
-DIGITS = small_digits(500, 120)  # with fewer, zero-shot CLIP knows hardly any nine
+DIGITS = small_digits(500, 120)  # with fewer images, zero-shot CLIP predicts hardly any nine
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +65,8 @@ def test_added_class_is_predicted(june):
     assert outcome.final.recall[9] > 0.5
     nines = [DIGITS.test.images[number] for number in np.flatnonzero(DIGITS.test.labels == 9)]
     for client in ("client-0", "client-2"):
-        said = load(folder, client=client).predict(nines)
-        assert (np.asarray(said) == DIGITS.classes[9]).mean() > 0.5
+        predictions = load(folder, client=client).predict(nines)
+        assert (np.asarray(predictions) == DIGITS.classes[9]).mean() > 0.5
 
 
 def test_record_has_reference_without_path(nine_classes, june):
