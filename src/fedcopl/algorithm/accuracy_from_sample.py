@@ -5,6 +5,7 @@ proportion to its size, so every prefix of the drawn order represents all images
 """
 
 import math
+from bisect import bisect_left
 from typing import NamedTuple
 
 import numpy as np
@@ -83,17 +84,13 @@ def _wilson(share: float, images: float) -> tuple[float, float]:
 
 def images_needed(share: float, images: int, half_width: float) -> int:
     """Return the least number of `images` to review for an interval of at most 2 `half_width` around this share."""
-    low, high = 1, images
-    while low < high:
-        middle = (low + high) // 2
-        bottom, top = _wilson(share, _effective_size(middle, images))
-        low, high = (low, middle) if top - bottom <= 2 * half_width else (middle + 1, high)
-    return low
 
+    def is_enough(reviewed: int) -> bool:
+        effective_size = reviewed * (images - 1) / (images - reviewed)  # n* of one stratum with all images
+        low, high = _wilson(share, effective_size)
+        return high - low <= 2 * half_width
 
-def _effective_size(reviewed: int, images: int) -> float:
-    """Return the effective sample size n* of one stratum that contains all images."""
-    return math.inf if reviewed >= images else reviewed * (images - 1) / (images - reviewed)
+    return 1 + bisect_left(range(1, images), True, key=is_enough)  # with all images reviewed, the width is 0
 
 
 def _merge_strata(strata: IntArray, index: IntArray, right: BoolArray) -> tuple[IntArray, IntArray, IntArray]:

@@ -44,18 +44,9 @@ def _best_of_each_class(log_probs: FloatArray, quota: IntArray) -> FloatArray:
     """Return the scores with -inf for images that are not among the quota[c] best of class c."""
     scores = np.full_like(log_probs, -np.inf)
     for c in np.flatnonzero(quota):
-        best = _best(log_probs[:, c], int(quota[c]))
+        best = np.argsort(-log_probs[:, c], kind="stable")[: quota[c]]  # ties: the lower index
         scores[best, c] = log_probs[best, c]
     return scores
-
-
-def _best(scores: FloatArray, count: int) -> IntArray:
-    """Return the indices of the `count` highest scores (ties: the lower index)."""
-    if count >= len(scores):
-        return np.arange(len(scores))
-    lowest = np.partition(scores, -count)[-count]
-    reaching = np.flatnonzero(scores >= lowest)  # more than `count` only if some are equal to the lowest
-    return reaching[np.argsort(-scores[reaching], kind="stable")[:count]]
 
 
 def rank_in_group(groups: IntArray) -> IntArray:

@@ -38,23 +38,18 @@ class CPL(PerClassLabeler):
 
     def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
         """Return the matched images with their candidate sets or soft targets."""
-        labels, capacity = self.config.labels, int(quota[0])
-        among = self.eligible_images(log_probs)
-        alpha, beta = _cpl_levels(self.config)
-        sets = select_candidates(
-            log_probs, alpha, beta, capacity, keep_likeliest=labels.cpl_keep_likeliest, among=among
-        )
-        return _with_soft_targets(log_probs, sets) if labels.cpl_targets == "soft" else sets
+        labels, among = self.config.labels, self.eligible_images(log_probs)
+        levels, capacity, keep_likeliest = _cpl_levels(self.config), int(quota[0]), labels.cpl_keep_likeliest
+        selection = select_candidates(log_probs, *levels, capacity, keep_likeliest=keep_likeliest, among=among)
+        return _with_soft_targets(log_probs, selection) if labels.cpl_targets == "soft" else selection
 
 
 def _cpl_levels(config: RunConfig) -> tuple[float, float]:
     """Return alpha and beta: as set, else as published for this data set, else the usual levels."""
     alpha, beta = CPL_LEVELS.get(config.data.source, CPL_USUAL)
     labels = config.labels
-    return (
-        alpha if labels.cpl_alpha == "auto" else labels.cpl_alpha,
-        beta if labels.cpl_beta == "auto" else labels.cpl_beta,
-    )
+    alpha = alpha if labels.cpl_alpha == "auto" else labels.cpl_alpha
+    return alpha, beta if labels.cpl_beta == "auto" else labels.cpl_beta
 
 
 def select_candidates(

@@ -90,7 +90,9 @@ class ClientScores:
         """
         match statistic.kind:
             case "moments":
-                return self._moments(features()), self
+                f = features()
+                products = (f.T @ f)[np.triu_indices(f.shape[1])]
+                return np.concatenate([[len(f)], np.exp(self.log_probs).sum(axis=0), f.sum(axis=0), products]), self
             case "logits":
                 log_probs = np.maximum(self.log_probs, LOWEST)
                 centred = log_probs - log_probs.mean(axis=1, keepdims=True)
@@ -158,10 +160,6 @@ class ClientScores:
         for model in models:
             scores = scores.with_prototypes(model.prototypes, features)
         return scores
-
-    def _moments(self, f: FloatArray) -> FloatArray:
-        triangle = (f.T @ f)[np.triu_indices(f.shape[1])]
-        return np.concatenate([[len(f)], np.exp(self.log_probs).sum(axis=0), f.sum(axis=0), triangle])
 
     def _class_sums(
         self, statistic: Statistic, features: Callable[[], FloatArray], min_images: int, weight: float
