@@ -79,7 +79,7 @@ def test_neutral_initial_prompts_are_a_blank_image_and_the_templates_words(sigli
 
 
 def test_the_words_of_the_template_as_a_prompt_are_the_template(siglip):
-    # SigLIP's words lose the full stop, so that "a photo of a" before "cat." is the hand-written sentence itself.
+    # SigLIP's words lose the full stop, so that "a photo of a" before "cat." is the sentence of the template itself.
     words = len(siglip.clip.tokenizer.words("a photo of a"))
     method = choose_method(config_of("promptfl", f"model.text_prompts={words}"))
     extractor = FeatureExtractor(PromptedModel(method, siglip), images_of(siglip))

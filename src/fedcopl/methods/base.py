@@ -183,8 +183,8 @@ class FrozenImages(Method):
         return frozen
 
 
-class HandWrittenTexts(Method):
-    """A method with the class features of zero-shot CLIP, from hand-written sentences."""
+class FrozenTexts(Method):
+    """A method with frozen class features: those of zero-shot CLIP, from the text template."""
 
     class_arrays = ()
 

@@ -4,7 +4,7 @@ With I (d,) the image feature before normalisation, the adapter weighs its coord
 
     a(I) = softmax(B tanh(A I + a_0) + b_0),    f = a(I) I / |a(I) I|,    z_c = s <f, w_c>,
 
-with A, B (d, d) trained and averaged, and w_c the hand-written sentences. Ours: SGD instead of Adam, and the average
+with A, B (d, d) trained and averaged, and w_c from the text template. Ours: SGD instead of Adam, and the average
 weighted by images, as for every method; `options.loss` has the authors' contrastive loss.
 """
 
@@ -19,7 +19,7 @@ from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
 from ..rng import stream
-from .base import Batch, Criterion, HandWrittenTexts, NamedTensors
+from .base import Batch, Criterion, FrozenTexts, NamedTensors
 from .prompts import Shape
 
 
@@ -30,7 +30,7 @@ class _FedCLIPOptions(Section):
     """cross-entropy over all classes, or the authors' contrastive loss between images and texts of a batch"""
 
 
-class FedCLIP(HandWrittenTexts):
+class FedCLIP(FrozenTexts):
     """An adapter on image features, averaged (FedCLIP)."""
 
     title = "FedCLIP"

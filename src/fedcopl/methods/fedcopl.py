@@ -4,7 +4,7 @@ from typing import Literal
 
 from ..clip.frozen_clip import Clip
 from ..config import Section
-from .base import FrozenImages, HandWrittenTexts, Method
+from .base import FrozenImages, FrozenTexts, Method
 from .prompts import Shape, visual_shape
 
 _SHARED = {"visual": ("visual",), "text": ("text",), "both": ("visual", "text"), "none": ()}
@@ -33,8 +33,8 @@ class _FedVPTOptions(Section):
     """prompts at every vision block, as in VPT-deep; false: at the first model.visual_depth blocks"""
 
 
-class FedVPT(HandWrittenTexts):
-    """Averaged visual prompts and hand-written sentences for the classes (FedVPT)."""
+class FedVPT(FrozenTexts):
+    """Averaged visual prompts and a fixed text template for the classes (FedVPT)."""
 
     title = "FedVPT"
     Options = _FedVPTOptions
@@ -48,7 +48,7 @@ class FedVPT(HandWrittenTexts):
         return ("visual",)
 
 
-class ZeroShot(HandWrittenTexts, FrozenImages):
+class ZeroShot(FrozenTexts, FrozenImages):
     """Zero-shot CLIP, nothing trained."""
 
     title = "CLIP"

@@ -14,7 +14,7 @@ the pseudo labels adds the consistency
 The server averages the whole PromptFormer. Class features are those of zero-shot CLIP, so nothing is tied to classes.
 
 Choices: p = 4, four heads and lambda = 10 as in the authors' code. **Without a language model's attributes**: E has one
-row for each class, of the run's own sentences, where the authors' have several sentences about each class's looks and
+row for each class, from the run's template, where the authors have several sentences about the looks of a class and
 average the logits over them. Patches are taken after CLIP's first norm and prompts pass it too (the authors' norm comes
 after the prompts are made). The layer norms here have no scale and offset; all layers begin uniform in +- 1 /
 sqrt(inputs), so the first prompts are not neutral. Training is our SGD on every batch. Not built: the flipped image in
@@ -31,7 +31,7 @@ from ..clip.frozen_clip import Clip
 from ..clip.vision_towers import VisionTower
 from ..config import Section
 from ..errors import ConfigError
-from .base import Batch, Criterion, HandWrittenTexts, NamedTensors
+from .base import Batch, Criterion, FrozenTexts, NamedTensors
 from .cross_attention import LAYERS, cross_attention, layer_shapes, standardised
 from .prompts import Shape, initial_layers
 
@@ -49,7 +49,7 @@ class _FedMVPOptions(Section):
     """lambda: weight of the distance to the features of zero-shot CLIP; 0: none"""
 
 
-class FedMVP(HandWrittenTexts):
+class FedMVP(FrozenTexts):
     """A network that makes visual prompts of each image and the class texts, averaged (FedMVP)."""
 
     title, display_names = "FedMVP", dict.fromkeys(_PROMPTFORMER, "prompt generators")

@@ -1,15 +1,15 @@
 """FedPGP (Cui et al., ICML 2024): a global text prompt, and a low-rank adaptation of it that stays at the client.
 
 The client's prompt is P = G + U V, with the averaged G (m, w) and personal U (m, b), V (b, w) of rank b. With T_0 the
-class features by the hand-written sentence, T_G those by G and T those by P, the loss adds for each class
+class features from the text template, T_G those by G and T those by P, the loss adds for each class
 
     mu * -log( exp(cos(T_0, T_G) / tau) / (exp(cos(T_0, T_G) / tau) + exp(cos(T_G, T) / tau)) ),
 
 averaged over the classes: G is pulled to zero-shot CLIP, so that it generalises, and pushed from the personal prompt.
 
-Choices: rank 8, mu = 0.5 and tau = 0.5 as in the authors' script for CIFAR-10 with a Dirichlet skew. T_0 is the run's
-own hand-written template; the authors' code encodes placeholder words. U and V are random at the start, as in
-their code, so the first prompt is neutral only up to U V, of about 0.001. Not built: their options for class-specific
+Choices: rank 8, mu = 0.5 and tau = 0.5 as in the authors' script for CIFAR-10 with a Dirichlet skew. T_0 is from the
+run's template; the authors' code encodes placeholder words. U and V are random at the start, as in their code, so the
+first prompt is neutral only up to U V, of about 0.001. Not built: their options for class-specific
 contexts and other positions of the class name.
 """
 

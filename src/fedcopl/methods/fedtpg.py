@@ -1,6 +1,6 @@
 """FedTPG (Qiu et al., ICLR 2024): a prompt generator, averaged, that makes the text prompt from the class names.
 
-With E (C, d) the frozen features of the classes' hand-written sentences and learnt queries Q (m, w),
+With E (C, d) the frozen class features from the text template and learnt queries Q (m, w),
 
     A = attention(LN(Q) W_q, LN(E) W_k, LN(E) W_v) W_o,    P = A + W_2 GEGLU(W_1 LN(A)),
 
@@ -8,7 +8,7 @@ where attention has four heads with scores over sqrt(w / 4), and GEGLU(a, b) = a
 the context of all classes. The server averages the whole generator, so clients with different classes share it, and it
 makes a prompt for classes that nobody trained on.
 
-Choices: one cross-attention and one feed-forward block. E is of the run's own sentences; the authors' code encodes the
+Choices: one cross-attention and one feed-forward block. E is from the run's template; the authors' code encodes the
 class names alone. The layer norms have no scale and offset and the keys no bias, which would change nothing. Layers
 begin uniform in +- 1 / sqrt(inputs), torch's default, and the queries normal, as in the authors' code; so the first
 prompt is not neutral. Training is our SGD. Not built: the self-attention blocks and prompts of deeper layers that the

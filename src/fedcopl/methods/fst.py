@@ -18,7 +18,7 @@ from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
 from ..rng import stream
-from .base import Batch, Criterion, FrozenImages, HandWrittenTexts, NamedTensors
+from .base import Batch, Criterion, FrozenImages, FrozenTexts, NamedTensors
 from .prompts import Shape
 
 _SYNTHETIC = "synthetic features"
@@ -35,7 +35,7 @@ class _FSTOptions(Section):
     """synthetic features of each class"""
 
 
-class FST(HandWrittenTexts, FrozenImages):
+class FST(FrozenTexts, FrozenImages):
     """An averaged linear classifier, rare classes balanced with synthetic features (after Yan & Guo).
 
     z_c = <f, w_c + D_c>, where D starts at 0 and is trained. CLIP's scale s is left out: with s, images with the
