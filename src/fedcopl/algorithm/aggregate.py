@@ -47,9 +47,9 @@ def nearest(client: str, uploads: Mapping[str, NamedArrays], count: int) -> list
     """
     if client not in uploads:
         return []
-    own = flattened(uploads[client])
+    prompts = flattened(uploads[client])
     others = [other for other in uploads if other != client]
-    distances = [float(np.linalg.norm(flattened(uploads[other]) - own)) for other in others]
+    distances = [float(np.linalg.norm(flattened(uploads[other]) - prompts)) for other in others]
     return [others[index] for index in np.argsort(distances, kind="stable")[:count]]
 
 

@@ -54,8 +54,8 @@ class HoldoutState:
     accepted: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # the last model without harm; empty: the first
     log_probs: FloatArray | None = None  # of the holdout by that model, (n, C), until the holdout changes
     lr_factor: float = 1.0  # factor on the learning rate
-    average: HoldoutVerdict | None = None  # about the last average that the client received
-    training: HoldoutVerdict | None = None  # about the client's last training
+    average: HoldoutVerdict | None = None  # on the last average that the client received
+    training: HoldoutVerdict | None = None  # on the client's last training
     was_reset: bool = False  # at the end the model contradicted most of the first holdout's labels
 
 

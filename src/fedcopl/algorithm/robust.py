@@ -195,12 +195,12 @@ def impossible_responses(biases: FloatArray, sums: FloatArray) -> list[int]:
     sizes = np.maximum(sums.sum(axis=2).max(axis=1), 1e-9)
     wrong = np.zeros(len(sums), bool)
     response = np.zeros(len(sums))
-    for one, other in zip(*np.triu_indices(len(biases), 1), strict=True):
-        moved, change = biases[one] - biases[other], sums[:, one] - sums[:, other]
+    for i, j in zip(*np.triu_indices(len(biases), 1), strict=True):
+        bias_change, change = biases[i] - biases[j], sums[:, i] - sums[:, j]
         slack = _RESPONSE_SLACK * sizes[:, None]
-        wrong |= change @ moved < -slack[:, 0] * (1 + np.ptp(moved))
-        wrong |= (sums[:, one] > sums[:, other] * np.exp(moved - moved.min()) + slack).any(axis=1)
-        wrong |= (sums[:, one] < sums[:, other] * np.exp(moved - moved.max()) - slack).any(axis=1)
+        wrong |= change @ bias_change < -slack[:, 0] * (1 + np.ptp(bias_change))
+        wrong |= (sums[:, i] > sums[:, j] * np.exp(bias_change - bias_change.min()) + slack).any(axis=1)
+        wrong |= (sums[:, i] < sums[:, j] * np.exp(bias_change - bias_change.max()) - slack).any(axis=1)
         response = np.maximum(response, np.abs(change).sum(axis=1) / sizes)
     if len(sums) >= _MIN_COMPARED:
         wrong |= response < _MIN_RESPONSE * np.median(response)

@@ -1,7 +1,7 @@
 """Transduction as in TransCLIP (Zanella et al., NeurIPS 2024): all images of a site are labelled jointly, untrained.
 
-A Gaussian mixture over the site's image features f_i, of length one, whose assignments z_i (C,) are held near the
-text's probabilities y_i and near those of the neighbours. It lowers
+A Gaussian mixture over the site's image features f_i, of length one, whose assignments z_i (C,) are regularised towards
+the text's probabilities y_i and the assignments of the neighbours. It lowers
 
     sum_i z_i . (log z_i - lambda log y_i - kappa log p_i)  -  1/2 sum_ij w_ij z_i . z_j,
 

@@ -12,8 +12,8 @@ of length one, by P_l, P_g and P', the loss on the pseudo labels adds
     pull = mean over classes and coordinates of (T_l - T')^2,
     push = mean over classes of max(0, alpha - |T_l - T_g|),
 
-and the same loss on the logits of T_g, which trains the global prompt: local features keep to what does not conflict
-with the global prompt, at a distance alpha from its own features. Predictions are by P_l alone.
+and the same loss on the logits of T_g, which trains the global prompt: local features stay near
+the part that does not conflict with the global prompt, at a distance alpha from its features. Predictions use P_l only.
 
 Choices, as in the authors' code: rho = 0.8, alpha = 1, weights of one for all four terms, and V_2 from the reduced
 decomposition (w x r), so that P' has only minor directions of P_g and not its whole null space. Ours: no gradient flows

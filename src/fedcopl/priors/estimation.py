@@ -152,7 +152,9 @@ def _estimate(settings: PriorSettings, text: FloatArray | None) -> Steps:
         model, shares = corrected, corrected_shares
     shrunk = shares ** max(0.0, 1 - (EVEN_SPREAD / max(_spread(shares), EVEN_SPREAD)) ** 2)
     shrunk /= shrunk.sum()
-    priors = [known] if known is not None else [uniform(classes), shrunk] if settings.prototypes else [shrunk]
+    priors = [uniform(classes), shrunk] if settings.prototypes else [shrunk]
+    if known is not None:
+        priors = [known]
     models = [PosteriorModel(prior, model.logit_bias - np.log(shares)) for prior in priors]
     for _ in range(_BALANCE_STEPS):
         [sums] = yield (Statistic("predicted", tuple(models)),)

@@ -17,7 +17,7 @@ def label_shift(
     ratios: FloatArray,
     class_prior: FloatArray,
     strength: float,
-    kept: FloatArray | None = None,
+    mask: FloatArray | None = None,
     start: FloatArray | None = None,
 ) -> FloatArray:
     """Estimate a class prior by EM (Saerens et al., 2002), with `strength` n pseudo-counts from a common prior.
@@ -26,13 +26,13 @@ def label_shift(
         ratios: p(x | c) / p(x), (n, C).
         class_prior: The common class prior, (C,).
         strength: The weight of the common prior, in units of n; inf returns the common prior.
-        kept: Whether each image is used in each of F fits, (F, n), as 0 or 1; None: one fit to all images.
+        mask: 1 for the images used in each of F fits, else 0, (F, n); None: one fit to all images.
         start: Initial values, (F, C); None: the common prior.
 
     Returns:
-        The class prior, (C,), or (F, C) if `kept` is given.
+        The class prior, (C,), or (F, C) if `mask` is given.
     """
-    rows = np.ones((1, len(ratios))) if kept is None else kept
+    rows = np.ones((1, len(ratios))) if mask is None else mask
     pi = np.tile(class_prior, (len(rows), 1)) if start is None else start
     for _ in range(0 if math.isinf(strength) or not len(ratios) else STEPS):
         weights = rows / np.maximum(pi @ ratios.T, TINY)
@@ -42,7 +42,7 @@ def label_shift(
             break
     pi = np.maximum(pi, _MIN_SHARE)
     pi = pi / pi.sum(axis=1, keepdims=True)
-    estimate: FloatArray = pi[0] if kept is None else pi
+    estimate: FloatArray = pi[0] if mask is None else pi
     return estimate
 
 
@@ -60,9 +60,9 @@ def shift_evidence(ratios: FloatArray, class_prior: FloatArray, min_strength: fl
     if images < 2:
         return np.zeros(len(STRENGTHS))
     fold = np.arange(images) % min(FOLDS, images)
-    kept = (fold != np.arange(fold.max() + 1)[:, None]).astype(np.float64)
-    evidence, pi = [], np.tile(class_prior, (len(kept), 1))
+    mask = (fold != np.arange(fold.max() + 1)[:, None]).astype(np.float64)
+    evidence, pi = [], np.tile(class_prior, (len(mask), 1))
     for strength in STRENGTHS:
-        pi = label_shift(ratios, class_prior, max(strength, min_strength), kept, pi)
+        pi = label_shift(ratios, class_prior, max(strength, min_strength), mask, pi)
         evidence.append(np.log(np.maximum((ratios * pi[fold]).sum(axis=1), TINY)).sum())
     return np.array(evidence)

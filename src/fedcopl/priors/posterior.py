@@ -35,25 +35,25 @@ class Prototypes:
     number: int = -1  # of the class sums from which they were made, during estimation
     text_axes: FloatArray | None = None  # (d, r) orthonormal basis of the span of the whitened text embeddings
 
-    def distances(self, features: FloatArray, own: FloatArray | None = None) -> FloatArray:
+    def distances(self, features: FloatArray, contributions: FloatArray | None = None) -> FloatArray:
         """Return -2 log predictive density of each class up to a constant, (n, C).
 
         With a mean of N images the predictive covariance is Sigma (1 + 1/N), whose determinant is included.
 
         Args:
             features: (n, d), of unit length.
-            own: The weights of these images in the class sums, (n, C): each image's contribution is subtracted from
-                the class means (leave-one-out). None: the images are not in the sums.
+            contributions: The weights of these images in the class sums, (n, C), which are subtracted from the class
+                means of each image (leave-one-out). None: the images are not in the sums.
         """
-        return self._squared(features @ self.whiten, self.totals, own)
+        return self._squared(features @ self.whiten, self.totals, contributions)
 
-    def text_distances(self, features: FloatArray, own: FloatArray | None = None) -> FloatArray:
+    def text_distances(self, features: FloatArray, contributions: FloatArray | None = None) -> FloatArray:
         """Return `distances` within the span of the text embeddings, (n, C)."""
         axes = np.zeros((self.whiten.shape[1], 0)) if self.text_axes is None else self.text_axes
-        return self._squared(features @ self.whiten @ axes, self.totals @ axes, own)
+        return self._squared(features @ self.whiten @ axes, self.totals @ axes, contributions)
 
-    def _squared(self, x: FloatArray, totals: FloatArray, own: FloatArray | None) -> FloatArray:
-        share = np.zeros((1, len(self.counts))) if own is None else own
+    def _squared(self, x: FloatArray, totals: FloatArray, contributions: FloatArray | None) -> FloatArray:
+        share = np.zeros((1, len(self.counts))) if contributions is None else contributions
         count = np.maximum(self.counts - share, KAPPA)
         stretch = 1 + share / count
         inner = (x**2).sum(axis=1, keepdims=True) * stretch**2 - 2 * stretch / count * (x @ totals.T)
