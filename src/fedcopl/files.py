@@ -121,7 +121,7 @@ def reading(file: Path, more: type[Exception] = OSError) -> Iterator[None]:
     """Convert errors in reading and parsing a file to RunFolderError; `more` is a further type of errors."""
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, more) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, more) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise RunFolderError(f"{file}: is damaged: {reason}") from error
 

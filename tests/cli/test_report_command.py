@@ -160,7 +160,7 @@ def sealed(folder):
 MISTAKES = {
     "no such folder": (lambda folder: None, "x: there is no such folder; name the folder of a run"),
     "a file": (lambda folder: folder.touch(), "x: is a file, not a folder; name the folder of a run"),
-    "not a run": (lambda folder: folder.mkdir(), "x: holds no run: there is no results.json or settings.toml"),
+    "not a run": (lambda folder: folder.mkdir(), "x: has no run: there is no results.json or settings.toml"),
     "nothing yet": (begun, "x: no round of this run is finished, so there is nothing to report yet"),
     "damaged": (damaged, "x/results.json: is damaged: Expecting property name"),
     "cannot be written": (sealed, "x/report.html: cannot be written: Is a directory"),

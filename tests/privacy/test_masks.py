@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from fedcopl.privacy.mask_session import KEY, KEYS, SEALED, SHARE, Session, combine, needed
+from fedcopl.privacy.mask_session import KEY, KEYS, SEALED, SHARE, CannotUnmask, Session, combine, needed
 from fedcopl.privacy.masking import (
-    CannotUnmask,
     MaskedSum,
     WordStream,
     _find_this_client,

@@ -28,9 +28,9 @@ def test_folder_of_runs_means_all_runs(tmp_path):
 @pytest.mark.parametrize(
     ("prepare", "why"),
     [
-        (lambda path: None, "there is no such folder"),
-        (lambda path: path.touch(), "is a file; name the folder of a run"),
-        (lambda path: path.mkdir(), "holds no run: there is no results.json or settings.toml in it or below"),
+        (lambda path: None, "there is no such folder; name the folder of a run"),
+        (lambda path: path.touch(), "is a file, not a folder; name the folder of a run"),
+        (lambda path: path.mkdir(), "has no run: there is no results.json or settings.toml in it or below"),
     ],
 )
 def test_folder_without_run_is_named(tmp_path, prepare, why):

@@ -43,7 +43,7 @@ from ..messages import (
 from ..plurals import counted
 from ..priors.statistics import Statistic
 from ..priors.validation import invalid_sums
-from ..privacy.mask_session import needed
+from ..privacy.mask_session import CannotUnmask, needed
 from ..privacy.masked_layout import (
     NO_HOLDOUT_SUMS,
     HoldoutSums,
@@ -237,10 +237,6 @@ class _LostMembers(Exception):
         )
 
 
-class _InconsistentShares(Exception):
-    """The masks of some clients cannot be removed from the sum."""
-
-
 @dataclass(frozen=True)
 class SecureAggregator:
     """Sums and averages of masked replies: the server learns the sums, and which clients are their members.
@@ -289,7 +285,7 @@ class SecureAggregator:
                     advice = "continue with --resume when all are connected again"
                     raise NoClientReplied(f"round {exchange.report.round + 1}: {lost}; {advice}") from lost
                 members = lost.remaining
-            except _InconsistentShares as error:
+            except CannotUnmask as error:
                 raise NoClientReplied(
                     f"round {exchange.report.round + 1}, step Unmask: {error}; begin a new run without that client"
                 ) from error
@@ -309,7 +305,7 @@ class SecureAggregator:
             for client in lost.lost:
                 exchange.report.drops.add(client, "Train", "lost; the secure aggregation needs all of its members")
             return TrainingSum((), 0, 0, math.nan, None)
-        except _InconsistentShares:
+        except CannotUnmask:
             return TrainingSum((), 0, 0, math.nan, None)
         if shared:
             exchange.account("prompts", members)
@@ -386,7 +382,7 @@ class _Session:
         masked: Mapping[str, Words],
         request_digest: str,
     ) -> Words:
-        from ..privacy.masking import CannotUnmask, MaskedSum  # brings cryptography, which is an extra
+        from ..privacy.masking import MaskedSum  # brings cryptography, which is an extra
 
         enough = needed(len(keys), self.privacy.threshold)
 
@@ -401,7 +397,7 @@ class _Session:
         except CannotUnmask as error:
             for client, reason in error.reasons.items():
                 self.exchange.report.drops.add(client, "secure aggregation", reason)
-            raise _InconsistentShares(str(error)) from error
+            raise
         finally:
             for client in total.wrong_shares:
                 self.exchange.report.drops.add(client, "Unmask", "sent wrong shares of other clients' keys")

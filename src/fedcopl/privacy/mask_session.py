@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from hashlib import sha256
 
+from ..plurals import counted
+
 _PRIME = 2**256 + 297  # the first prime above all secrets of 32 bytes
 SECRET, SHARE = 32, 33  # bytes
 Random = Callable[[int], bytes]
@@ -87,3 +89,14 @@ def needed(clients: int, share: float) -> int:
     (3, 3, 2)
     """
     return max(math.ceil(Fraction(str(share)) * clients), clients // 2 + 1)
+
+
+class CannotUnmask(Exception):
+    """The received shares do not reconstruct the key of at least one member; `shares` has their number by member."""
+
+    def __init__(self, shares: Mapping[str, int]):
+        self.reasons = {
+            member: f"its masks cannot be removed: the shares of {counted(count, 'client')} are inconsistent"
+            for member, count in shares.items()
+        }
+        super().__init__(": ".join(next(iter(self.reasons.items()))))

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ..errors import CannotReply
 from ..plurals import counted
-from .mask_session import KEY, KEYS, NONCE, SECRET, SHARE, Random, Session, combine, split, transcript
+from .mask_session import KEY, KEYS, NONCE, SECRET, SHARE, CannotUnmask, Random, Session, combine, split, transcript
 from .masked_layout import Words
 
 _MAX_SUBSETS = 1000  # subsets of shares to try when some shares are wrong
@@ -166,17 +166,6 @@ def unmask(session: Session, sealed: Mapping[str, bytes]) -> dict[str, bytes]:
         if share is not None and len(share) == SHARE:
             shares[sender] = share
     return shares
-
-
-class CannotUnmask(Exception):
-    """The received shares do not reconstruct the key of at least one member; `shares` has their number by member."""
-
-    def __init__(self, shares: Mapping[str, int]):
-        self.reasons = {
-            member: f"its masks cannot be removed: the shares of {counted(count, 'client')} are inconsistent"
-            for member, count in shares.items()
-        }
-        super().__init__(": ".join(next(iter(self.reasons.items()))))
 
 
 @dataclass(frozen=True)

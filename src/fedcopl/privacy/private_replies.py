@@ -26,7 +26,6 @@ from ..messages import (
     ShareKeys,
     Train,
     Trained,
-    Unmask,
     Unmasked,
     digest,
 )
@@ -237,46 +236,29 @@ class PrivateReplies:
 
     def keys(self, request: KeyRequest, secrets: Secrets) -> tuple[Reply, Secrets]:
         """Reply to the key requests of secure aggregation: new keys, secret shares, shares for unmasking."""
-        if not self.config.privacy.secure_aggregation:
+        from .masking import key_digest, public_keys, setup_keys, share_keys, unmask  # cryptography is an extra
+
+        privacy, session = self.config.privacy, secrets.session
+        if not privacy.secure_aggregation:
             raise CannotReply(f"{type(request).__name__} request, but privacy.secure_aggregation is off")
-        match request:
-            case SetupKeys():
-                return self._setup_keys(request, secrets)
-            case ShareKeys():
-                return self._share_keys(request, self._session(request, secrets), secrets)
-            case Unmask():
-                return self._unmask(request, self._session(request, secrets), secrets)
-
-    def _setup_keys(self, request: SetupKeys, secrets: Secrets) -> tuple[PublicKeys, Secrets]:
-        from .masking import public_keys, setup_keys
-
-        session = setup_keys(request.session)
-        return PublicKeys(public_keys(session)), replace(secrets, session=session)
-
-    def _share_keys(self, request: ShareKeys, session: Session, secrets: Secrets) -> tuple[KeyShares, Secrets]:
-        from .masking import share_keys
-
-        privacy, clients = self.config.privacy, len(request.keys)
-        if clients < privacy.min_sites:
-            raise CannotReply(
-                f"request for a sum over {counted(clients, 'client')}; privacy.min_sites is {privacy.min_sites}"
-            )
-        sealed, session = share_keys(session, request.keys, needed(clients, privacy.threshold))
-        return KeyShares(sealed), replace(secrets, session=session)
-
-    def _unmask(self, request: Unmask, session: Session, secrets: Secrets) -> tuple[Unmasked, Secrets]:
-        from .masking import key_digest, unmask
-
+        if isinstance(request, SetupKeys):
+            session = setup_keys(request.session)
+            return PublicKeys(public_keys(session)), replace(secrets, session=session)
+        if session is None or session.name != request.session:
+            raise CannotReply("request for a secure aggregation that has ended, or without keys")
+        if isinstance(request, ShareKeys):
+            clients = len(request.keys)
+            if clients < privacy.min_sites:
+                raise CannotReply(
+                    f"request for a sum over {counted(clients, 'client')}; privacy.min_sites is {privacy.min_sites}"
+                )
+            sealed, session = share_keys(session, request.keys, needed(clients, privacy.threshold))
+            return KeyShares(sealed), replace(secrets, session=session)
         spent = key_digest(session)
         if spent in secrets.spent:
             raise CannotReply("second Unmask request for the same secure aggregation")
         shares, members = unmask(session, request.sealed), {**secrets.members, session.kind: session.peers}
         return Unmasked(shares), replace(secrets, session=None, spent=(*secrets.spent, spent), members=members)
-
-    def _session(self, request: ShareKeys | Unmask, secrets: Secrets) -> Session:
-        if secrets.session is None or secrets.session.name != request.session:
-            raise CannotReply("request for a secure aggregation that has ended, or without keys")
-        return secrets.session
 
 
 def _kind_of(request: _SummedRequest) -> str:

@@ -36,7 +36,16 @@ from ..errors import RunFolderError
 from ..federation.client_state import ClientState
 from ..federation.prior_estimation import PriorState
 from ..federation.server import ServerState
-from ..files import check_output_folder, make_folders, parse_json, read_limited, write_bytes, write_many, write_text
+from ..files import (
+    check_output_folder,
+    make_folders,
+    no_folder,
+    parse_json,
+    read_limited,
+    write_bytes,
+    write_many,
+    write_text,
+)
 from ..priors.posterior import PosteriorModel
 from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from .record import Outcome, RoundRecord, adapter, read_outcome, round_to_plain, to_plain
@@ -56,7 +65,7 @@ class RunFolder:
 
     def __init__(self, path: Path):
         self.path = path
-        self._lock = FileLock(path / ".lock")
+        self._lock, self._settings = FileLock(path / ".lock"), path / SETTINGS
 
     def __enter__(self) -> "RunFolder":
         check_output_folder(self.path)
@@ -124,10 +133,6 @@ class RunFolder:
         self.write_prompts(checkpoint.server, checkpoint.clients)
         (self.path / PROGRESS).unlink(missing_ok=True)
 
-    @property
-    def _settings(self) -> Path:
-        return self.path / SETTINGS
-
     def write_json(self, name: str, value: Any) -> None:
         write_text(self.path / name, json.dumps(value, indent=1) + "\n")
 
@@ -191,13 +196,11 @@ def find_runs(folder: Path) -> list[Path]:
     Raises:
         RunFolderError: There is no run.
     """
-    if not folder.exists():
-        raise RunFolderError(f"{folder}: there is no such folder")
     if not folder.is_dir():
-        raise RunFolderError(f"{folder}: is a file; name the folder of a run")
+        raise RunFolderError(f"{folder}: {no_folder(folder)}; name the folder of a run")
     runs = sorted(_runs_in(folder, _SEARCH_DEPTH))
     if not runs:
-        raise RunFolderError(f"{folder}: holds no run: there is no {RESULTS} or {SETTINGS} in it or below")
+        raise RunFolderError(f"{folder}: has no run: there is no {RESULTS} or {SETTINGS} in it or below")
     return runs
 
 

@@ -19,6 +19,7 @@ from ..config import RunConfig
 from ..errors import ConfigError, RunFolderError
 from ..federation.client_state import ClientState
 from ..federation.learner import Prompts
+from ..files import reading
 from ..methods import METHODS, choose_method
 from ..methods.base import Method
 from .build import backbone_name
@@ -60,10 +61,8 @@ def read_previous_run(folder: Path) -> PreviousRun:
 
 
 def _arrays(file: Path) -> Prompts:
-    try:
+    with reading(file, SafetensorError):
         return load(file.read_bytes())
-    except (OSError, SafetensorError) as error:
-        raise RunFolderError(f"{file}: cannot be read: {error}") from error
 
 
 def previous_run_name(config: RunConfig) -> str:

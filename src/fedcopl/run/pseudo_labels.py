@@ -15,7 +15,7 @@ from safetensors.numpy import save
 from ..data.dataset import ImageSet
 from ..errors import RunFolderError
 from ..federation.client_state import Tensors, add_prefix
-from ..files import write_bytes, write_text
+from ..files import reading, write_bytes, write_text
 from .folder import file_name
 
 _LABELS = "labels"
@@ -151,15 +151,12 @@ def read_images(folder: Path) -> tuple[tuple[str, ...], dict[str, ImageSources]]
         RunFolderError: The folder has no such file, or it is damaged.
     """
     file = folder / _LABELS / "images.json"
-    try:
+    if not file.exists():
+        raise RunFolderError(f"{folder}: has no labels; a run writes them to {_LABELS}/ when it starts")
+    with reading(file):
         stored = json.loads(file.read_text(encoding="utf-8"))
-        return tuple(stored["classes"]), {
-            client: ImageSources(**fields) for client, fields in stored["clients"].items()
-        }
-    except FileNotFoundError as error:
-        raise RunFolderError(f"{folder}: has no labels; a run writes them to {_LABELS}/ when it starts") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunFolderError(f"{file}: cannot be read: {error}") from error
+        sources = {client: ImageSources(**fields) for client, fields in stored["clients"].items()}
+        return tuple(stored["classes"]), sources
 
 
 def read_labels(folder: Path, client: str) -> list[PseudoLabels]:
@@ -198,8 +195,5 @@ def _labels_in(file: Path, client: str) -> PseudoLabels | None:
 @contextmanager
 def _opened(file: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Open a label file with its metadata; errors while it is open become a RunFolderError that names the file."""
-    try:
-        with safe_open(file, framework="numpy") as stored:
-            yield stored, json.loads(stored.metadata()["about"])
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
-        raise RunFolderError(f"{file}: is damaged: {error}") from error
+    with reading(file, SafetensorError), safe_open(file, framework="numpy") as stored:
+        yield stored, json.loads(stored.metadata()["about"])
