@@ -177,7 +177,7 @@ def test_a_client_before_its_first_refresh_and_one_without_images(tmp_path):
 def test_a_damaged_list_of_images_is_named(tmp_path, damage):
     make_run(tmp_path / "run")
     (tmp_path / "run" / "labels" / "images.json").write_text(damage)
-    with pytest.raises(RunFolderError, match=r"images\.json: cannot be read"):
+    with pytest.raises(RunFolderError, match=r"images\.json: is damaged"):
         open_gallery(tmp_path / "run", "site")
 
 
