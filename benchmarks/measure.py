@@ -139,7 +139,7 @@ def share_of_peak(rates: Sequence[float], peaks: Sequence[float]) -> Measured | 
     peak = max(peaks)
     share = summary([rate / peak for rate in rates])
     if isinstance(share, Measured) and share.median > 1:
-        return NotMeasured(f"not a measurement: {share.median:.2f} of what was taken for the machine's peak")
+        return NotMeasured(f"not a measurement: {share.median:.2f} of the machine's measured peak")
     return share
 
 

@@ -176,7 +176,7 @@ def box(part: str, position: Position, words: str, used: set[str]) -> str:
     dashes = ' stroke-dasharray="5 4"' if part == "experiments" else ""
     shape = f'<rect x="{x:.0f}" y="{y:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="7"'
     return (
-        f"<g><title>{part} imports {', '.join(sorted(used)) or 'nothing of ours'}</title>"
+        f"<g><title>{part} imports {', '.join(sorted(used)) or 'no other part'}</title>"
         f'{shape} fill="{fill}" stroke="{edge}"{dashes}/>{label(part, words, x + WIDTH / 2, y, edge, CHARACTERS)}</g>'
     )
 

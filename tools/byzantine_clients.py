@@ -98,7 +98,7 @@ def flip_labels(request: Request, reply: Reply) -> Reply:
 
 
 def collapse_to_one_class(request: Request, reply: Reply) -> Reply:
-    """Assign all images to the first class, in all steps and whatever the logit bias is."""
+    """Assign all images to the first class, in all steps and under every logit bias."""
 
     def first_class(kind: str, part: FloatArray, classes: int) -> FloatArray:
         if kind == "moments":

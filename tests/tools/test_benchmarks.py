@@ -128,7 +128,7 @@ def test_median_and_quartiles_by_hand():
 
 def test_a_share_above_the_peak_is_invalid():
     assert share_of_peak([60.0, 62.0, 61.0], [70.0, 80.0, 75.0]) == Measured(61 / 80, 60.5 / 80, 61.5 / 80, 3)
-    assert "1.45 of what was taken" in share_of_peak([116.0, 116.0], [80.0, 70.0]).why
+    assert "1.45 of the machine's measured peak" in share_of_peak([116.0, 116.0], [80.0, 70.0]).why
 
 
 RATIO = counted(1.3)

@@ -68,9 +68,14 @@ ENTRIES = (
     _entry("fig-participation", "accuracy over the participation rate", figure_cells.participation),
     _entry("fig-partition", "classes of each client under the three skews; needs no runs", figure_cells.partition),
     _entry("fig-allocation", "accuracy of pseudo labels with and without global allocation", figure_cells.allocation),
-    _entry("fig-accuracy", "accuracy over the rounds (ours; not in the paper)", figure_cells.accuracy),
+    _entry("fig-accuracy", "accuracy over the rounds (not in the paper)", figure_cells.accuracy),
     _entry("fig-tau", "table10 and table11 as curves", figure_cells.taus),
-    _entry("grid", "every method with every labeler, without and with priors (ours)", table_cells.grid, ("Method",)),
+    _entry(
+        "grid",
+        "every method with every labeler, without and with priors (not in the paper)",
+        table_cells.grid,
+        ("Method",),
+    ),
 )
 EXPERIMENTS: Mapping[str, Experiment] = {entry.name: entry for entry in ENTRIES}
 ALIASES: Mapping[str, tuple[str, ...]] = {

@@ -215,7 +215,9 @@ def _notes(
     published = experiment.best_of and all(is_as_published(config) for cell in cells for config in cell.configs)
     notes += ["All methods as published: without priors."] if published else []
     notes += [experiment.note] if experiment.note else []
-    notes += ["Second line: the paper's number, and ours minus the paper's."] if any(e.paper for e in entries) else []
+    notes += (
+        ["Second line: the paper's number, and our number minus the paper's."] if any(e.paper for e in entries) else []
+    )
     missing = sum(entry.sample.mean is None for entry in entries)
     notes += [f"–: {missing} of {len(entries)} numbers have no run yet."] if missing else []
     partial = sum(0 < len(entry.sample.values) < len(seeds) for entry in entries) if experiment.best_of else 0

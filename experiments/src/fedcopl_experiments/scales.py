@@ -124,7 +124,7 @@ class ExperimentSetup:
 
     @property
     def is_paper(self) -> bool:
-        """Whether the paper's numbers may be shown next to ours."""
+        """Whether tables show the paper's numbers."""
         return self.scale.name == "paper" and not self.backbone and not self.backbones
 
     @property

@@ -63,9 +63,10 @@ OutputFolder = Annotated[
     typer.Option("--out", "-o", help="Folder for tables and figures; default: PLACE/SCALE.", show_default=False),
 ]
 Update = Annotated[
-    Path | None, typer.Option(help="A page whose marked tables are filled from the grid.", show_default=False)
+    Path | None,
+    typer.Option(help="Page in which the marked tables are replaced by those of the grid.", show_default=False),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs, their cost and what is missing; run nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List runs, times, and missing data and models; run nothing.")]
 PluginPaths = Annotated[
     list[Path] | None,
     typer.Option(
