@@ -85,7 +85,7 @@ def test_more_requests_than_the_run_has_are_refused_without_effect(site, start):
     for attack in attacks:
         with pytest.raises(Refused, match=r"^unexpected request: (Train|Estimate) in round"):
             site.handle(attack, terms(site))
-    with pytest.raises(Refused, match="with other prompts than the round began with"):  # also after a restart
+    with pytest.raises(Refused, match="with other prompts than at the start of the round"):  # also after a restart
         site.handle(Train(0, moved), terms(site, attempt=2))
     after = {file.name: file.read_bytes() for file in state.iterdir()}
     assert after == before

@@ -102,7 +102,7 @@ UNEXPECTED = {
         PLAIN,
         ROUND[:2],
         Train(0, OTHER),
-        "unexpected request: Train in round 1 with other prompts than the round began with",
+        "unexpected request: Train in round 1 with other prompts than at the start of the round",
     ),
     "a second Estimate": (PLAIN, ROUND[:1], Estimate(0, OTHER), "unexpected request: Estimate in round 1 again"),
     "an Estimate after training": (
@@ -117,7 +117,7 @@ UNEXPECTED = {
         PLAIN,
         ROUND[:1],
         Select(0, 7, TOTALS, 2),
-        "unexpected request: Select in round 1, as refresh 8",
+        "unexpected request: Select in round 1 for refresh 8",
     ),
     "no priors": (PLAIN, [], Adapt(0, 0), "unexpected request: Adapt in round 1, but the run has no"),
     "priors in a later round": (WITH_PRIORS, [], Adapt(2, 0), "unexpected request: Adapt in round 3 for sums, which"),

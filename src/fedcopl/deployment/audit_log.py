@@ -1,10 +1,10 @@
 """The audit log: every message in and out, in an append-only file with a hash chain.
 
 `audit.jsonl` has one line for each message: time, run, round, kind, direction, peer, number of bytes, their SHA-256,
-and the decision. The last field, `chain`, is the SHA-256 of the previous chain and of this line; `audit.head` has the
-number of lines and the last chain. So lines that were changed, removed or moved, and a truncated file, are detected. A
-user with write access could forge a whole new file: to detect that too, store the head that `fedcopl audit` prints
-elsewhere. The logs of a site and of its server have the same digests.
+and the decision. The last field, `chain`, is the SHA-256 of the previous chain and this line; `audit.head` has the
+number of lines and the last chain. This detects changed, removed and moved lines, and a truncated file. A user with
+write access could forge a complete new log: to detect that too, store the head, which `fedcopl audit` prints, on
+another machine. The logs of a site and of its server have the same digests.
 """
 
 import csv
@@ -21,7 +21,7 @@ from ..errors import RunFolderError
 from ..files import make_private_folder, write_private
 
 AUDIT, _HEAD = "audit.jsonl", "audit.head"
-_TAIL = 65536  # bytes from the end of the file in which the last line is found
+_TAIL = 65536  # bytes at the end of the file that are read for its last line
 _BEGIN = "0" * 64  # chain before the first line
 IN, OUT = "in", "out"
 

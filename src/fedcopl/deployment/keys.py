@@ -1,8 +1,7 @@
 """Keys of sites, and TLS certificates of a server.
 
-A site's key pair is made by the site or its operator; the server registers the public key. The server's certificate is
-signed by a certificate authority of its own, whose certificate, `ca.pem`, is the one file that a site needs to verify
-the server.
+The site or the operator creates the key pair of a site; the server registers the public key. The server's certificate
+is signed by its own certificate authority. A site verifies the server with the certificate of this authority, `ca.pem`.
 """
 
 import ipaddress

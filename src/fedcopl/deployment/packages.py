@@ -123,7 +123,7 @@ def _files(infos: Sequence[zipfile.ZipInfo], archive: zipfile.ZipFile) -> dict[s
         raise ValueError(f"it has more than {_MAX_FILES:,} files, or a duplicate file")
     for info in infos:
         limit = _MAX_KEY if info.filename.endswith(".pub") else _MAX_FILE
-        # With other methods than deflate, Python unpacks a whole block first, however large.
+        # With other methods than deflate, Python unpacks a complete block at once, of any size.
         if not _is_known(info.filename) or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(f"{info.filename!r} does not belong in a package")
         if info.file_size > limit:

@@ -24,7 +24,7 @@ from ..errors import ConfigError, FederationError
 from ..files import make_private_folder, write_text
 from ..run.folder import RunFolder
 
-_LOG_BYTES, _OLD_LOGS = 5_000_000, 3  # size of a log file, and number of older ones kept
+_LOG_BYTES, _OLD_LOGS = 5_000_000, 3  # size of a log file, and number of older files
 WORKING = "working.json"
 _STOP = "stop"  # a file of this name stops the process of this folder
 SECRET = "exec.secret"  # shared by a server and its SuperLink

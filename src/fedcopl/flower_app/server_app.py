@@ -23,11 +23,11 @@ _log = logging.getLogger("flwr")
 class _LogReporter(ProgressReporter):
     """Writes to Flower's log, which `flwr log` shows."""
 
-    def preparing(self, what: str) -> None:
-        _log.info("%s", what)
+    def preparing(self, step: str) -> None:
+        _log.info("%s", step)
 
-    def note(self, what: str) -> None:
-        _log.info("note: %s", what)
+    def note(self, note: str) -> None:
+        _log.info("note: %s", note)
 
     def round_done(self, record: RoundRecord) -> None:
         _log.info("round %d: %d sites, loss %s", record.number, record.participants, record.loss)

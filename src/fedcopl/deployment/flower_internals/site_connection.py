@@ -72,7 +72,7 @@ def site_connection(address: str, ca: Path, key: ec.EllipticCurvePrivateKey) -> 
         finally:
             closed.set()
             heartbeats.join()
-            with suppress(httpx.HTTPError, RuntimeError):  # the server may be gone
+            with suppress(httpx.HTTPError, RuntimeError):  # the server may have ended
                 client.DeactivateNode(fleet_pb2.DeactivateNodeRequest(node_id=node))
 
 

@@ -100,13 +100,13 @@ def _not_in_round(request: Request, config: RunConfig) -> Iterator[str]:
         case Adapt() | Estimate() | Select() if not has_refresh:
             yield f"{words}, which has no refresh"
         case Adapt(step=step) if request.round and step != prior_steps(config):
-            yield f"{words} for sums, which is for the first round"
+            yield f"{words} for sums, which are for the first round only"
         case Adapt(step=step) if not 0 <= step <= prior_steps(config):
             yield f"{words} at step {step + 1}, but the priors take {prior_steps(config) + 1} at most"
         case Select(refresh=refresh) if refresh != request.round // config.labels.refresh_every:
-            yield f"{words}, as refresh {refresh + 1}, which it is not"
+            yield f"{words} for refresh {refresh + 1}, which is in another round"
         case Evaluate(shared=None) if request.round or (request.through and not config.uses_priors):
-            yield f"{words} without prompts, which no such round has"
+            yield f"{words} without prompts, which is not in the protocol"
         case Evaluate(shared=shared) if shared is not None and not is_evaluated(config, request.round):
             yield f"{words}, which is not evaluated"
 
@@ -131,7 +131,7 @@ def _another_model(request: Request, step: "SiteStep") -> Iterator[str]:
     model = model_of(request)
     if model and step.model and model != step.model:
         kind = type(request).__name__
-        yield f"{kind} in round {request.round + 1} with other prompts than the round began with"
+        yield f"{kind} in round {request.round + 1} with other prompts than at the start of the round"
 
 
 def _too_often(request: Request, step: "SiteStep", config: RunConfig, restarts: int) -> str | None:

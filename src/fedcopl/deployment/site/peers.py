@@ -1,4 +1,4 @@
-"""Authentication of peers: a site takes part in secure aggregation only with sites whose keys it knows.
+"""Authentication of peers: a site takes part in secure aggregation only with sites whose keys it trusts.
 
 Each aggregation has new keys. A site signs its own with `site.key`, the key that it joins with, and the server forwards
 this signature, the voucher. A site verifies all vouchers before it shares anything. The operator gives the trusted keys

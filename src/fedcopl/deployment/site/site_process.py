@@ -36,9 +36,9 @@ _POLL_BREAK = 10.0  # interval of polls in durations of the last poll: a busy se
 _STOP_CHECK = 0.5  # seconds between two checks whether to stop
 _REPEATED = "adapt"  # kind of request that comes dozens of times in a row: one line is logged for all
 _RECONNECT = 2.0  # seconds between two attempts to join
-_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # in errors of OpenSSL, which httpx passes on as text
-_TIME_CHECK = 0.2  # seconds between two checks whether the time of a reply is up
-_INTERRUPT_AGAIN = 5.0  # seconds until a computation that goes on is interrupted again
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # in the texts of OpenSSL errors, which httpx contains
+_TIME_CHECK = 0.2  # seconds between two checks of the time limit of a reply
+_INTERRUPT_AGAIN = 5.0  # seconds until a computation that continues is interrupted again
 _log = logging.getLogger("fedcopl.site")
 
 
@@ -158,7 +158,7 @@ class SiteReporter:
             self.progress.note(line)
 
     def replied(self, request: Message, seconds: float, finished: Path | None = None, *, refused: bool) -> None:
-        """Report one reply; `finished` is the folder of the run whose last request this was."""
+        """Report one reply; after the last request of a run, `finished` is the folder of that run."""
         kind = request.metadata.message_type.removeprefix("query.")
         self.counts.add(kind, seconds, refused=refused)
         result = "refused" if refused else f"replied in {seconds:.1f} s"  # the reason is in the _log
