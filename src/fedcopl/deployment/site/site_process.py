@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -108,25 +109,26 @@ def _connection_error(server: ServerAddress, error: httpx.HTTPError, finished: s
 def run_site(site: RunningSite, server: ServerAddress, progress: ProgressReporter, port: int = 0) -> None:
     """Reply to requests until stopped; with a port, serve metrics there."""
     folder, reporter = site.home.folder, SiteReporter(progress, server)
+    stopped = partial(should_stop, folder)
     status = {"name": site.name, "server": server.address, "conditions": str(site.home.consent)}
     private, public = site_key(folder, site.name)
     with (
         holding(folder, "site", status),
         metrics_port(port, lambda: site_metrics(folder, reporter.counts), lambda: health(folder)),
     ):
-        while not should_stop(folder):
+        while not stopped():
             try:
                 with site_connection(server.address, server.ca, private_key(private)) as connection:
                     _handle_requests(site, connection, reporter)
             except KeyboardInterrupt:
-                if not should_stop(folder):
+                if not stopped():
                     raise
             except ConnectionLost as error:
                 _log.warning("connection lost, reconnecting: %s", error)
-                _wait(_STOP_CHECK, lambda: should_stop(folder))
+                _wait(_STOP_CHECK, stopped)
             except httpx.HTTPError as error:
                 reporter.announce(_join_error(server, public, error, reporter.finished))
-                _wait(_RECONNECT, lambda: should_stop(folder))
+                _wait(_RECONNECT, stopped)
             reporter.counts.connected = False
         progress.note("stopped by `fedcopl stop`; the same command joins again")
 
@@ -161,13 +163,13 @@ class SiteReporter:
         """Report one reply; after the last request of a run, `finished` is the folder of that run."""
         kind = request.metadata.message_type.removeprefix("query.")
         self.counts.add(kind, seconds, refused=refused)
-        result = "refused" if refused else f"replied in {seconds:.1f} s"  # the reason is in the _log
-        now = (request.metadata.group_id, kind, refused)
+        result = "refused" if refused else f"replied in {seconds:.1f} s"  # the reason is in the log
+        current = (request.metadata.group_id, kind, refused)
         if kind == _REPEATED and not refused:
             result = "replied; further prior-estimation requests are not logged individually"
-        if now != self._last or kind != _REPEATED:
+        if current != self._last or kind != _REPEATED:
             self.progress.note(f"round {request.metadata.group_id}: {kind} {result}")
-        self._last = now
+        self._last = current
         self.finished = ""
         if finished is not None:
             self.finished = (
@@ -179,12 +181,9 @@ class SiteReporter:
 
 
 def _handle_requests(site: RunningSite, connection: SiteConnection, reporter: SiteReporter) -> None:
-    """Reply to requests until the connection is lost or the site is to stop."""
+    """Reply to requests until the connection is lost or the site has to stop."""
     folder, last, gap = site.home.folder, time.monotonic(), 0.0
-
-    def stopped() -> bool:
-        return should_stop(folder)
-
+    stopped = partial(should_stop, folder)
     while not stopped():
         began = time.monotonic()
         request = connection.next()
