@@ -1,4 +1,4 @@
-"""Certificates and keys: made once, renewed when needed, refused when invalid."""
+"""Certificates and keys are created once, renewed before they expire, and refused if they are invalid."""
 
 import asyncio
 import resource

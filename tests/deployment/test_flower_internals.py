@@ -1,6 +1,6 @@
-"""What we use of Flower that is not public: all of it in one package, and each use as we know it.
+"""Uses of Flower's private interfaces: all are in one package, and have the names, signatures and values that it needs.
 
-When a new Flower changes one of them, the test that fails says which; the list in `flower_internals` says what for.
+If a new version of Flower changes one of them, a test names it; `flower_internals` has the reason for its use.
 """
 
 import ast
@@ -49,21 +49,21 @@ SOURCES = [
 
 
 def private_imports(file: Path) -> set[tuple[str, str]]:
-    """(module, name) of all that a file takes from Flower beyond what is public."""
-    found = set()
+    """Return (module, name) of each private import of Flower in a file."""
+    names = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            found |= {(alias.name, "") for alias in node.names if alias.name.split(".")[0] == "flwr"}
+            names |= {(alias.name, "") for alias in node.names if alias.name.split(".")[0] == "flwr"}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "flwr" and not node.level:
-            found |= {(node.module, alias.name) for alias in node.names if node.module not in PUBLIC}
-    return found
+            names |= {(node.module, alias.name) for alias in node.names if node.module not in PUBLIC}
+    return names
 
 
 USED = {(file.stem, *one) for file in INTERNALS.glob("*.py") for one in private_imports(file)}
 SECTION = re.compile(r"^\w[\w ]* \((\w+)\)\n    why: \S.*\n    until: \S.*\n", re.MULTILINE)
 
 
-# All of it in one package
+# All uses are in one package
 
 
 def test_the_import_walk_finds_private_imports():
@@ -73,7 +73,7 @@ def test_the_import_walk_finds_private_imports():
 
 def test_only_flower_internals_imports_private_modules():
     others = {str(file): private_imports(file) for file in SOURCES if INTERNALS not in file.parents}
-    assert {file: found for file, found in others.items() if found} == {}
+    assert {file: names for file, names in others.items() if names} == {}
 
 
 def test_every_file_with_private_imports_has_its_reasons():
@@ -87,7 +87,7 @@ def test_flower_is_patched_in_this_package_only():
         assert not patches or INTERNALS in file.parents, file
 
 
-# Each use as we know it
+# Names, signatures and values
 
 
 @pytest.mark.parametrize(("file", "module", "name"), sorted(USED), ids=lambda one: one)
@@ -95,7 +95,7 @@ def test_the_private_name_exists(file, module, name):
     assert hasattr(importlib.import_module(module), name)
 
 
-CALLS = {  # of functions and classes of Flower: how they are called
+CALLS = {  # functions and classes of Flower -> positional and keyword arguments of our calls
     (connections, "HttpGrid"): ((1, 2, 3), ("token",)),
     (connections, "build_fab_from_files"): ((1,), ()),
     (connections, "run_from_proto"): ((1,), ()),
@@ -127,12 +127,12 @@ def test_the_signature_fits_our_calls(where, call):
 
 def test_a_message_belongs_to_a_run_and_its_id_can_be_set():
     connections.act_for(task=1, run=5, node=1)
-    about = Message(RecordDict(), 7, "query.x").metadata
-    assert about.run_id == 5  # looked up where `act_for` writes it
-    assert "_message_id" in about.__dict__
-    about.__dict__["_message_id"] = "mine"
-    assert about.message_id == "mine"
-    connections.act_for(task=1, run=1, node=1)  # as `toolbox` has it
+    metadata = Message(RecordDict(), 7, "query.x").metadata
+    assert metadata.run_id == 5  # read where `act_for` writes it
+    assert "_message_id" in metadata.__dict__
+    metadata.__dict__["_message_id"] = "mine"
+    assert metadata.message_id == "mine"
+    connections.act_for(task=1, run=1, node=1)  # as in `toolbox`
 
 
 CLIENTS = {
@@ -153,7 +153,7 @@ def test_the_clients_have_the_methods_we_call(client, methods):
     assert callable(client.close) and callable(client.__enter__)
 
 
-FIELDS = {  # of what is sent and of what comes back
+FIELDS = {  # protobuf message -> fields that are written or read
     "control_pb2.ListNodesRequest": "",
     "control_pb2.ListNodesResponse": "nodes_info",
     "control_pb2.ListRunsRequest": "run_id",
@@ -208,7 +208,7 @@ def test_constants_have_the_expected_values():
     assert (SubStatus.COMPLETED, SubStatus.FAILED) == ("completed", "failed")
     assert (NodeStatus.ONLINE, NodeStatus.UNREGISTERED) == ("online", "unregistered")
     assert (TaskType.SERVER_APP, TaskType.CLIENT_APP) == ("flwr-serverapp", "flwr-clientapp")
-    # Ten seconds is the least a SuperLink accepts, and it counts a node as gone after twice that.
+    # Ten seconds is the minimum of a SuperLink, which disconnects a node after twice that time.
     assert flower_internals.HEARTBEAT == common_constant.HEARTBEAT_MIN_INTERVAL
     assert common_constant.HEARTBEAT_PATIENCE == 2
     assert f'"{connections._ACQUIRE}"' in inspect.getsource(RuntimeHttpClient)
@@ -239,7 +239,7 @@ def test_flower_still_has_the_options_we_pass(module, how):
 
 @pytest.fixture
 def unpatched(monkeypatch):
-    """Takes the patch back at the end."""
+    """Restores the function after the test."""
     monkeypatch.setattr(extensions, "get_middleware", extensions.get_middleware)
 
 
@@ -254,8 +254,8 @@ PATHS = {"/v1/fleet/activate-node": True, "/v1/control/list-nodes": False, "/v1/
 def test_the_paths_of_a_superlink_are_those_of_its_interfaces():
     paths = create_app(None).openapi()["paths"]
     assert set(PATHS) <= set(paths)
-    # Whatever is for others than sites has another beginning.
-    fleet = {path for path, about in paths.items() if "Fleet" in str(next(iter(about.values())).get("tags"))}
+    # The paths of the other interfaces have other prefixes.
+    fleet = {path for path, methods in paths.items() if "Fleet" in str(next(iter(methods.values())).get("tags"))}
     assert fleet == {path for path in paths if path.startswith(superlink._FOR_SITES)}
     assert {superlink._PULL, *superlink._UPLOADS} <= fleet
 

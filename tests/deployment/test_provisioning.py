@@ -364,7 +364,7 @@ def test_a_missing_or_incomplete_package_is_named(made, folder, tmp_path):
 
 
 def test_a_package_with_damaged_contents_is_named(tmp_path):
-    """Found by fuzzing: the directory of the archive is whole, the first compressed byte is not."""
+    """Found by fuzzing: the directory of the archive is valid, the first compressed byte is not."""
     with zipfile.ZipFile(tmp_path / "x.fedcopl", "w") as archive:
         archive.writestr(zipfile.ZipInfo("package.json"), b"{} " * 99, zipfile.ZIP_DEFLATED)
     content = bytearray((tmp_path / "x.fedcopl").read_bytes())

@@ -158,7 +158,7 @@ def few(data, tmp_path):
 
 
 def test_a_run_keeps_the_classes_it_began_with(tmp_path):
-    """Also where server and site change them together, as in a site that restarts with another file of classes."""
+    """Even if server and site change them together, as after a restart of both with another file of classes."""
     began = terms_of("run", 1, PLAIN, ["a", "b"], "model 1")
     check_pinned(tmp_path / "pinned.json", began, "2 images, x")
     with pytest.raises(Refused, match="the classes of this run have changed: it began with 2 classes"):
@@ -241,7 +241,7 @@ def test_a_site_cannot_set_the_settings_of_the_server():
         SiteHome("a", "x", model={"text_prompts": 4}).settings()
 
 
-def test_two_sites_over_the_protocol_are_the_simulation(site, data, first_request, tmp_path):
+def test_two_sites_over_the_protocol_equal_the_simulation(site, data, first_request, tmp_path):
     server, terms = first_request
     where = data / "clients/site-b", str(data / "classes.txt"), tmp_path / "b"
     other = RunningSite(SiteHome("site-b", *where, {"threads": 1}, consent=ALL))
@@ -261,13 +261,13 @@ def test_two_sites_over_the_protocol_are_the_simulation(site, data, first_reques
     final = run(CONFIG, Sites({"site-a": None, "site-b": None}), server, lambda *_: None)
     expected = load_file(tmp_path / "run/prompts/server.safetensors")
     assert final.shared["visual"].tobytes() == expected["visual"].tobytes()
-    for one in (site, other):
-        expected = load_file(tmp_path / f"run/prompts/clients/{one.name}.safetensors")
-        written = load_file(one.home.folder / f"runs/run-1/prompts/clients/{one.name}.safetensors")
+    for member in (site, other):
+        expected = load_file(tmp_path / f"run/prompts/clients/{member.name}.safetensors")
+        written = load_file(member.home.folder / f"runs/run-1/prompts/clients/{member.name}.safetensors")
         assert written["text"].tobytes() == expected["text"].tobytes()
         # its priors equal the simulation's, including its class prior
-        here, there = load(one.home.folder / "runs/run-1"), load(tmp_path / "run", client=one.name)
-        assert here.prior is not None and here.fingerprint == there.fingerprint
+        at_site, simulated = load(member.home.folder / "runs/run-1"), load(tmp_path / "run", client=member.name)
+        assert at_site.prior is not None and at_site.fingerprint == simulated.fingerprint
     results = json.loads((site.home.folder / "runs/run-1/results.json").read_text())
     simulated = json.loads((tmp_path / "run/results.json").read_text())
     assert results["clients"][0]["final"] == simulated["clients"][0]["final"]
@@ -324,7 +324,7 @@ def test_a_server_over_a_grid_can_be_stopped_and_reports_its_results(two, data, 
     assert "site-a" in (tmp_path / "run/report.html").read_text()
 
 
-@pytest.mark.parametrize("step", ["estimate", "train"])  # accuracy that nobody tells ends no run
+@pytest.mark.parametrize("step", ["estimate", "train"])  # a failed evaluation does not end the run
 def test_the_reason_of_an_early_end_is_written(two, data, tmp_path, step):
     plan = ServerPlan(PLAIN, data / "classes.txt", tmp_path / "run", Timeouts(60, 2, 0.01))
     good = two["site-b"]
@@ -343,22 +343,22 @@ def test_the_reason_of_an_early_end_is_written(two, data, tmp_path, step):
 
 def test_a_full_disk_ends_a_run_that_can_be_resumed(two, data, tmp_path):
     plan = ServerPlan(PLAIN, data / "classes.txt", tmp_path / "run", Timeouts(60, 2, 0.01))
-    good, in_the_way = two["site-b"], tmp_path / "run/checkpoint.safetensors"
+    good, obstacle = two["site-b"], tmp_path / "run/checkpoint.safetensors"
 
-    def when_trained(message):
+    def block_checkpoint(message):
         if message.metadata.message_type == "query.train":
-            in_the_way.mkdir()
+            obstacle.mkdir()
         return good(message)
 
     with pytest.raises(
         RunFolderError, match=r"cannot be written: .*; finished rounds are kept: fix this, then continue"
     ):
-        served(two | {"site-b": when_trained}, plan)
-    in_the_way.rmdir()
+        served(two | {"site-b": block_checkpoint}, plan)
+    obstacle.rmdir()
     assert len(served(two, replace(plan, resume=True)).rounds) == PLAIN.rounds
 
 
-def test_a_sites_corrections_are_trained_on_and_stay_there(data, first_request, tmp_path):
+def test_the_corrections_of_an_expert_are_trained_on(data, first_request, tmp_path):
     server, terms = first_request
     corrections = tmp_path / "corrections.csv"
     corrections.write_text("file,label\ntrain/000.png,seven\n")
@@ -406,7 +406,7 @@ def test_every_field_that_leaves_has_a_description():
     assert set(_ALSO_SENT) < set(sent_fields())
 
 
-def test_five_plain_lines_say_what_leaves():
+def test_the_summary_of_what_leaves_is_that_of_the_privacy_page():
     lines = sent_summary(Consent())
     page = (Path(__file__).parents[2] / "docs/privacy.md").read_text()
     assert len(lines) == 5 and all(f"* {line}\n" in page for line in lines)
@@ -415,7 +415,7 @@ def test_five_plain_lines_say_what_leaves():
     assert "which this site does allow" in shared[3] and "at least 5 sites" in shared[3] and "7 images" in shared[3]
 
 
-def test_noise_comes_from_a_secret_of_the_sites_own(site):
+def test_a_site_has_a_secret_seed_for_its_noise(site):
     secret = site.home.folder / "site.secret"
     assert len(secret.read_bytes()) == 32
     assert secret.stat().st_mode & 0o777 == 0o600

@@ -32,7 +32,7 @@ class Link:
             await send({"type": "http.response.body", "body": self.body})
 
     def post(self, chunks, headers=(), path=PUSH, key=b"a"):
-        """The status of the response to a request in these chunks; None if there was none."""
+        """Return the status of the response to a request in these chunks; None if there was no response."""
         sent, self.got = [], []
         events = [{"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks]
         events[-1]["more_body"] = False
@@ -82,7 +82,7 @@ def test_the_pieces_of_a_reply_count_together(link):
     assert link.post([b"1234"], path=ANNOUNCE) is None  # announcing another reply starts no new count
     assert link.post([b"x" * 10], key=b"b") == 200  # of another site
     link.pull()
-    assert link.post([b"1234"]) is None  # no new request was there
+    assert link.post([b"1234"]) is None  # without a new request
     link.pull(Message())
     assert link.post([b"x" * 10]) == 200
 

@@ -1,4 +1,4 @@
-"""A Flower grid small enough to follow by hand: every node is a function in this process."""
+"""A fake Flower grid whose nodes are functions in this process, and other helpers for tests of deployments."""
 
 from collections.abc import Callable
 
