@@ -5,7 +5,6 @@ proportion to its size, so every prefix of the drawn order represents all images
 """
 
 import math
-from bisect import bisect_left
 from typing import NamedTuple
 
 import numpy as np
@@ -84,13 +83,11 @@ def _wilson(share: float, images: float) -> tuple[float, float]:
 
 def images_needed(share: float, images: int, half_width: float) -> int:
     """Return the least number of `images` to review for an interval of at most 2 `half_width` around this share."""
-
-    def is_enough(reviewed: int) -> bool:
-        effective_size = reviewed * (images - 1) / (images - reviewed)  # n* of one stratum with all images
-        low, high = _wilson(share, effective_size)
-        return high - low <= 2 * half_width
-
-    return 1 + bisect_left(range(1, images), True, key=is_enough)  # with all images reviewed, the width is 0
+    for reviewed in range(1, images):
+        low, high = _wilson(share, reviewed * (images - 1) / (images - reviewed))  # n* of one stratum with all images
+        if high - low <= 2 * half_width:
+            return reviewed
+    return images  # then the width is 0
 
 
 def _merge_strata(strata: IntArray, index: IntArray, right: BoolArray) -> tuple[IntArray, IntArray, IntArray]:
