@@ -1,4 +1,4 @@
-"""The settings of a run, validated when they are read.
+"""Settings of a run, validated when read.
 
 All values are scalars in sections, so that settings can be sent as flat `section.key = value` pairs.
 """

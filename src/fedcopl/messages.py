@@ -1,6 +1,6 @@
-"""All messages between server and client: nothing else leaves a client.
+"""All messages between server and clients.
 
-`docs/privacy.md` explains every field of the replies; a test compares the two.
+Nothing else leaves a client. `docs/privacy.md` explains every field of the replies; a test compares the two.
 """
 
 from collections.abc import Mapping
