@@ -57,7 +57,7 @@ def test_a_converged_run_is_finished(folder):
     results["rounds"][-1]["converged"] = True
     (folder / "results.json").write_text(json.dumps(results))
     page = text_of(browser_of(folder))
-    assert "Finished: 3 rounds of 4; training no longer gained" in page and '<progress max="3" value="3"' in page
+    assert "Finished: 3 rounds of 4; training no longer improved" in page and '<progress max="3" value="3"' in page
 
 
 def test_a_review_appears_on_the_page(folder):
@@ -90,7 +90,7 @@ def test_a_folder_that_disappears_and_comes_back(folder):
     text_of(browser)
     folder.rename(folder.with_name("away"))
     page = text_of(browser)
-    assert "there is no such folder. This is the last state that could be read." in page and "<svg" in page
+    assert "there is no such folder. The page shows the last readable state." in page and "<svg" in page
     folder.with_name("away").rename(folder)
     assert "Running: round 2 of 4" in text_of(browser)
     shutil.rmtree(folder)
@@ -120,7 +120,7 @@ def test_a_warning_appears_when_a_round_takes_unusually_long(folder, monkeypatch
     rounds = so_far(sample_results(rounds=4), 2)["rounds"]
     write_progress(folder, 2, rounds=[record | {"seconds": round_seconds * (n + 1)} for n, record in enumerate(rounds)])
     changed = os.stat(folder / "progress.json").st_mtime
-    for later, text in ((limit - 1, "Running: round 2"), (limit + 1, "Check that the run is still alive.")):
+    for later, text in ((limit - 1, "Running: round 2"), (limit + 1, "Check that the process is running.")):
         monkeypatch.setattr("fedcopl.watch.time.time", lambda later=later: changed + later)
         assert text in text_of(browser_of(folder))
 

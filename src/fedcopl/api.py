@@ -52,7 +52,7 @@ class Result(Mapping[str, Classifier]):
     """
 
     def __init__(self, folder: Path | TemporaryDirectory[str], dataset: Dataset | None = None):
-        self._temporary = folder if isinstance(folder, TemporaryDirectory) else None  # kept as long as the result is
+        self._temporary = folder if isinstance(folder, TemporaryDirectory) else None  # deleted with the result
         self.folder = Path(folder.name) if isinstance(folder, TemporaryDirectory) else folder
         self._dataset = dataset
         self._classifiers: dict[str, Classifier] = {}
@@ -77,7 +77,7 @@ class Result(Mapping[str, Classifier]):
     def _training_images(self) -> TrainingImages | None:
         try:
             return TrainingImages(self._run, self._dataset)
-        except FedCoPLError:  # the images are gone: classifiers then have no threshold
+        except FedCoPLError:  # without the images the classifiers have no threshold
             return None
 
     @naming_arguments()
@@ -126,14 +126,14 @@ class Result(Mapping[str, Classifier]):
         return self.folder / "report.html"
 
     def __repr__(self) -> str:
-        known = "accuracy unknown" if self.accuracy is None else f"accuracy {self.accuracy:.1%}"
-        before = "" if self.zero_shot is None else f" (zero-shot {self.zero_shot:.1%})"
+        accuracy = "accuracy unknown" if self.accuracy is None else f"accuracy {self.accuracy:.1%}"
+        zero_shot = "" if self.zero_shot is None else f" (zero-shot {self.zero_shot:.1%})"
         sites, rounds = counted(len(self), "site"), counted(len(self.outcome.rounds), "round")
-        return f"<Result: {self.method}, {sites}, {rounds}, {known}{before}>"
+        return f"<Result: {self.method}, {sites}, {rounds}, {accuracy}{zero_shot}>"
 
     def _repr_html_(self) -> str:
         rows = "".join(_row(client) for client in self.outcome.clients)
-        head = "<tr><th>site</th><th>images</th><th>zero-shot</th><th>now</th></tr>"
+        head = "<tr><th>site</th><th>images</th><th>zero-shot</th><th>final</th></tr>"
         return f"<table><caption>{escape(repr(self)[1:-1])}</caption>{head}{rows}</table>"
 
 
@@ -152,24 +152,22 @@ def _settings_of(
     """Return the settings of a run.
 
     Args:
-        given: Settings by name, `section__key` or `key` where only one section has it.
+        given: Settings by name: `section__key`, or `key` if it is unique.
         config: Complete settings to start from.
-        fixed: Settings of `data` that follow from the call.
+        fixed: Settings of `data` that the caller determines.
     """
-    begin = {} if config is None else config.model_dump()
-    overridden = override(
-        begin, [f"{name.replace('__', '.')}={_format_value(name, value)}" for name, value in given.items()]
-    )
+    pairs = [f"{name.replace('__', '.')}={_format_value(name, value)}" for name, value in given.items()]
+    overridden = override({} if config is None else config.model_dump(), pairs)
     for key, value in (fixed or {}).items():
         overridden.setdefault("data", {})[key] = value
     return RunConfig.from_mapping(overridden, "settings")
 
 
 def _format_value(name: str, value: Any) -> str:
-    """Return a value as a settings file has it; scalars of JSON are scalars of TOML."""
+    """Return a value as in a settings file; JSON scalars are valid TOML."""
     plain = value.item() if hasattr(value, "item") else str(value) if isinstance(value, Path) else value
     if not isinstance(plain, str | int | float | bool):
-        raise ConfigError(f"{name}: should be a text, a number or true or false, not {value!r}")
+        raise ConfigError(f"{name}: should be a text, a number, True or False, not {value!r}")
     return json.dumps(plain)
 
 
@@ -215,7 +213,7 @@ def _short(images: Images) -> str:
     return str(images) if isinstance(images, str) or not isinstance(images, Sequence) else counted(len(images), "image")
 
 
-_FIXED_SETTINGS = ("source", "path", "clients", "partition")  # of `data`: they follow from the sites
+_FIXED_SETTINGS = ("source", "path", "clients", "partition")  # of `data`, determined by the sites
 
 
 class Federation:
@@ -224,7 +222,7 @@ class Federation:
     Args:
         sites: The sites, each with a unique name.
         classes: The class names, as a list or as a file with one name per line.
-        method: What is trained, shared and kept, see `fedcopl methods`.
+        method: Name of the method, see `fedcopl methods`.
         config: Complete settings to start from.
         settings: Any setting of `fedcopl run` by name, as in `Federation(sites, classes, rounds=10, lr=0.05)`.
 
@@ -255,10 +253,10 @@ class Federation:
         **settings: _SettingValue,
     ):
         self.sites, self.classes = tuple(sites), _read_names(classes)
-        _refuse_names(self.sites)
+        _check_unique(self.sites)
         wrong = [name for name in settings if name.removeprefix("data__") in _FIXED_SETTINGS]
         if wrong:
-            raise ConfigError(f"{wrong[0]}: cannot be set here; it follows from the sites of the federation")
+            raise ConfigError(f"{wrong[0]}: cannot be set; the sites of the federation determine it")
         fixed = {"source": SITES, "path": "", "clients": len(self.sites), "partition": "natural"}
         self.config = _settings_of({"method": method, **settings}, config, fixed)
 
@@ -331,16 +329,13 @@ def simulate(
     if images is None:
         return _run(_settings_of(settings, config), None, folder, progress, resume, workers)
     if classes is None:
-        raise ConfigError("classes: is missing; images need the names of their classes")
+        raise ConfigError("classes: is missing; give the class names")
     chosen = _settings_of(settings, config, {"source": SITES, "path": ""})
     return _run(chosen, _dataset(images, labels, test, _read_names(classes)), folder, progress, resume, workers)
 
 
 def _dataset(
-    images: Images,
-    labels: ImageLabels | None,
-    test: Images | tuple[Images, ImageLabels] | None,
-    classes: Sequence[str],
+    images: Images, labels: ImageLabels | None, test: Images | tuple[Images, ImageLabels] | None, classes: Sequence[str]
 ) -> Dataset:
     train = collect_images(images, "images")
     truth = None if labels is None else class_numbers(labels, classes, "labels")
@@ -388,9 +383,9 @@ def _read_names(classes: Sequence[str] | str | Path) -> tuple[str, ...]:
     return clean_class_names([str(name) for name in classes], "classes")
 
 
-def _refuse_names(sites: Sequence[Site]) -> None:
+def _check_unique(sites: Sequence[Site]) -> None:
     if not sites:
-        raise DataError("sites: is empty; a federation needs at least one")
-    twice = [name for name, count in Counter(site.name for site in sites).items() if count > 1]
-    if twice:
-        raise DataError(f"sites: two of them are called {twice[0]!r}; give each a unique name")
+        raise DataError("sites: is empty; give at least one site")
+    repeated = [name for name, count in Counter(site.name for site in sites).items() if count > 1]
+    if repeated:
+        raise DataError(f"sites: two sites have the name {repeated[0]!r}; give each a unique name")

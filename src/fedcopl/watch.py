@@ -26,9 +26,9 @@ from .run.folder import ENDED, EXAMPLES, PROGRESS, RESULTS, ROUNDS, SETTINGS, No
 from .run.record import Outcome
 
 _FILES = (SETTINGS, PROGRESS, RESULTS, EXAMPLES, ENDED, "review")
-_SILENT_SECONDS = 60.0  # seconds without a new round before the page reports silence,
-_SILENT_ROUNDS = 4  # or this many times the median round
-_MISSING = 5  # missing clients that the status names
+_SILENT_SECONDS = 60.0  # a run is silent after this time without a new round,
+_SILENT_ROUNDS = 4  # and after this multiple of the median duration of a round
+_MAX_MISSING = 5  # missing clients named in the status
 _POLICY = (
     "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -36,7 +36,7 @@ _POLICY = (
 
 
 class LivePage:
-    """Serves the report of a folder, and renders it again when a file or the status has changed."""
+    """Serves the report of a folder, and renders it again after a change of a file or of the status."""
 
     def __init__(self, folder: Path, keys: Keys):
         self._folder, self._keys = folder, keys
@@ -48,7 +48,7 @@ class LivePage:
         return AccessControl(Starlette(routes=routes), self._keys, writes=False, policy=_POLICY)
 
     def show(self, request: Request) -> Response:
-        """Return the whole page; 204 without content for a page that already shows this version."""
+        """Return the page, or status 204 if the browser has this version."""
         self._render_if_changed()
         if request.query_params.get("seen") == self._version:
             return Response(status_code=204)
@@ -64,7 +64,7 @@ class LivePage:
             state, text = _interrupted(self._folder) or ("waiting", "Waiting for the first round to end.")
         except RunFolderError as error:
             folders = [run.folder for run in self._shown]
-            state, text = "missing", f"{printable(str(error))}. This is the last state that could be read."
+            state, text = "missing", f"{printable(str(error))}. The page shows the last readable state."
         signature = repr((state, text, [_stat(folder / name) for folder in folders for name in _FILES]))
         version = sha256(signature.encode()).hexdigest()[:16]
         if version != self._version:
@@ -81,11 +81,11 @@ class LivePage:
             page = render_folder(run.folder, run.outcome, replace(live, done=done, planned=planned))
         else:
             page = render_comparison(self._shown, live)
-        return page.encode("utf-8", "backslashreplace").decode("utf-8")  # invalid bytes of file names cannot be sent
+        return page.encode("utf-8", "backslashreplace").decode("utf-8")  # file names may have invalid bytes
 
 
 def _runs_folder(folder: Path) -> Path:
-    """Return the folder itself, or that of the runs if a server or a site works in it."""
+    """Return the folder itself; for the folder of a server or a site, the folder of its runs."""
     with suppress(FederationError):
         about = process_of(folder).details
         return Path(about["out"]).parent if "out" in about else folder / "runs"
@@ -93,7 +93,11 @@ def _runs_folder(folder: Path) -> Path:
 
 
 def _read(folders: list[Path]) -> list[ComparedRun]:
-    """Return all runs with a finished round, the last changed at the end; NoFinishedRound if there is none."""
+    """Return all runs with a finished round, the most recently changed last.
+
+    Raises:
+        NoFinishedRound: No run has a finished round.
+    """
     runs = []
     for folder in folders:
         with suppress(NoFinishedRound):
@@ -104,10 +108,10 @@ def _read(folders: list[Path]) -> list[ComparedRun]:
 
 
 def _status(run: ComparedRun) -> tuple[str, str]:
-    """State and text: finished, stopped early, silent for too long, or running."""
+    """Return state and text of a run: finished, stopped, silent or running."""
     done, planned = len(run.outcome.rounds), run.outcome.planned_rounds
     if (run.folder / RESULTS).is_file() and run.outcome.is_complete:
-        early = f" of {planned}; training no longer gained" if done < planned else " done"
+        early = f" of {planned}; training no longer improved" if done < planned else " done"
         return "finished", f"Finished: {counted(done, 'round')}{early}, {duration(run.outcome.seconds)}."
     stopped = _interrupted(run.folder)
     if stopped:
@@ -118,17 +122,17 @@ def _status(run: ComparedRun) -> tuple[str, str]:
     if time.time() - changed > max(_SILENT_SECONDS, _SILENT_ROUNDS * usual):
         return (
             "silent",
-            f"Round {done} of {planned} ended at {at}; no news since then. Check that the run is still alive.",
+            f"Round {done} of {planned} ended at {at}; no round since then. Check that the process is running.",
         )
     left = f", about {duration(usual * (planned - done))} left" if planned > done else ""
     return "running", f"Running: round {done} of {planned} is done{left}. Last round at {at}.{_missing(run.outcome)}"
 
 
 def _missing(outcome: Outcome) -> str:
-    """Return the names of the clients absent from the last round; empty if none is absent or recorded."""
+    """Return a sentence with the clients without a reply in the last round; empty if all replied or it is unknown."""
     last = outcome.rounds[-1]
     missing = [client.name for client in outcome.clients if last.sites is not None and client.name not in last.sites]
-    named = [*missing[:_MISSING], *([f"{len(missing) - _MISSING} more"] if len(missing) > _MISSING else [])]
+    named = [*missing[:_MAX_MISSING], *([f"{len(missing) - _MAX_MISSING} more"] if len(missing) > _MAX_MISSING else [])]
     return f" Missing in round {last.number}: {', '.join(named)}." if missing else ""
 
 
@@ -139,7 +143,7 @@ def _overall_status(runs: list[ComparedRun]) -> tuple[str, str]:
 
 
 def _interrupted(folder: Path) -> tuple[str, str] | None:
-    """Return why a server stopped before the last round, if it was recorded."""
+    """Return state and text of a server that stopped before the last round; None without a recorded reason."""
     with suppress(OSError):
         reason = (folder / ENDED).read_text(encoding="utf-8", errors="replace").strip()
         return "stopped", f"Stopped early: {reason}. Start it again with --resume to continue."
@@ -147,7 +151,7 @@ def _interrupted(folder: Path) -> tuple[str, str] | None:
 
 
 def _changed(folder: Path) -> float:
-    """When a round was last written, in seconds since 1970."""
+    """Return the time of the last written round, in seconds since 1970."""
     stats = [_stat(folder / name) for name in (PROGRESS, RESULTS, ROUNDS)]
     return max((stat[0] / 1e9 for stat in stats if stat), default=0.0)
 

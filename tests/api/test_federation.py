@@ -162,19 +162,19 @@ def test_simulate_a_known_data_set_equals_the_engine(tmp_path):
 
 MISTAKES = {
     "no sites": (lambda: Federation([], CLASSES), DataError, "at least one"),
-    "twice": (lambda: Federation([Site("a", "x"), Site("a", "y")], CLASSES), DataError, "two of them are called 'a'"),
+    "twice": (lambda: Federation([Site("a", "x"), Site("a", "y")], CLASSES), DataError, "two sites have the name 'a'"),
     "no classes": (lambda: Federation([Site("a", "x")], []), DataError, "classes: is empty"),
     "one name for two": (lambda: Federation([Site("a", "x")], ["sea lion", "sea_lion"]), DataError, "all called"),
     "fixed by the sites": (
         lambda: Federation([Site("a", "x")], CLASSES, clients=3),
         ConfigError,
-        "follows from the sites",
+        "the sites of the federation determine it",
     ),
     "no setting": (lambda: Federation([Site("a", "x")], CLASSES, round=3), ConfigError, "did you mean rounds"),
     "no folder": (lambda: Federation([Site("a", "nowhere")], CLASSES).fit(), DataError, "site a: nowhere: there is no"),
     "no images": (lambda: Federation([Site("a", [])], CLASSES).fit(), DataError, "site a: has no images"),
     "no labels": (lambda: simulate(np.zeros((4, 8, 8), np.uint8), classes=CLASSES, progress=False), DataError, "iid"),
-    "names needed": (lambda: simulate(np.zeros((4, 8, 8), np.uint8)), ConfigError, "names of their classes"),
+    "names needed": (lambda: simulate(np.zeros((4, 8, 8), np.uint8)), ConfigError, "give the class names"),
 }
 
 

@@ -221,11 +221,11 @@ def test_misspelled_folder_names(study):
     told = doctor()
     assert about(told, "site", "note")[0]["detail"] == "'site-c' holds no image"
     [folder] = about(told, "folders", "note")
-    assert folder["detail"] == "clients/site-a/tests/ was probably meant as test/, and is not read as such"
+    assert folder["detail"] == "clients/site-a/tests/ is not read; its name is close to test/"
     assert about(told, "classes", "note")[0]["detail"] == "no folder for zero, one, three, four, five and 4 more"
     [slip] = about(told, "classes", "problem")  # and not the folder old, which lies beside flat images
     assert (slip["detail"], slip["advice"]) == (
-        "there is a folder 'thre', and no such class in classes.txt",
+        "the folder 'thre' is no class of classes.txt",
         "rename it to 'three'",
     )
 

@@ -15,7 +15,7 @@ from fedcopl.config import Data
 from fedcopl.data.catalog import load_dataset
 from fedcopl.errors import RunFolderError
 from fedcopl.report.label_free import read_reviews
-from fedcopl.review.expert_answers import Answers, Given
+from fedcopl.review.expert_answers import Answers, NewAnswer
 from fedcopl.review.images import open_gallery
 from fedcopl.review.sample_survey import SAMPLE, SampleSurvey
 from local_page.run_folder import make_run
@@ -48,7 +48,7 @@ def answer_some(folder, wrong=1, right=4):
     for place, number in enumerate(survey.numbers(SAMPLE)[: wrong + right]):
         label = int(survey.gallery.predictions.label[number])
         said = survey.gallery.classes[(label + (place < wrong)) % len(survey.gallery.classes)]
-        survey.answers.add(Given(survey.gallery.names[number], "", "", "class", said, survey.plan_round))
+        survey.answers.add(NewAnswer(survey.gallery.names[number], "", "", "class", said, survey.plan_round))
 
 
 def test_the_score_in_words(typed, run):
@@ -189,7 +189,7 @@ def test_a_taken_port_is_one_line(run):
 
 
 def test_which_labels_are_shown_is_said(typed, run):
-    why = "; the finished classifier cannot be used: the run is not over"
+    why = "; the finished classifier cannot be used: the run is not finished"
     assert typed("review", run, "--score")[2].splitlines() == [
         f"labels of the refresh in round 3{why}",
         f"next: fedcopl review {run} --client site",
@@ -201,7 +201,7 @@ def test_which_labels_are_shown_is_said(typed, run):
 def test_a_second_reviewers_answers(typed, run, tmp_path):
     survey = SampleSurvey(open_gallery(run, None), Answers(run, "site"))
     for name, kind, label in (("000.png", "class", "cat"), ("001.png", "none", None), ("002.png", "class", "dog")):
-        survey.answers.add(Given(name, "", "", kind, label))
+        survey.answers.add(NewAnswer(name, "", "", kind, label))
     other = tmp_path / "second.csv"
     other.write_text(
         "file,pseudo label,label,when,digest\n000.png,cat,cat,,\n001.png,cat,'-x,,\n002.png,cat,(cannot tell),,\n"
@@ -213,9 +213,9 @@ def test_a_second_reviewers_answers(typed, run, tmp_path):
     assert out.splitlines() == [
         f"{other}: 2 answers added, 1 agree, 1 differ and are not used",
         "  002.png: kept dog, not (cannot tell)",
-        "  001.png: skipped: there is no class '-x'",
-        "  005.png: skipped: the image is another one here",
-        "  nobody.png: skipped: there is no such image here",
+        "  001.png: skipped: the run has no class '-x'",
+        "  005.png: skipped: the image of this client has other content",
+        "  nobody.png: skipped: this client has no such image",
     ]
     now = survey.answers.current()
     assert {name: (now[name].kind, now[name].label) for name in ("002.png", "003.png", "004.png")} == {

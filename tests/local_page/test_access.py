@@ -7,7 +7,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from fedcopl.local_page.access import _LARGEST_FORM, AccessControl, Keys, read_form
+from fedcopl.local_page.access import _MAX_FORM, AccessControl, Keys, read_form
 
 KEYS = Keys("secret-token", 8000)
 OURS = "http://127.0.0.1:8000"
@@ -120,7 +120,7 @@ def test_only_plain_forms_of_some_length_are_read():
     text = f"key={KEYS.form_key}"
     for kind in ("text/plain", "multipart/form-data; boundary=x", "application/json", ""):
         assert browser.post("/post", content=text, headers={**headers, "content-type": kind}).status_code == 403
-    assert browser.post("/post", data=fields(long="x" * _LARGEST_FORM), headers=headers).status_code == 403
+    assert browser.post("/post", data=fields(long="x" * _MAX_FORM), headers=headers).status_code == 403
     form = {**headers, "content-type": "application/x-www-form-urlencoded; charset=utf-8"}
     assert browser.post("/post", content=text, headers=form).status_code == 200
     assert browser.post("/post", content=text.encode() + b"&a=\xff\xfe", headers=form).status_code == 403

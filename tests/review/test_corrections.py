@@ -8,7 +8,7 @@ import pytest
 from fedcopl.config import Data
 from fedcopl.data.catalog import load_dataset
 from fedcopl.errors import DataError
-from fedcopl.review.expert_answers import Answers, ExpertAnswer, Given
+from fedcopl.review.expert_answers import Answers, ExpertAnswer, NewAnswer
 from fedcopl.review.images import open_gallery
 from fedcopl.review.sample_survey import SAMPLE, SampleSurvey, answers_csv, write_manifest
 from local_page.run_folder import CLASSES, NASTY, make_run
@@ -55,8 +55,8 @@ def test_a_manifest_is_a_data_set_with_the_sample_as_test_images(tmp_path):
     said = dict(zip(order[:4], ("cat", "small dog", None, "cat"), strict=True))
     for number, label in said.items():
         kind = "class" if label else "unclear"
-        survey.answers.add(Given(survey.gallery.names[number], "", "", kind, label, survey.plan_round))
-    survey.answers.add(Given(survey.gallery.names[order[9]], "", "", "class", "horse"))  # not of the sample
+        survey.answers.add(NewAnswer(survey.gallery.names[number], "", "", kind, label, survey.plan_round))
+    survey.answers.add(NewAnswer(survey.gallery.names[order[9]], "", "", "class", "horse"))  # not of the sample
     tested, classes = write_manifest(survey, tmp_path / "out" / "labelled.csv")
     assert tested == 3
     data = Data(source="manifest", path=str(tmp_path / "out" / "labelled.csv"), classes_file=str(classes))
@@ -80,7 +80,7 @@ def test_without_a_sample_there_is_no_manifest(tmp_path):
 def test_images_that_are_no_files_have_no_manifest(tmp_path):
     survey = SampleSurvey(FakeGallery(5), Answers(tmp_path, "site"))
     first = survey.gallery.names[survey.numbers(SAMPLE)[0]]
-    survey.answers.add(Given(first, "", "", "class", "cat", survey.plan_round))
+    survey.answers.add(NewAnswer(first, "", "", "class", "cat", survey.plan_round))
     with pytest.raises(DataError, match="its images are not separate files"):
         write_manifest(survey, tmp_path / "m.csv")
 
@@ -89,6 +89,6 @@ def test_a_name_that_is_no_text_is_named(tmp_path):
     make_run(tmp_path / "run", ["a.png", "b\udcff.png"])
     survey = survey_of(tmp_path / "run")
     for number in survey.numbers(SAMPLE):
-        survey.answers.add(Given(survey.gallery.names[number], "", "", "class", "cat", survey.plan_round))
-    with pytest.raises(DataError, match="its name is not valid text"):
+        survey.answers.add(NewAnswer(survey.gallery.names[number], "", "", "class", "cat", survey.plan_round))
+    with pytest.raises(DataError, match="its name is not valid UTF-8"):
         write_manifest(survey, tmp_path / "m.csv")

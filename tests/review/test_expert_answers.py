@@ -10,11 +10,11 @@ from datetime import datetime
 import pytest
 
 from fedcopl.errors import RunFolderError
-from fedcopl.review.expert_answers import Answers, Given
+from fedcopl.review.expert_answers import Answers, NewAnswer
 
 
 def given(image, label="cat", **more):
-    return Given(image, f"digest of {image}", "dog", "class", label, **more)
+    return NewAnswer(image, f"digest of {image}", "dog", "class", label, **more)
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def test_the_last_answer_about_an_image_holds(answers):
 
 
 def test_answers_without_a_class(answers):
-    answers.add(Given("1.png", "", "dog", "none"))
-    answers.add(Given("2.png", "", "dog", "unclear"))
+    answers.add(NewAnswer("1.png", "", "dog", "none"))
+    answers.add(NewAnswer("2.png", "", "dog", "unclear"))
     assert [(a.kind, a.label) for a in answers.current().values()] == [("none", None), ("unclear", None)]
 
 
@@ -68,7 +68,7 @@ def test_what_was_taken_back_stays_in_the_file(answers):
 
 
 def test_an_image_of_the_sample_stays_in_it_when_corrected_elsewhere(answers):
-    answers.add(given("1.png", "cat", drawn_by=7))
+    answers.add(given("1.png", "cat", plan_round=7))
     answers.add(given("1.png", "horse"))
     assert answers.current()["1.png"].sampled
     assert answers.current()["1.png"].label == "horse"
@@ -77,8 +77,8 @@ def test_an_image_of_the_sample_stays_in_it_when_corrected_elsewhere(answers):
 def test_the_plan_of_the_sample_is_made_once(answers):
     answers.add(given("1.png"))
     assert answers.plan_round() is None
-    answers.add(given("2.png", drawn_by=4))
-    answers.add(given("3.png", drawn_by=9))
+    answers.add(given("2.png", plan_round=4))
+    answers.add(given("3.png", plan_round=9))
     assert answers.plan_round() == 4
 
 
@@ -103,10 +103,10 @@ def test_several_processes_at_once_make_one_file(tmp_path):
         """
         import sys
         from pathlib import Path
-        from fedcopl.review.expert_answers import Answers, Given
+        from fedcopl.review.expert_answers import Answers, NewAnswer
         answers = Answers(Path(sys.argv[1]), "site")
         for n in range(20):
-            answers.add(Given(f"{sys.argv[2]}-{n}", "", "dog", "class", "cat"))
+            answers.add(NewAnswer(f"{sys.argv[2]}-{n}", "", "dog", "class", "cat"))
         """
     )
     started = [subprocess.Popen([sys.executable, "-c", program, tmp_path, str(number)]) for number in range(3)]
@@ -117,7 +117,7 @@ def test_several_processes_at_once_make_one_file(tmp_path):
 def test_a_file_of_another_kind_is_not_touched(answers):
     answers.path.parent.mkdir()
     answers.path.write_text("these are my notes, not a database")
-    with pytest.raises(RunFolderError, match=r"site\.sqlite: the answers cannot be kept here: file is not a database"):
+    with pytest.raises(RunFolderError, match=r"site\.sqlite: the answers cannot be stored: file is not a database"):
         answers.add(given("1.png"))
     assert answers.path.read_text().startswith("these are my notes")
 

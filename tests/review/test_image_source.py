@@ -202,5 +202,5 @@ def test_images_that_were_handed_over_in_memory_cannot_be_opened(tmp_path):
     stored["clients"]["site"]["files"] = None
     file.write_text(json.dumps(stored))
     (tmp_path / "run" / "settings.toml").write_text(RunConfig(data={"source": "sites"}).to_toml())
-    with pytest.raises(DataError, match="passed in memory"):
+    with pytest.raises(DataError, match="given in memory"):
         open_gallery(tmp_path / "run", "site")

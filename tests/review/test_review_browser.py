@@ -71,7 +71,7 @@ def test_labelling_by_keyboard(review, visit):  # noqa: F811
         (names[4], "unclear", None),
         (names[5], "class", "horse"),
     ]
-    assert "Noted:" in page.inner_text(".saved")
+    assert "Saved:" in page.inner_text(".saved")
     assert "From 5 images of the random sample" in page.inner_text(".estimate").replace("\u00a0", " ")
 
 
@@ -259,7 +259,7 @@ def test_what_a_screen_reader_hears(review, visit):  # noqa: F811
     press(page, "Enter")
     until(page, "document.getElementById('live').textContent")
     heard = page.text_content("#live")
-    assert heard == f"Noted: {predicted[0]}. Image 2 of 20: is this {predicted[1]}?"
+    assert heard == f"Saved: {predicted[0]}. Image 2 of 20: is this {predicted[1]}?"
     assert page.title().startswith(f"{predicted[1]}? 2 of 20")
     nodes = tree(page)
     roles = {role for role, _ in nodes}

@@ -91,14 +91,14 @@ def test_it_begins_with_the_random_sample(browser, survey):
     assert thumbnails(page) == list(order[:_PER_PAGE])
     predicted = survey.gallery.classes[survey.gallery.predictions.label[order[0]]]
     assert f"Is this {predicted} ?" in page.text
-    assert "not known yet" in page.text
+    assert "no estimate yet" in page.text
 
 
 def test_an_answer_moves_on_to_the_next_of_the_sample(browser, survey):
     order = survey.numbers(SAMPLE)
     page = browser.say(order[0], str(survey.gallery.predictions.label[order[0]]))
     assert shown_number(page) == order[1]
-    assert f"Noted: {survey.gallery.names[order[0]]}" in page.text
+    assert f"Saved: {survey.gallery.names[order[0]]}" in page.text
     assert "From 1 image of the random sample, 1 right" in page.text
 
 
@@ -106,7 +106,7 @@ def test_in_other_orders_it_moves_on_by_one(browser, survey):
     doubtful = survey.numbers("doubtful")
     page = browser.say(doubtful[7], "2", at=7, order="doubtful")
     assert shown_number(page) == doubtful[8]
-    assert "not known yet" in page.text  # such an answer says nothing about all images
+    assert "no estimate yet" in page.text  # such an answer says nothing about all images
     assert survey.answers.current()[survey.gallery.names[doubtful[7]]].label == survey.gallery.classes[2]
 
 
@@ -129,9 +129,9 @@ def test_a_class_by_its_name_none_and_cannot_tell(browser, survey):
 @pytest.mark.parametrize(
     ("say", "text", "message"),
     [
-        ("search", "x", "No class fits “x”."),
+        ("search", "x", "No class matches “x”."),
         ("search", "hors e", "Did you mean horse?"),
-        ("search", "o", "Several classes fit “o”: dog, small dog, horse."),
+        ("search", "o", "Several classes match “o”: dog, small dog, horse."),
         ("search", " ", "Type the name of a class"),
         ("4", "", "There is no such class."),
         ("-1", "", "There is no such class."),
@@ -228,7 +228,7 @@ def test_paging_reaches_every_image_once(browser, survey):
 
 
 def test_the_answered_are_shown_last_first(browser, survey):
-    assert "Nothing is answered yet." in browser.get("/?order=answered").text
+    assert "There are no answers yet." in browser.get("/?order=answered").text
     for number in (5, 6, 7):
         browser.say(number, "0", order="sure")
     assert thumbnails(browser.get("/?order=answered")) == [7, 6, 5]
@@ -237,7 +237,7 @@ def test_the_answered_are_shown_last_first(browser, survey):
 def test_a_class_nobody_predicted_has_no_image(tmp_path):
     browser = Browser(SampleSurvey(FakeGallery(4, label=[0, 0, 1, 1]), Answers(tmp_path, "site")))
     page = browser.get("/?order=sure&class=3")
-    assert "No image is labelled like this." in page.text
+    assert "No image has this label." in page.text
     assert [attrs["value"] for attrs in page.all("option")[:3]] == ["", "0", "1"]  # and is not offered
 
 
@@ -314,7 +314,7 @@ def test_a_broken_image_does_not_stop_anything(tmp_path):
 def test_answers_that_cannot_be_kept_are_told(browser, survey):
     survey.answers.path.parent.write_text("in the way")
     page = browser.say(1, "0", status=500)
-    assert "the answers cannot be kept here" in page.text
+    assert "the answers cannot be stored" in page.text
 
 
 def test_a_hundred_thousand_images_are_paged(tmp_path):

@@ -8,14 +8,14 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from fedcopl.algorithm.accuracy_from_sample import _wilson
-from fedcopl.review.expert_answers import Answers, Given
+from fedcopl.review.expert_answers import Answers, NewAnswer
 from fedcopl.review.sample_survey import SAMPLE, SampleSurvey
 from review.fake_gallery import FakeGallery
 
 
 def answer(survey, number, label, *, sampled=True, kind="class"):
     plan = survey.plan_round if sampled else None
-    survey.answers.add(Given(survey.gallery.names[number], "", "", kind, label, plan))
+    survey.answers.add(NewAnswer(survey.gallery.names[number], "", "", kind, label, plan))
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_answers_outlive_new_labels_and_the_order_stays(tmp_path):
 
 
 def test_answers_about_images_that_are_gone_do_not_disturb(survey):
-    survey.answers.add(Given("gone.png", "", "dog", "class", "cat"))
+    survey.answers.add(NewAnswer("gone.png", "", "dog", "class", "cat"))
     outcome = survey.outcome(survey.answers.current())
     assert (outcome.answered, outcome.corrected) == (1, 0)
 

@@ -15,7 +15,7 @@ from fedcopl.data.images import FilePage, ImageList
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.server import ServerState
 from fedcopl.files import make_private_folder, publish_text, write_text
-from fedcopl.review.expert_answers import Answers, Given
+from fedcopl.review.expert_answers import Answers, NewAnswer
 from fedcopl.run.folder import RunFolder
 from fedcopl.run.pseudo_labels import write_images, write_labels
 
@@ -62,7 +62,7 @@ def test_cached_pixels(tmp_path, images):
 
 
 def test_corrections_file_is_private(tmp_path):
-    Answers(tmp_path, "site").add(Given("0.png", "digest", "a", "class", "b"))
+    Answers(tmp_path, "site").add(NewAnswer("0.png", "digest", "a", "class", "b"))
     assert list((tmp_path / "review").rglob("*.sqlite")) and open_to_others(tmp_path / "review") == []
 
 

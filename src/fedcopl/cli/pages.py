@@ -232,7 +232,7 @@ def _merge(survey: "SampleSurvey", path: Path) -> None:
     )
     for image, kept_answer, other_answer in merged.disagreements:
         print(f"  {printable(image)}: kept {kept_answer}, not {printable(other_answer)}")
-    for image, reason in merged.passed_over:
+    for image, reason in merged.skipped:
         print(f"  {printable(image)}: skipped: {reason}")
 
 

@@ -1,4 +1,4 @@
-"""Checks in order: machine, keys, device, settings, model, images, wall time, server; and safe fixes."""
+"""Checks of machine, keys, device, settings, model, images, wall time and server, and safe fixes."""
 
 import difflib
 import os
@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,7 +40,7 @@ from ..simulation.time_estimate import estimate_time
 _GIGABYTE = 10**9
 _LOW_MEMORY, _LOW_DISK = 2 * _GIGABYTE, _GIGABYTE
 _TIMEOUT = 5.0  # seconds for the reply of a server
-_EXTRAS = {  # the module that an extra brings, and what it is for
+_EXTRAS = {  # a module of each extra, and its purpose
     "hub": ("huggingface_hub", "fetching CLIP models by name"),
     "parquet": ("pyarrow", "tables in Parquet"),
     "onnx": ("onnxruntime", "fedcopl export --onnx"),
@@ -47,19 +48,22 @@ _EXTRAS = {  # the module that an extra brings, and what it is for
     "web": ("starlette", "pages in a browser"),
 }
 _SETTINGS = "settings.toml"
-_CERTIFICATE = "ca.pem"  # in every folder of a site or server, and in no folder of settings
+_CERTIFICATE = "ca.pem"  # marks the folder of a site or server
 _LONG_RUN = 600  # seconds
-_MOST_NAMED = 5  # misspelt names that are listed
-_IF_MEANT = "nothing, if that is meant"
+_MAX_NAMES = 5  # names in a finding
+_IF_INTENDED = "nothing, if that is intended"
 
 
 class _Finding(NamedTuple):
     """Result of one check."""
 
-    level: Literal["ok", "note", "problem"]  # a problem stops a run
+    level: Literal["ok", "note", "problem"]  # with a problem a run cannot start
     subject: str
     detail: str
-    advice: str = ""  # what to do about it
+    advice: str = ""
+
+
+_ok, _note, _problem = partial(_Finding, "ok"), partial(_Finding, "note"), partial(_Finding, "problem")
 
 
 def diagnose(
@@ -83,9 +87,9 @@ def diagnose(
 
 
 def settings_file(path: Path | None) -> Path | None:
-    """Return the settings file: the given one, that of the given folder, or ./settings.toml if it exists.
+    """Return the given file, settings.toml of the given folder, or ./settings.toml without a path (None if missing).
 
-    The folder of a site or server has none.
+    For the folder of a site or server, which has no settings of a study, it is ./settings.toml too.
     """
     if path is None or (path / _CERTIFICATE).is_file():
         return Path(_SETTINGS) if Path(_SETTINGS).is_file() else None
@@ -99,7 +103,7 @@ def settings_file(path: Path | None) -> Path | None:
 
 
 def apply_fixes(path: Path | None = None) -> Iterator[str]:
-    """Rename folders with misspelt names where the right name is free; yields what was done."""
+    """Rename folders with misspelt names of splits if the correct name is free; yield a line for each."""
     file = settings_file(path)
     data = Data() if file is None else load(file).data
     root = Path(data.path).expanduser()
@@ -114,11 +118,9 @@ def _check_study(file: Path, progress: Progress) -> Iterator[_Finding]:
     try:
         config = load(file)
     except ConfigError as error:
-        yield _Finding(
-            "problem", "settings", str(error), "fix the setting named above; docs/settings.md lists all settings"
-        )
+        yield _problem("settings", str(error), "fix the setting named above; docs/settings.md lists all settings")
         return
-    yield _Finding("ok", "settings", str(file))
+    yield _ok("settings", str(file))
     yield from _check_device(config.model)
     clip = yield from _check_model(config)
     dataset = yield from _check_data(config, file, progress)
@@ -127,32 +129,28 @@ def _check_study(file: Path, progress: Progress) -> Iterator[_Finding]:
 
 
 def _check_model(config: RunConfig) -> Generator[_Finding, None, Clip | None]:
-    """Check and return the CLIP model; nothing is downloaded, a run does that."""
+    """Check and return the CLIP model, without downloading it."""
     name = config.model.backbone
     activation = None if config.model.activation == "auto" else config.model.activation
     try:
         if name in RELEASES and find_cached(name, verify=True) is None:
-            advice = "a run downloads it; without a network see docs/models.md for where to put its files"
-            yield _Finding("note", "model", f"{name} is not on this machine yet", advice)
+            advice = "a run downloads it; without a network: docs/models.md names the folder for its files"
+            yield _note("model", f"{name} is not on this machine yet", advice)
             return None
         clip = load_clip(name, activation=activation)
     except FedCoPLError as error:
-        yield _Finding(
-            "problem", "model", str(error), "set model.backbone to a known name, or to a model's folder or file"
-        )
+        yield _problem("model", str(error), "set model.backbone to a known name, or to a model's folder or file")
         return None
-    yield _Finding(
-        "ok", "model", f"{name}, images of {clip.image_size} x {clip.image_size}, fingerprint {fingerprint(clip)}"
-    )
+    yield _ok("model", f"{name}, images of {clip.image_size} x {clip.image_size}, fingerprint {fingerprint(clip)}")
     if name in BUILT_IN and config.data.source != "digits":
-        yield _Finding(
-            "note", "model", f"{name} knows printed characters only", "for photographs set model.backbone=ViT-B/32"
+        yield _note(
+            "model", f"{name} only recognises printed characters", "set model.backbone=ViT-B/32 for photographs"
         )
     return clip
 
 
 def _check_data(config: RunConfig, file: Path, progress: Progress) -> Generator[_Finding, None, Dataset | None]:
-    """Decode every image once and return the usable data set; `file` is the settings file."""
+    """Decode every image and return the data set of readable images; `file` is the settings file."""
     yield from _check_folders(config.data)
     try:
         dataset = load_dataset(config.data)
@@ -164,32 +162,32 @@ def _check_data(config: RunConfig, file: Path, progress: Progress) -> Generator[
         advice = "fix the file or folder named above; docs/data.md shows the layouts"
         if is_below_settings:
             advice = f"paths are relative to the current folder, so first: cd {settings_folder}"
-        yield _Finding("problem", "data", str(error), advice)
+        yield _problem("data", str(error), advice)
         return None
     usable = surveyed.dataset
     images = f"{len(usable.train):,} training and {counted(len(usable.test), 'test image')}"
-    yield _Finding("ok", "data", f"{counted(len(usable.classes), 'class')}, {images}")
+    yield _ok("data", f"{counted(len(usable.classes), 'class')}, {images}")
     yield from _list_sites(usable)
     yield from _list_skipped(usable.skipped, file)
-    yield from (_Finding("note", "data", remark, _IF_MEANT) for remark in surveyed.notes)
+    yield from (_note("data", remark, _IF_INTENDED) for remark in surveyed.notes)
     yield from _check_counts(usable)
     return usable
 
 
 def _site_folders(root: Path) -> list[Path]:
-    """Return the folder of each site under clients/; the data set's own folder if there is no clients/."""
+    """Return the folder of each site under clients/; the root itself if there is no clients/."""
     clients = root / CLIENTS
     return sorted(folders_in(clients)) if is_folder(clients) else [root]
 
 
 def _misspelt(site: Path) -> list[tuple[Path, str]]:
-    """Return folders that were probably meant as train/ or test/, and which split."""
+    """Return folders with a name close to train or test, and that split."""
     folders = [(folder, misspelt_split(folder.name)) for folder in sorted(folders_in(site))]
     return [(folder, split) for folder, split in folders if split is not None]
 
 
 def _check_folders(data: Data) -> Iterator[_Finding]:
-    """Check the names of folders, without decoding images."""
+    """Check the names of the folders of sites, splits and classes."""
     root = Path(data.path).expanduser()
     if data.source != "folder" or not root.is_dir():
         return
@@ -200,40 +198,39 @@ def _check_folders(data: Data) -> Iterator[_Finding]:
             if (site / split).exists():
                 advice = f"move its images into {split}/"
             name = printable(folder.relative_to(root).as_posix())
-            yield _Finding(
-                "note", "folders", f"{name}/ was probably meant as {split}/, and is not read as such", advice
-            )
+            yield _note("folders", f"{name}/ is not read; its name is close to {split}/", advice)
     for site in site_folders if is_folder(root / CLIENTS) else ():
         if not any(images_below(site, site, [])):
             advice = f"put its images into {site / SPLITS[0]}, or remove it"
-            yield _Finding("note", "site", f"{printable(site.name)!r} holds no image", advice)
+            yield _note("site", f"{printable(site.name)!r} holds no image", advice)
     try:
         listed = find_classes(data.classes_file, root)
     except FedCoPLError:
-        return  # reported by the reader of the images
+        return  # `_check_data` reports it
     if listed is None:
         return
     classes = [clean_class_name(name) for name in listed.names]
     class_folders = _class_folders(site_folders, set(classes))
-    for name in sorted(class_folders - set(classes))[:_MOST_NAMED]:
+    for name in sorted(class_folders - set(classes))[:_MAX_NAMES]:
         close_matches = difflib.get_close_matches(name, classes, n=1)
         advice = (
             f"rename it to {close_matches[0]!r}"
             if close_matches
             else f"add it to {listed.origin}, or move its images elsewhere"
         )
-        yield _Finding(
-            "problem", "classes", f"there is a folder {name!r}, and no such class in {listed.origin}", advice
-        )
+        yield _problem("classes", f"the folder {name!r} is no class of {listed.origin}", advice)
     without = [name for name in classes if name not in class_folders]
     if without and set(classes) & class_folders:
-        more = f" and {len(without) - _MOST_NAMED} more" if len(without) > _MOST_NAMED else ""
-        few = ", ".join(without[:_MOST_NAMED]) + more
-        yield _Finding("note", "classes", f"no folder for {few}", "nothing, if no image shows them")
+        more = f" and {len(without) - _MAX_NAMES} more" if len(without) > _MAX_NAMES else ""
+        names = ", ".join(without[:_MAX_NAMES]) + more
+        yield _note("classes", f"no folder for {names}", "nothing, if no image has these classes")
 
 
 def _class_folders(site_folders: Sequence[Path], classes: set[str]) -> set[str]:
-    """Return the names of class folders in train/ and test/, or in the sites' folders, except strays."""
+    """Return the names of class folders in train/ and test/, or else in the sites' folders.
+
+    Folders next to images count only if at least one of them is a class.
+    """
     class_folders: set[str] = set()
     for site in site_folders:
         for parent in [site / split for split in SPLITS if is_folder(site / split)] or [site]:
@@ -252,11 +249,10 @@ def _list_sites(dataset: Dataset) -> Iterator[_Finding]:
     test = np.zeros(sites, int) if dataset.test.clients is None else np.bincount(dataset.test.clients, minlength=sites)
     for name, images, tested in zip(dataset.clients, train, test, strict=True):
         detail = f"{printable(name)!r}: {images:,} training and {counted(tested, 'test image')}"
-        yield (
-            _Finding("ok", "site", detail)
-            if images
-            else _Finding("problem", "site", detail, "give it training images, or remove its folder")
-        )
+        if images:
+            yield _ok("site", detail)
+        else:
+            yield _problem("site", detail, "add training images, or remove the folder of the site")
 
 
 def _list_skipped(skipped: Sequence[Skipped], settings: Path) -> Iterator[_Finding]:
@@ -270,11 +266,11 @@ def _list_skipped(skipped: Sequence[Skipped], settings: Path) -> Iterator[_Findi
         count = counted(many, "file is skipped,", "files are skipped, for example")
         advice = package or ("fix or remove them" if many > 1 else "fix or remove it")
         listed = f"; fedcopl data check {shlex.quote(str(settings))} --all lists them" if many > 1 else ""
-        yield _Finding("note", "data", f"{count} {name!r}: {reason}", advice + listed)
+        yield _note("data", f"{count} {name!r}: {reason}", advice + listed)
 
 
 def _check_counts(dataset: Dataset) -> Iterator[_Finding]:
-    """Report sites with fewer images than classes, a single class, and images that several sites hold."""
+    """Report sites with fewer images than classes, a single class, and images at several sites."""
     owners, stored = dataset.train.clients, dataset.train.images
     images_of = {"all sites together": len(dataset.train)}
     if owners is not None:
@@ -283,9 +279,9 @@ def _check_counts(dataset: Dataset) -> Iterator[_Finding]:
     for site, count in images_of.items():
         if count < len(dataset.classes):
             detail = f"{site}: {counted(count, 'image')} for {counted(len(dataset.classes), 'class')}"
-            yield _Finding("note", "data", detail, "add images, or leave out classes that cannot occur")
+            yield _note("data", detail, "add images, or remove classes without images from the list")
     if len(dataset.classes) < 2:
-        yield _Finding("problem", "data", "there is only one class", "name at least two in classes.txt")
+        yield _problem("data", "there is only one class", "list at least two classes in classes.txt")
     if owners is None:
         return
     holders: dict[str, set[int]] = defaultdict(set)
@@ -294,15 +290,15 @@ def _check_counts(dataset: Dataset) -> Iterator[_Finding]:
             holders[content].add(owner)
     shared = sum(len(sites) > 1 for sites in holders.values())
     if shared:
-        yield _Finding("note", "data", f"{counted(shared, 'image is', 'images are')} at more than one site", _IF_MEANT)
+        yield _note("data", f"{counted(shared, 'image is', 'images are')} at more than one site", _IF_INTENDED)
 
 
 def _check_time(config: RunConfig, clip: Clip, dataset: Dataset) -> Iterator[_Finding]:
-    """Estimate wall time and memory of the run, and name shorter runs where it takes long."""
+    """Estimate wall time and memory of the run, and suggest shorter runs if it takes long."""
     run, free = estimate_time(config, clip, dataset), free_memory()
     if free is not None and run.memory > free:
         detail = f"{run}; only {free / _GIGABYTE:.1f} GB are free"
-        yield _Finding("note", "cost", detail, "lower train.batch, or use a smaller model")
+        yield _note("cost", detail, "lower train.batch, or use a smaller model")
     elif run.seconds > _LONG_RUN:
         untrained = with_effective_rounds(
             config.model_copy(update={"method": "priors", "labeler": "copl", "options": {}})
@@ -312,37 +308,33 @@ def _check_time(config: RunConfig, clip: Clip, dataset: Dataset) -> Iterator[_Fi
             f"{typed} (about {format_duration(estimate_time(shorter, clip, dataset).seconds)})"
             for typed, shorter in (("method=priors", untrained), ("rounds=2 epochs=1", once))
         ]
-        yield _Finding("note", "cost", str(run), f"for a first try add {' or '.join(offers)}: priors need no training")
+        yield _note("cost", str(run), f"for a first try add {' or '.join(offers)}: priors need no training")
     else:
-        yield _Finding("ok", "cost", str(run))
+        yield _ok("cost", str(run))
 
 
 def _check_machine(results: Path) -> Iterator[_Finding]:
     """Check Python, packages, memory, the disk of the results, and the cache folder."""
-    yield _Finding("ok", "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    yield _ok("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     required = [line for line in requires("fedcopl") or [] if "extra ==" not in line]
     missing = [name for line in required if not _is_installed(name := re.split(r"[<>=!~;\[ (]", line)[0])]
     if missing:
-        yield _Finding("problem", "packages", f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
+        yield _problem("packages", f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
     else:
-        yield _Finding(
-            "ok", "packages", f"fedcopl {version('fedcopl')}, torch {version('torch')}, numpy {version('numpy')}"
-        )
+        yield _ok("packages", f"fedcopl {version('fedcopl')}, torch {version('torch')}, numpy {version('numpy')}")
     for extra, (module, purpose) in _EXTRAS.items():
         if find_spec(module) is None:
-            yield _Finding(
-                "note", f"extra {extra}", f"not installed; needed for: {purpose}", f"pip install 'fedcopl[{extra}]'"
-            )
+            yield _note(f"extra {extra}", f"not installed; needed for: {purpose}", f"pip install 'fedcopl[{extra}]'")
         else:
-            yield _Finding("ok", f"extra {extra}", purpose)
+            yield _ok(f"extra {extra}", purpose)
     free = free_memory()
     if free is None:
-        yield _Finding("ok", "memory", "this system does not report free memory")
+        yield _ok("memory", "this system does not report free memory")
     elif free < _LOW_MEMORY:
         advice = "close other programs, or lower model.memory and train.batch"
-        yield _Finding("note", "memory", f"{free / _GIGABYTE:.1f} GB free", advice)
+        yield _note("memory", f"{free / _GIGABYTE:.1f} GB free", advice)
     else:
-        yield _Finding("ok", "memory", f"{free / _GIGABYTE:.1f} GB free")
+        yield _ok("memory", f"{free / _GIGABYTE:.1f} GB free")
     yield _check_disk("disk", results, "free some space, or work in another folder")
     advice = "free some space (fedcopl cache clear), or name another folder in FEDCOPL_CACHE"
     yield _check_disk("cache folder", default_folder(), advice)
@@ -356,13 +348,13 @@ def _is_installed(name: str) -> bool:
 
 
 def _check_disk(subject: str, path: Path, advice: str) -> _Finding:
-    """Check that a folder can be written; one that does not exist yet by its nearest parent."""
+    """Check write access and free space of a folder, or of its nearest existing parent."""
     existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     free = shutil.disk_usage(existing).free
     if not os.access(existing, os.W_OK):
-        return _Finding("problem", subject, f"{path} cannot be written", "choose a folder that you may write to")
+        return _problem(subject, f"{path} cannot be written", "choose a folder that you may write to")
     detail = f"{path}: {free / _GIGABYTE:.1f} GB free"
-    return _Finding("problem", subject, detail, advice) if free < _LOW_DISK else _Finding("ok", subject, detail)
+    return _problem(subject, detail, advice) if free < _LOW_DISK else _ok(subject, detail)
 
 
 def _check_device(model: Model) -> Iterator[_Finding]:
@@ -370,14 +362,14 @@ def _check_device(model: Model) -> Iterator[_Finding]:
     try:
         chosen = choose_arithmetic(model.device, model.precision)
     except FedCoPLError as error:
-        yield _Finding("problem", "device", str(error), "change the setting named above")
+        yield _problem("device", str(error), "change the setting named above")
         return
-    yield _Finding("ok", "device", f"{chosen.device.type}, {chosen.precision}")
+    yield _ok("device", f"{chosen.device.type}, {chosen.precision}")
     if model.threads > available_cores():
         detail = f"model.threads is {model.threads}, but there are {available_cores()} cores"
-        yield _Finding("note", "threads", detail, "lower model.threads")
+        yield _note("threads", detail, "lower model.threads")
     else:
-        yield _Finding("ok", "threads", f"{threads_for(model) or 'as torch chooses'} of {available_cores()} cores")
+        yield _ok("threads", f"{threads_for(model) or 'as torch chooses'} of {available_cores()} cores")
 
 
 def _check_expiry(folder: Path) -> Iterator[_Finding]:
@@ -387,15 +379,15 @@ def _check_expiry(folder: Path) -> Iterator[_Finding]:
     try:
         endings = list(expiries(folder))
     except FedCoPLError as error:
-        yield _Finding("problem", "keys and certificates", str(error), "fix or replace the file named above")
+        yield _problem("keys and certificates", str(error), "fix or replace the file named above")
         return
     for ending in endings:
         if ending.days_left < 0:
-            yield _Finding("problem", ending.subject, str(ending), ending.renewal)
+            yield _problem(ending.subject, str(ending), ending.renewal)
         elif ending.is_near:
-            yield _Finding("note", ending.subject, str(ending), ending.renewal)
+            yield _note(ending.subject, str(ending), ending.renewal)
         else:
-            yield _Finding("ok", ending.subject, str(ending))
+            yield _ok(ending.subject, str(ending))
 
 
 def _check_server(address: str, certificate: Path | None) -> Iterator[_Finding]:
@@ -407,13 +399,13 @@ def _check_server(address: str, certificate: Path | None) -> Iterator[_Finding]:
     try:
         connection = connect(host, int(port), _TIMEOUT)
     except OSError as error:
-        advice = "check the address, that the server runs, and that no firewall is in between"
-        yield _Finding("problem", "server", f"{address} cannot be reached: {error.strerror or error}", advice)
+        advice = "check the address and the firewall, and that the server is running"
+        yield _problem("server", f"{address} cannot be reached: {error.strerror or error}", advice)
         return
     with connection:
         proxy = proxy_to(host)
-        yield _Finding(
-            "ok", "server", f"{address} answers" + (f", through the proxy {strip_credentials(proxy)}" if proxy else "")
+        yield _ok(
+            "server", f"{address} is reachable" + (f", through the proxy {strip_credentials(proxy)}" if proxy else "")
         )
         yield _check_tls(connection, host, certificate)
 
@@ -422,11 +414,11 @@ def _check_tls(connection: socket.socket, host: str, certificate: Path | None) -
     try:
         context = ssl.create_default_context(cafile=certificate)
         with context.wrap_socket(connection, server_hostname=host) as secured:
-            return _Finding("ok", "encryption", f"{secured.version()}, and the certificate is the one expected")
+            return _ok("encryption", f"{secured.version()}, with the expected certificate")
     except ssl.SSLCertVerificationError as error:
-        advice = "ask the operator of the server for its certificate ca.pem, and name it with --ca"
-        return _Finding("problem", "encryption", f"the certificate is not trusted: {error.verify_message}", advice)
+        advice = "ask the operator of the server for ca.pem, and name it with --ca"
+        return _problem("encryption", f"the certificate is not trusted: {error.verify_message}", advice)
     except (ssl.SSLError, OSError) as error:
         reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
-        advice = "start the server with TLS, or check that the port is its own"
-        return _Finding("problem", "encryption", f"no TLS: {reason}", advice)
+        advice = "start the server with TLS, or check the port"
+        return _problem("encryption", f"no TLS: {reason}", advice)

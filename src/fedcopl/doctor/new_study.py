@@ -1,4 +1,4 @@
-"""A new study: settings, a list of classes, folders for images, and the next commands."""
+"""Write the folder of a new study: settings, a list of classes, folders for images, and a README."""
 
 from pathlib import Path
 from string import ascii_lowercase
@@ -7,25 +7,25 @@ from ..clip.known_models import check_model_name
 from ..errors import ConfigError, ModelError
 from ..files import check_output_folder, publish_text
 
-_MOST_SITES = len(ascii_lowercase)
+_MAX_SITES = len(ascii_lowercase)
 _SETTINGS = """\
 # A federation of several sites, simulated on this machine. Run it inside this folder:  fedcopl run settings.toml
 # Every other setting, with its default: docs/settings.md
 name = "{name}"
-rounds = 20  # how often the sites' prompts are averaged
+rounds = 20  # of local training and averaging
 
 [data]
 source = "folder"
 path = "images"  # images/clients/<site>/train/ holds a site's images, without labels
 classes_file = "classes.txt"
-partition = "natural"  # each site holds what is in its folder
+partition = "natural"  # each site has the images in its folder
 
 [model]
 backbone = "{backbone}"  # a CLIP model by name, or the folder or file of one; see docs/models.md
-template = "a photo of a {{}}"  # the sentence that describes a class, {{}} for its name
+template = "a photo of a {{}}"  # text of a class, {{}} for its name
 
 [train]
-epochs = 10  # passes over a site's chosen images in each round
+epochs = 10  # over a site's selected images in each round
 """
 _CLASSES = """\
 cat
@@ -36,8 +36,8 @@ _README = """\
 
 1. Put each site's images into `images/clients/<site>/train/`. They need no labels.
 2. Write the class names into `classes.txt`, one per line.
-3. If some images have labels, put them into `images/clients/<site>/test/<class>/`: accuracy is measured on them, and
-   they are used for nothing else.
+3. Put labelled images, if there are any, into `images/clients/<site>/test/<class>/`: they are only used to measure
+   the accuracy.
 
 Then, in this folder:
 
@@ -52,13 +52,13 @@ fedcopl predict FOLDER -c classifier-a -o predictions.csv # label new images
 
 `runs/first/report.html` shows the results.
 """
-_PUT_HERE = "Images of {site} go into this folder. This file may stay.\n"
+_PLACEHOLDER = "Images of {site} go into this folder. This file may stay.\n"
 
 
 def start_study(folder: Path, sites: int = 2, backbone: str = "ViT-B/32") -> list[Path]:
     """Write the folder and return the new files; existing files are not changed."""
-    if not 1 <= sites <= _MOST_SITES:
-        raise ConfigError(f"--sites: should be between 1 and {_MOST_SITES}, not {sites}")
+    if not 1 <= sites <= _MAX_SITES:
+        raise ConfigError(f"--sites: should be between 1 and {_MAX_SITES}, not {sites}")
     if any(sign in '"\\' or not sign.isprintable() for sign in backbone):
         raise ConfigError(f"--backbone: {backbone!r} cannot be written into a settings file; edit the file by hand")
     try:
@@ -66,7 +66,7 @@ def start_study(folder: Path, sites: int = 2, backbone: str = "ViT-B/32") -> lis
     except ModelError as error:
         raise ConfigError(f"--backbone: {error}") from error
     check_output_folder(folder, new=True)
-    # A relative path would lead nowhere from inside the new folder.
+    # A relative path would not be valid inside the new folder.
     model = str(Path(backbone).resolve()) if Path(backbone).exists() else backbone
     name = "".join(sign if sign.isalnum() or sign in "._-" else "-" for sign in folder.resolve().name) or "study"
     written = {
@@ -76,7 +76,7 @@ def start_study(folder: Path, sites: int = 2, backbone: str = "ViT-B/32") -> lis
     }
     for letter in ascii_lowercase[:sites]:
         site = f"site-{letter}"
-        written[f"images/clients/{site}/train/put-images-here.txt"] = _PUT_HERE.format(site=site)
+        written[f"images/clients/{site}/train/put-images-here.txt"] = _PLACEHOLDER.format(site=site)
     for name, text in written.items():
         publish_text(folder / name, text)
     return [folder / name for name in written]

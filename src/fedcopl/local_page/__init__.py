@@ -1,1 +1,1 @@
-"""Local pages: access control, templates and a server."""
+"""Pages on this machine: access control, templates and a server."""

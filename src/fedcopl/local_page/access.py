@@ -1,11 +1,11 @@
-"""Access control of local pages: only the browser that was given the token, on this machine, from the page itself.
+"""Access control of local pages: only a browser with the token, on this machine, and only requests of the page.
 
 | threat | defence |
 |---|---|
-| another user or program on this machine | a token in the printed address, exchanged for a cookie |
-| another web site that sends requests | SameSite=Strict cookie; Origin and a form key on every POST; Sec-Fetch-Site |
-| a web site whose name leads to 127.0.0.1 (DNS rebinding) | Host must be a name of this machine |
-| text that turns into a script | everything is escaped, and the policy allows only scripts of our own |
+| another user or program on this machine | the printed address has a token, exchanged for a cookie |
+| requests of another web site | SameSite=Strict cookie; Origin and a form key on every POST; Sec-Fetch-Site |
+| a web site with a name that resolves to 127.0.0.1 (DNS rebinding) | Host must be a name of this machine |
+| script injection | all text is escaped, and the content security policy allows only scripts of this package |
 """
 
 import hmac
@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _FORM = "application/x-www-form-urlencoded"
-_LARGEST_FORM = 10_000  # bytes
+_MAX_FORM = 10_000  # bytes
 _POLICY = (
     "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -29,13 +29,13 @@ _POLICY = (
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "same-origin",  # "no-referrer" would take the origin off our own forms
+    "referrer-policy": "same-origin",  # with "no-referrer" the page's forms would have no Origin
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
 _WELCOME = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>fedcopl</title>
 <meta http-equiv="refresh" content="0; url=/"><link rel="icon" href="/static/icon.svg"></head>
-<body><p><a href="/">Go on</a></p></body></html>"""
+<body><p><a href="/">Continue</a></p></body></html>"""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,10 @@ class Keys:
 
 
 class AccessControl:
-    """Checks every request and adds security headers to every response. Without `writes` it accepts no POST."""
+    """Middleware that checks every request and adds security headers to every response.
+
+    Without `writes` it refuses POST requests.
+    """
 
     def __init__(self, app: ASGIApp, keys: Keys, *, writes: bool, policy: str = _POLICY):
         self._app, self._keys = app, keys
@@ -68,7 +71,7 @@ class AccessControl:
         self._methods = {"GET", "HEAD", "POST"} if writes else {"GET", "HEAD"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # there are no web sockets here, and nothing to start or stop
+        if scope["type"] != "http":  # no web sockets, no lifespan events
             return
         request = Request(scope)
         respond = self._refused(request) or self._app
@@ -77,15 +80,15 @@ class AccessControl:
     def _refused(self, request: Request) -> Response | None:
         """Return the response to a request that is refused; None if it is allowed."""
         if _host_name(request) not in _HOSTS:
-            return _refusal(421, "This page is available on this machine only: use 127.0.0.1 in the address.")
+            return PlainTextResponse("This page is for this machine only: use 127.0.0.1 in the address.\n", 421)
         if request.method not in self._methods:
-            return _refusal(405, "This page cannot do that.")
+            return PlainTextResponse("This page does not accept such requests.\n", 405)
         if "token" in request.query_params:
             return self._welcome(request)
         if not _equal(request.cookies.get(self._keys.cookie, ""), self._keys.token):
-            return _refusal(403, "Open the address that fedcopl printed: it has the access token.")
+            return PlainTextResponse("Open the address that fedcopl printed: it contains the access token.\n", 403)
         if _is_foreign(request):
-            return _refusal(403, "This request comes from another site.")
+            return PlainTextResponse("This request comes from another site.\n", 403)
         return None
 
     def _welcome(self, request: Request) -> Response:
@@ -94,20 +97,20 @@ class AccessControl:
         Uses a page instead of a redirect: after a click in a mail, a redirect would count as cross-site.
         """
         if not _equal(request.query_params["token"], self._keys.token):
-            return _refusal(403, "The token is wrong or expired: open the address that fedcopl printed.")
+            return PlainTextResponse("The token is wrong or expired: open the address that fedcopl printed.\n", 403)
         page = HTMLResponse(_WELCOME)
         page.set_cookie(self._keys.cookie, self._keys.token, httponly=True, samesite="strict", path="/")
         return page
 
 
 async def read_form(request: Request, keys: Keys) -> Mapping[str, str] | None:
-    """Return the fields of a form of our own; None if it is too long, of another type, or without the key."""
+    """Return the fields of a form of this page; None if it is too long, of another type, or without the key."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
         return None
     body = b""
     async for chunk in request.stream():
         body += chunk
-        if len(body) > _LARGEST_FORM:
+        if len(body) > _MAX_FORM:
             return None
     try:
         fields = {name: values[-1] for name, values in parse_qs(body.decode(), keep_blank_values=True).items()}
@@ -133,10 +136,6 @@ def _is_foreign(request: Request) -> bool:
 
 def _equal(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode("utf-8", "replace"))
-
-
-def _refusal(status: int, reason: str) -> Response:
-    return PlainTextResponse(f"{reason}\n", status)
 
 
 def _with_headers(send: Send, added: Mapping[str, str]) -> Send:

@@ -1,4 +1,4 @@
-"""Serving a page on this machine: a free port, an address with a token, until Ctrl-C."""
+"""Serve a page on this machine until Ctrl-C, at an address with a token."""
 
 import hmac
 import os
@@ -26,12 +26,22 @@ from .access import Keys
 _HOST = "127.0.0.1"
 
 
-def serve(make: Callable[[Keys], ASGIApp], *, port: int, open_it: bool, token: str | None = None) -> None:
-    """Print the address, with a new token by default, and serve until Ctrl-C, which is raised as KeyboardInterrupt."""
+def serve(build: Callable[[Keys], ASGIApp], *, port: int, open_it: bool, token: str | None = None) -> None:
+    """Print the address of the application that `build` returns, and serve it until Ctrl-C.
+
+    Args:
+        build: Builds the application.
+        port: Port on 127.0.0.1; 0: any free port.
+        open_it: Whether to open the page in the browser.
+        token: Access token; None: a new token.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C.
+    """
     with closing(_listen(port)) as listening, silence_decoders():
         keys = Keys(token or secrets.token_urlsafe(24), listening.getsockname()[1])
         settings = uvicorn.Config(
-            make(keys),
+            build(keys),
             lifespan="off",
             ws="none",
             log_level="error",
@@ -39,7 +49,7 @@ def serve(make: Callable[[Keys], ASGIApp], *, port: int, open_it: bool, token: s
             server_header=False,
             timeout_graceful_shutdown=2,
         )
-        print(keys.address, flush=True)  # the socket listens already: early requests wait
+        print(keys.address, flush=True)  # the socket already listens, so early requests wait
         if open_it:
             webbrowser.open(keys.address)
         uvicorn.Server(settings).run(sockets=[listening])
@@ -48,21 +58,21 @@ def serve(make: Callable[[Keys], ASGIApp], *, port: int, open_it: bool, token: s
 def _listen(port: int) -> socket.socket:
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        if os.name == "posix":  # on Windows it would let two programs share a port
+        if os.name == "posix":  # on Windows two programs could then share a port
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((_HOST, port))
         listening.listen(128)
     except (OSError, OverflowError) as error:
         listening.close()
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"--port {port}: cannot be used: {reason}; without --port any free one is taken") from error
+        raise ConfigError(f"--port {port}: cannot be used: {reason}; use another port or leave out --port") from error
     return listening
 
 
 def persistent_token(key_file: Path, purpose: str) -> str:
-    """Return the same token for the same purpose at each start, so that an open page keeps working.
+    """Return a token derived from `purpose` and a secret key of this user, so that an open page survives a restart.
 
-    It is derived from a secret key of this user. If the key cannot be stored, the token is new.
+    If the key cannot be stored, the token is new at each start.
     """
     with suppress(OSError):
         key_file.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +86,7 @@ def persistent_token(key_file: Path, purpose: str) -> str:
     return secrets.token_urlsafe(24)
 
 
-_FILES = {
+_MEDIA_TYPES = {
     "icon.svg": "image/svg+xml",
     "live.js": "text/javascript",
     "pages.css": "text/css",
@@ -94,7 +104,7 @@ def file_route(name: str) -> Route:
     """Return the route of one static file."""
     content = (files("fedcopl.local_page") / "static" / name).read_bytes()
 
-    def give(request: Request) -> Response:
-        return Response(content, media_type=_FILES[name], headers={"cache-control": "no-cache"})
+    def respond(request: Request) -> Response:
+        return Response(content, media_type=_MEDIA_TYPES[name], headers={"cache-control": "no-cache"})
 
-    return Route(f"/static/{name}", give)
+    return Route(f"/static/{name}", respond)

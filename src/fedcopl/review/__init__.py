@@ -1,1 +1,1 @@
-"""`fedcopl review`: a page where a site's expert checks the labels."""
+"""`fedcopl review`: an expert checks the labels of images."""

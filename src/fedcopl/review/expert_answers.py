@@ -1,7 +1,7 @@
-"""The expert's answers: one SQLite file in the run's folder, which never leaves the site.
+"""The expert's answers: one SQLite file per client in the run's folder, which never leaves the site.
 
-Nothing is overwritten: an answer that was changed or taken back stays in the file. Each answer is one transaction, so
-several tabs, or several processes, can write at once, and a stop at any moment loses nothing that was confirmed.
+Nothing is overwritten: a changed or undone answer stays in the file. Each answer is one transaction, so several tabs or
+processes can write at the same time, and a crash loses no confirmed answer.
 """
 
 import os
@@ -17,7 +17,7 @@ from ..errors import RunFolderError
 from ..files import make_folders, only_for_owner
 from ..run.folder import file_name
 
-_VERSION = 1  # of the tables, kept in the file
+_VERSION = 1  # of the tables; SQLite's user_version
 _LOCK_TIMEOUT = 30  # seconds to wait for another process that is writing
 _SCHEMA = """
 CREATE TABLE answer (
@@ -47,17 +47,17 @@ AnswerKind = Literal["class", "none", "unclear"]
 
 
 @dataclass(frozen=True)
-class Given:
-    """A new answer about an image."""
+class NewAnswer:
+    """An expert's answer about an image that is not stored yet."""
 
     image: str
     digest: str  # of the image's content
     pseudo: str  # the pseudo label
-    kind: AnswerKind  # a class, none of the classes, or the expert cannot tell
+    kind: AnswerKind  # a class, none of the classes, or unclear to the expert
     label: str | None = None  # the class
-    drawn_by: int | None = None  # answered in the random order: the round whose labels it was drawn by
+    plan_round: int | None = None  # in the random order: the refresh that determines the order; else None
     tab: str = ""
-    page: str = ""  # to go back to
+    page: str = ""  # query of the page's address, for undo
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class ExpertAnswer:
     pseudo: str
     kind: AnswerKind
     label: str | None
-    sampled: bool  # answered in the random order, so that it may count in the estimate
+    sampled: bool  # given in the random order, so that the estimate can use it
     answered: str  # UTC, ISO 8601
 
     @property
@@ -79,20 +79,20 @@ class ExpertAnswer:
 
 
 class Answers:
-    """The answers about one client's images."""
+    """Store of the answers about one client's images."""
 
     def __init__(self, folder: Path, client: str):
         self.folder = folder
         self.path = folder / "review" / f"{file_name(client)}.sqlite"
 
-    def add(self, given: Given) -> int:
+    def add(self, answer: NewAnswer) -> int:
         """Store an answer and return its number."""
-        sampled = int(given.drawn_by is not None)
-        about = (given.image, given.digest, given.pseudo, given.kind, given.label)
-        row = (*about, sampled, given.tab, given.page, _now())
+        sampled = int(answer.plan_round is not None)
+        content = (answer.image, answer.digest, answer.pseudo, answer.kind, answer.label)
+        row = (*content, sampled, answer.tab, answer.page, _now())
         with self._open(create=True) as database, database:
             if sampled:
-                database.execute("INSERT OR IGNORE INTO plan VALUES (1, ?)", (given.drawn_by,))
+                database.execute("INSERT OR IGNORE INTO plan VALUES (1, ?)", (answer.plan_round,))
             added = database.execute(
                 "INSERT INTO answer (image, digest, pseudo, kind, label, sampled, tab, place, answered) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -122,7 +122,7 @@ class Answers:
         }
 
     def plan_round(self) -> int | None:
-        """Return the round whose labels determine the random order; None before its first answer."""
+        """Return the refresh that determines the random order; None before the first answer in that order."""
         rows = self._rows("SELECT round FROM plan")
         return int(rows[0][0]) if rows else None
 
@@ -137,17 +137,17 @@ class Answers:
         try:
             if create:
                 make_folders(self.path.parent)
-                os.close(only_for_owner(str(self.path), os.O_CREAT | os.O_RDWR))  # SQLite's other files get its rights
+                os.close(only_for_owner(str(self.path), os.O_CREAT | os.O_RDWR))  # also the rights of SQLite's journal
             with closing(sqlite3.connect(self.path, timeout=_LOCK_TIMEOUT)) as database:
                 self._prepare(database)
                 yield database
         except (sqlite3.Error, OSError) as error:
-            raise RunFolderError(f"{self.path}: the answers cannot be kept here: {error}") from error
+            raise RunFolderError(f"{self.path}: the answers cannot be stored: {error}") from error
 
     def _prepare(self, database: sqlite3.Connection) -> None:
         if _version(database) == 0:
             with database:
-                database.execute("BEGIN IMMEDIATE")  # only one of two that come at once makes the tables
+                database.execute("BEGIN IMMEDIATE")  # only one of two concurrent processes creates the tables
                 if _version(database) == 0:
                     for statement in _SCHEMA.split(";\n"):
                         database.execute(statement)

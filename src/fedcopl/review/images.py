@@ -1,4 +1,4 @@
-"""Images to review, their labels by refresh and by the finished classifier, and their pictures for a browser."""
+"""Images to review, their labels of each refresh and of the finished classifier, and thumbnails for the browser."""
 
 import io
 import threading
@@ -33,15 +33,15 @@ NOT_TRAINED = -1
 
 @dataclass(frozen=True)
 class _LabelHistory:
-    """The labels of n images at each of R refreshes, and at the last one the likeliest classes."""
+    """Labels of n images at each of R refreshes, and the k most probable classes at the last refresh."""
 
-    rounds: tuple[int, ...]  # (R) in which the refreshes happened
+    rounds: tuple[int, ...]  # (R) rounds of the refreshes
     labels: NDArray[np.int64]  # (R, n)
-    log_probability: NDArray[np.float64]  # (R, n) of each label
-    top: NDArray[np.int64]  # (n, k) the likeliest classes, the most confident first
+    log_probability: NDArray[np.float64]  # (R, n) log-probability of each label
+    top: NDArray[np.int64]  # (n, k) classes at the last refresh, the most probable first
     top_log_probability: NDArray[np.float64]  # (n, k)
-    trained_as: NDArray[np.int64] | None = None  # (n) the label an image is trained with, NOT_TRAINED; None: not known
-    is_final: bool = False  # the last row is no refresh, but what the finished classifier says
+    trained_as: NDArray[np.int64] | None = None  # (n) label in training or NOT_TRAINED; None: unknown
+    is_final: bool = False  # whether the last row has the labels of the finished classifier
 
     @classmethod
     def of(cls, refreshes: Sequence[PseudoLabels], trained_as: NDArray[np.int64] | None = None) -> "_LabelHistory":
@@ -63,26 +63,26 @@ class _LabelHistory:
 
     @property
     def label(self) -> NDArray[np.int64]:
-        """Return the label of each image: of the last refresh, or of the finished classifier."""
+        """Return the shown label of each image (n): of the last refresh or of the finished classifier."""
         label: NDArray[np.int64] = self.labels[-1]
         return label
 
     @property
     def confidence(self) -> NDArray[np.float64]:
-        """Return the log-probability of each pseudo label."""
+        """Return the log-probability of each shown label (n)."""
         confidence: NDArray[np.float64] = self.log_probability[-1]
         return confidence
 
     @cached_property
     def changes(self) -> NDArray[np.int64]:
-        """Return how often the label of each image changed between refreshes."""
+        """Return the number of changes of each image's label between refreshes (n)."""
         changed: NDArray[np.int64] = (np.diff(self.labels, axis=0) != 0).sum(axis=0)
         return changed
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """The images of one client, opened one at a time when they are shown, and their labels."""
+    """The images of one client, which are opened on demand, and their labels."""
 
     client: str
     classes: Sequence[str]
@@ -95,21 +95,20 @@ class Gallery:
         return self.images[number]
 
     def digest(self, number: int) -> str:
-        """Return a digest of its content, which identifies it when the file is moved; "" if unreadable."""
-        stored = self.images
+        """Return a digest of an image's content, which identifies a moved file; "" if it cannot be read."""
         try:
-            return digest(stored.kind(number), stored.content(number))
+            return digest(self.images.kind(number), self.images.content(number))
         except OSError:
             return ""
 
     def file(self, number: int) -> Path | None:
-        """Return where an image lies, if it is a file."""
+        """Return the path of an image; None if it is not a separate file."""
         file = self.images.file(number)
         return None if file is None else file.path
 
 
 def open_gallery(folder: Path, client: str | None) -> Gallery:
-    """Return the images of one client of a run; of the only one by default."""
+    """Return the images of one client of a run; the client is optional if there is only one."""
     if not folder.is_dir():
         raise RunFolderError(f"{folder}: {no_folder(folder)}; name the folder of a run")
     classes, clients = read_images(folder)
@@ -122,12 +121,12 @@ def open_gallery(folder: Path, client: str | None) -> Gallery:
     predictions = _LabelHistory.of(refreshes, _trained_as(folder, name, len(images.names)))
     if max(int(labels.classes.max()) for labels in refreshes) >= len(classes):
         raise RunFolderError(f"{folder}: its labels do not fit its {counted(len(classes), 'class')}")
-    shown = [image.encode("utf-8", "backslashreplace").decode() for image in images.names]  # answers need valid text
-    return Gallery(printable(name), [printable(name) for name in classes], shown, predictions, _images(folder, images))
+    names = [image.encode("utf-8", "backslashreplace").decode() for image in images.names]  # SQLite needs valid UTF-8
+    return Gallery(printable(name), [printable(name) for name in classes], names, predictions, _images(folder, images))
 
 
 def _choose_client(folder: Path, clients: Sequence[str], requested: str | None) -> str:
-    """The client that is meant; names are compared as they are printed."""
+    """Return the requested client's name; the request may have the printable form of the name."""
     shown = ", ".join(printable(name) for name in clients[:10]) + (", ..." if len(clients) > 10 else "")
     if requested is None and len(clients) == 1:
         return clients[0]
@@ -140,7 +139,7 @@ def _choose_client(folder: Path, clients: Sequence[str], requested: str | None) 
 
 
 def _trained_as(folder: Path, client: str, images: int) -> NDArray[np.int64] | None:
-    """The label that each image is trained with, where the folder has a run's checkpoint."""
+    """Return the label of each image in training (n), NOT_TRAINED without one; None without a checkpoint."""
     checkpoint = load_checkpoint(folder)
     state = checkpoint.clients.get(client) if checkpoint else None
     if state is None or state.selection is None or (state.selection.index >= images).any():
@@ -158,7 +157,7 @@ def _images(folder: Path, held: ImageSources) -> StoredImages:
         return ImageList(files).with_options(reading)
     data = load_settings(folder / "settings.toml").data
     if data.source not in SOURCES:
-        raise DataError(f"{folder}: its images were passed in memory and cannot be opened again")
+        raise DataError(f"{folder}: the images of this run were given in memory and cannot be opened again")
     train = load_dataset(data).train
     index_of = {name: number for number, name in enumerate(train.names)}
     missing = [name for name in held.names if name not in index_of]
@@ -168,16 +167,16 @@ def _images(folder: Path, held: ImageSources) -> StoredImages:
 
 
 def with_final_labels(gallery: Gallery, folder: Path, progress: Progress = lambda done, total: None) -> Gallery:
-    """Return the gallery with the labels of the finished classifier as its last ones.
+    """Return the gallery with the labels of the finished classifier as the last row.
 
     Raises:
         FedCoPLError: There is no finished classifier, or it cannot be loaded.
     """
     results = folder / RESULTS
     if not results.is_file():
-        raise DataError("the run is not over")
+        raise DataError("the run is not finished")
     state = results.stat()
-    made_of = f"{state.st_mtime_ns} {state.st_size} {len(gallery.names)}"  # a run that went on has other results
+    made_of = f"{state.st_mtime_ns} {state.st_size} {len(gallery.names)}"  # a resumed run has other results
     labels = read_final(folder, gallery.client, made_of)
     if labels is None:
         log_probs = _final_log_probs(gallery, folder, progress)
@@ -186,7 +185,7 @@ def with_final_labels(gallery: Gallery, folder: Path, progress: Progress = lambd
     if labels is None:
         return gallery
     before = gallery.predictions
-    ending = replace(
+    history = replace(
         before,
         rounds=(*before.rounds, labels.round),
         labels=np.vstack([before.labels, labels.classes[None, :, 0]]).astype(np.int64),
@@ -195,11 +194,11 @@ def with_final_labels(gallery: Gallery, folder: Path, progress: Progress = lambd
         top_log_probability=labels.log_probability.astype(np.float64),
         is_final=True,
     )
-    return replace(gallery, predictions=ending)
+    return replace(gallery, predictions=history)
 
 
 def _final_log_probs(gallery: Gallery, folder: Path, progress: Progress) -> NDArray[np.float64]:
-    """log p (n, C) of all images."""
+    """Return log p of all images, (n, C)."""
     from ..classifier.loading import load  # imports torch, only where no labels are stored yet
 
     predictor = load(folder, client=gallery.client).predictor
@@ -214,9 +213,9 @@ def _final_log_probs(gallery: Gallery, folder: Path, progress: Progress) -> NDAr
 
 
 SIDES = {"small": 144, "large": 720}  # pixels of the longer side
-_TINY = 64  # up to this side an image is enlarged pixel by pixel
-_MEMORY = 64_000_000  # bytes of pictures kept
-_AT_ONCE = 3  # images decoded at the same time: one may take 256 MB
+_TINY = 64  # pixels; an image up to this side is enlarged without interpolation
+_MEMORY = 64_000_000  # bytes of cached pictures
+_MAX_DECODING = 3  # images decoded at the same time, of up to 256 MB each
 
 
 class _ShownPicture(NamedTuple):
@@ -225,20 +224,20 @@ class _ShownPicture(NamedTuple):
 
 
 class ShownPictures:
-    """Pictures of a gallery by number and size."""
+    """Encoded pictures of a gallery by number and size, the most recently used in memory."""
 
     def __init__(self, gallery: Gallery, memory: int = _MEMORY):
         self._gallery, self._memory = gallery, memory
-        self._kept: OrderedDict[tuple[int, str], _ShownPicture] = OrderedDict()
+        self._cached: OrderedDict[tuple[int, str], _ShownPicture] = OrderedDict()
         self._bytes = 0
-        self._lock, self._decoding = threading.Lock(), threading.Semaphore(_AT_ONCE)
+        self._lock, self._decoding = threading.Lock(), threading.Semaphore(_MAX_DECODING)
 
     def get(self, number: int, size: str) -> _ShownPicture:
         key = (number, size)
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
+            if key in self._cached:
+                self._cached.move_to_end(key)
+                return self._cached[key]
         try:
             with self._decoding:
                 picture = _encoded(self._gallery.image(number), SIDES[size])
@@ -249,12 +248,12 @@ class ShownPictures:
 
     def _keep(self, key: tuple[int, str], picture: _ShownPicture) -> None:
         with self._lock:
-            if key in self._kept:
+            if key in self._cached:
                 return
-            self._kept[key] = picture
+            self._cached[key] = picture
             self._bytes += len(picture.content)
-            while self._bytes > self._memory and len(self._kept) > 1:
-                self._bytes -= len(self._kept.popitem(last=False)[1].content)
+            while self._bytes > self._memory and len(self._cached) > 1:
+                self._bytes -= len(self._cached.popitem(last=False)[1].content)
 
 
 def _encoded(image: Image.Image, side: int) -> _ShownPicture:

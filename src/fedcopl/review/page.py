@@ -1,4 +1,4 @@
-"""The page where a site's expert reviews the labels of its images."""
+"""The local page of `fedcopl review`: an expert confirms or corrects the labels of images."""
 
 import math
 import re
@@ -21,23 +21,23 @@ from ..data.dataset import clean_class_name
 from ..errors import RunFolderError
 from ..local_page.access import AccessControl, Keys, read_form
 from ..local_page.serving import file_route, page
-from .expert_answers import AnswerKind, ExpertAnswer, Given
+from .expert_answers import AnswerKind, ExpertAnswer, NewAnswer
 from .images import NOT_TRAINED, SIDES, ShownPictures
 from .sample_survey import ANSWERED, ORDERS, SAMPLE, Numbers, SampleSurvey, answers_csv
 
 _PER_PAGE = 48
 _WITHOUT_CLASS: Mapping[str, AnswerKind] = {"none": "none", "unclear": "unclear"}
-_OPTIONS = 8  # classes named when a search fits several
-_MOST_DIGITS = 9  # of a number in an address
+_MAX_MATCHES = 8  # classes named if a search fits several
+_MAX_DIGITS = 9  # of a number in an address
 
 
 @dataclass(frozen=True)
 class _Position:
-    """An order, the class it is narrowed down to, and the position in it."""
+    """An order of the images, restricted to a class or not, and the position in it."""
 
     order: str = SAMPLE
     label: int | None = None
-    at: int | None = None  # None: where there is something to do
+    at: int | None = None  # None: the first image without an answer
     tab: str = ""
 
     @classmethod
@@ -46,13 +46,13 @@ class _Position:
         order = fields.get("order", SAMPLE)
         order = order if order in ORDERS else SAMPLE
         label = _whole_number(fields.get("class"))
-        fits = label is not None and label < classes and order != SAMPLE  # the sample is of all classes or of no use
+        fits = label is not None and label < classes and order != SAMPLE  # the random sample covers all classes
         tab = fields.get("tab", "")
         tab = tab if re.fullmatch(r"[0-9a-f]{8}", tab) else secrets.token_hex(4)
         return cls(order, label if fits else None, _whole_number(fields.get("at")), tab)
 
     def link(self, **changes: Any) -> str:
-        """The address of this place, or of one that differs from it."""
+        """Return the address of this position with changes."""
         return f"/?{replace(self, **changes).query()}"
 
     def query(self) -> str:
@@ -61,11 +61,11 @@ class _Position:
 
 
 def _whole_number(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
+    return int(text) if text and text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else None
 
 
 class ReviewPage:
-    """Responses to all requests of one review."""
+    """Handlers of all requests of one review."""
 
     def __init__(self, survey: SampleSurvey, keys: Keys):
         self.survey, self.keys = survey, keys
@@ -145,7 +145,7 @@ class ReviewPage:
     async def post(self, request: Request) -> Response:
         fields = await read_form(request, self.keys)
         if fields is None:
-            return PlainTextResponse("This did not come from a form of this page; load it again.\n", 403)
+            return PlainTextResponse("This request did not come from a form of this page; load the page again.\n", 403)
         return await run_in_threadpool(self._answer if request.url.path == "/answer" else self._undo, fields)
 
     def _answer(self, fields: Mapping[str, str]) -> Response:
@@ -153,11 +153,11 @@ class ReviewPage:
         position, number = _Position.read(fields, len(gallery.classes)), _whole_number(fields.get("number"))
         if number is None or number >= len(gallery.names):
             return self._page(position, error_message="There is no such image.", status=422)
-        meant = _parse_answer(fields, gallery.classes)
-        if isinstance(meant, str):
-            return self._page(position, error_message=meant, status=422)
-        kind, label = meant
-        given = Given(
+        parsed = _parse_answer(fields, gallery.classes)
+        if isinstance(parsed, str):
+            return self._page(position, error_message=parsed, status=422)
+        kind, label = parsed
+        answer = NewAnswer(
             gallery.names[number],
             gallery.digest(number),
             gallery.classes[gallery.predictions.label[number]],
@@ -167,7 +167,7 @@ class ReviewPage:
             position.tab,
             position.query(),
         )
-        saved = self.survey.answers.add(given)
+        saved = self.survey.answers.add(answer)
         self.survey.keep_outcome()
         following = None if position.order == SAMPLE or position.at is None else position.at + 1
         return RedirectResponse(f"{position.link(at=following)}&did={saved}", 303)
@@ -180,11 +180,11 @@ class ReviewPage:
 
 
 def _parse_answer(fields: Mapping[str, str], classes: Sequence[str]) -> tuple[AnswerKind, str | None] | str:
-    """Parse a form: a class by number or name, none of the classes, or unclear; or return an error message."""
-    word = fields.get("answer", "")
-    if word in _WITHOUT_CLASS:
-        return _WITHOUT_CLASS[word], None
-    label = _find_class(fields.get("text", ""), classes) if word == "search" else _whole_number(word)
+    """Return kind and class of the answer in a form, or an error message."""
+    value = fields.get("answer", "")
+    if value in _WITHOUT_CLASS:
+        return _WITHOUT_CLASS[value], None
+    label = _find_class(fields.get("text", ""), classes) if value == "search" else _whole_number(value)
     if isinstance(label, str):
         return label
     return ("class", classes[label]) if label is not None and label < len(classes) else "There is no such class."
@@ -201,22 +201,19 @@ def _find_class(text: str, classes: Sequence[str]) -> int | str:
         if len(matches) == 1:
             return matches[0]
         if matches:
-            some = ", ".join(classes[number] for number in matches[:_OPTIONS]) + (
-                ", ..." if len(matches) > _OPTIONS else ""
-            )
-            return f"Several classes fit “{text}”: {some}."
+            more = ", ..." if len(matches) > _MAX_MATCHES else ""
+            return f"Several classes match “{text}”: {', '.join(classes[n] for n in matches[:_MAX_MATCHES])}{more}."
     close_matches = get_close_matches(typed, folded, n=1)
-    return f"No class fits “{text}”." + (
-        f" Did you mean {classes[folded.index(close_matches[0])]}?" if close_matches else ""
-    )
+    hint = f" Did you mean {classes[folded.index(close_matches[0])]}?" if close_matches else ""
+    return f"No class matches “{text}”.{hint}"
 
 
-_HISTORY = 12  # refreshes shown of an image
+_HISTORY = 12  # refreshes shown for an image
 
 
 @dataclass(frozen=True)
 class _Card:
-    """An image among others."""
+    """An image in the strip of thumbnails."""
 
     number: int
     at: int  # its position in the order
@@ -224,18 +221,18 @@ class _Card:
     predicted: str
     share: float  # its probability
     changes: int
-    state: str  # "", "confirmed", "corrected", "none" or "unclear"
+    state: str  # of the answer: "", "confirmed", "corrected", "none" or "unclear"
     answer: str  # the expert's answer as text, or ""
 
 
 @dataclass(frozen=True)
 class _Detail:
-    """The selected image with its most probable classes and the history of its label."""
+    """The image to answer, its most probable classes and its label at each refresh."""
 
     card: _Card
     guesses: Sequence[Mapping[str, Any]]  # number, name and probability of a class
-    history: Sequence[tuple[str, str, float]]  # round as people count, or "end"; label, its probability
-    trained_as: str | None  # None: not trained on
+    history: Sequence[tuple[str, str, float]]  # round from 1 or "end", label, and its probability
+    trained_as: str | None  # class in training; None: not used in training
     trained_known: bool
 
 
@@ -259,7 +256,7 @@ def _card(survey: SampleSurvey, number: int, at: int, current: Mapping[str, Expe
 
 
 def _detail(survey: SampleSurvey, number: int, at: int, current: Mapping[str, ExpertAnswer]) -> _Detail:
-    """An image with its classes that have any chance, the label at each of the last refreshes, and at the end."""
+    """Return an image with its classes of positive probability and its label at the last refreshes."""
     classes, predictions = survey.gallery.classes, survey.gallery.predictions
     likeliest = zip(predictions.top[number].tolist(), predictions.top_log_probability[number], strict=True)
     when = [str(round + 1) for round in predictions.rounds[: -1 if predictions.is_final else None]]
@@ -274,7 +271,7 @@ def _detail(survey: SampleSurvey, number: int, at: int, current: Mapping[str, Ex
             for rank, (label, log_share) in enumerate(likeliest)
             if rank == 0 or log_share > -math.inf
         ],
-        [(round, classes[own], _probability(log_share)) for round, own, log_share in labels][-_HISTORY:],
+        [(round, classes[c], _probability(log_share)) for round, c, log_share in labels][-_HISTORY:],
         None if label == NOT_TRAINED else classes[label],
         trained is not None,
     )

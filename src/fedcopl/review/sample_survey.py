@@ -1,9 +1,10 @@
 """Accuracy of a client's labels, estimated from the expert's answers.
 
-Images that were looked at because they are doubtful say nothing about the others. Only the random sample does: the
-images of one fixed random order, from its first one up to the first without an answer given in that order.
+Only the random sample is used: the images of one fixed random order, up to the first image without an answer in that
+order. Images that the expert chose, such as uncertain ones, would bias the estimate.
 
-The answers as files: a CSV table, a manifest with the random sample as test images, and a second reviewer's table.
+The answers can be written as a CSV table or as a manifest with the random sample as test images, and answers of a
+second reviewer can be merged.
 """
 
 import csv
@@ -22,7 +23,7 @@ from ..errors import DataError
 from ..files import write_text
 from ..report.label_free import write_review
 from ..rng import stream
-from .expert_answers import AnswerKind, Answers, ExpertAnswer, Given
+from .expert_answers import AnswerKind, Answers, ExpertAnswer, NewAnswer
 from .images import Gallery
 
 Numbers = NDArray[np.int64]
@@ -34,8 +35,8 @@ ORDERS: Mapping[str, str] = {
     "changed": "Changed most often",
     ANSWERED: "Reviewed",
 }
-_KEPT = 64  # orders held in memory; of 100,000 images each takes 0.8 MB
-_HALF_WIDTH = 0.05  # of an interval that most would call good enough
+_CACHED_ORDERS = 64  # 0.8 MB each for 100,000 images
+_HALF_WIDTH = 0.05  # of the interval that the page recommends
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,13 @@ class _ClassShare:
 
 @dataclass(frozen=True)
 class SampleOutcome:
-    """Result of a review so far."""
+    """Result of all answers so far."""
 
     estimate: AccuracyEstimate
     classes: Sequence[_ClassShare]
-    unclear: int  # of the sample, where the expert cannot tell
+    unclear: int  # images of the sample that are unclear to the expert
     answered: int
-    corrected: int  # another class than the predicted one, or none
+    corrected: int  # answers with another class than the shown label, or with none
     images: int
 
     @property
@@ -70,22 +71,22 @@ class SampleOutcome:
 
 
 class SampleSurvey:
-    """One client's images with the answers about them."""
+    """One client's images, the answers about them, and the orders in which they are shown."""
 
     def __init__(self, gallery: Gallery, answers: Answers):
         self.gallery, self.answers = gallery, answers
         predictions, planned = gallery.predictions, answers.plan_round()
         plan = predictions.rounds.index(planned) if planned in predictions.rounds else len(predictions.rounds) - 1
-        self.plan_round = predictions.rounds[plan]  # whose labels determine the random order
+        self.plan_round = predictions.rounds[plan]  # its labels determine the random order
         self._strata = strata_of(predictions.labels[plan], predictions.log_probability[plan])
-        self.numbers = lru_cache(maxsize=_KEPT)(self._numbers)
+        self.numbers = lru_cache(maxsize=_CACHED_ORDERS)(self._numbers)
 
     def _numbers(self, order: str, label: int | None = None) -> Numbers:
-        """Return the numbers of the images in an order, of all of them or of those with one label."""
+        """Return the numbers of all images, or of those with one label, in an order."""
         predictions = self.gallery.predictions
         if label is not None:
-            whole = self.numbers(order)
-            of_class: Numbers = whole[predictions.label[whole] == label]
+            numbers = self.numbers(order)
+            of_class: Numbers = numbers[predictions.label[numbers] == label]
             return of_class
         if order == SAMPLE:
             return drawn_order(self._strata, stream(0, "review"))
@@ -106,7 +107,7 @@ class SampleSurvey:
             yield int(number), answer
 
     def is_right(self, number: int, answer: ExpertAnswer) -> bool:
-        """Return whether the image's current label is the expert's answer."""
+        """Return whether the expert's answer is the shown label."""
         return answer.kind == "class" and self.gallery.classes[self.gallery.predictions.label[number]] == answer.label
 
     def outcome(self, current: Mapping[str, ExpertAnswer]) -> SampleOutcome:
@@ -128,7 +129,7 @@ class SampleSurvey:
         )
 
     def keep_outcome(self) -> SampleOutcome:
-        """Compute the outcome of the answers so far, and write its estimate where the report reads it."""
+        """Return the outcome of all answers so far, and write its estimate into the run's folder for the report."""
         outcome = self.outcome(self.answers.current())
         write_review(self.answers.folder, self.gallery.client, outcome.estimate)
         return outcome
@@ -145,7 +146,7 @@ class SampleSurvey:
 
     @cached_property
     def class_sizes(self) -> NDArray[np.int64]:
-        """Number of images predicted as each class, (C,)."""
+        """Return the number of images with each label, (C,)."""
         return np.bincount(self.gallery.predictions.label, minlength=len(self.gallery.classes))
 
 
@@ -154,7 +155,7 @@ _KIND_TEXT = {"none": "(none of the classes)", "unclear": "(cannot tell)"}
 
 
 def answers_csv(answers: Iterable[ExpertAnswer]) -> str:
-    """Format one CSV row per answered image; names that look like formulas are escaped."""
+    """Return a CSV table with one row per answer; cells that a spreadsheet would evaluate are escaped."""
     rows = [("file", "pseudo label", "label", "when", "digest")]
     for answer in answers:
         label = answer.label or _KIND_TEXT[answer.kind]
@@ -163,7 +164,7 @@ def answers_csv(answers: Iterable[ExpertAnswer]) -> str:
 
 
 def write_manifest(survey: SampleSurvey, path: Path) -> tuple[int, Path]:
-    """Write a manifest with the random sample as labelled test images, all others unlabelled, and a list of classes.
+    """Write a list of classes, and a manifest with the random sample as test images and all others unlabelled.
 
     Returns:
         The number of test images, and the path of the list of classes.
@@ -191,14 +192,14 @@ def _file(survey: SampleSurvey, number: int) -> str:
         str(file).encode()
     except UnicodeEncodeError as error:
         raise DataError(
-            f"{survey.gallery.names[number]}: its name is not valid text; rename it to list it in a manifest"
+            f"{survey.gallery.names[number]}: its name is not valid UTF-8; rename the file to list it in a manifest"
         ) from error
     return str(file)
 
 
 def _csv(rows: Iterable[Sequence[str | None]]) -> str:
     file = io.StringIO()
-    csv.writer(file).writerows(rows)  # its own line ends, so that a name with one gets quotes
+    csv.writer(file).writerows(rows)  # with line ends \r\n; a name with a line break is quoted
     return file.getvalue()
 
 
@@ -206,30 +207,29 @@ _KIND_OF: dict[str, AnswerKind] = {_KIND_TEXT["none"]: "none", _KIND_TEXT["uncle
 
 
 @dataclass
-class _Merged:
+class _MergeResult:
     """The result of merging a second reviewer's answers."""
 
     added: int = 0
     agreed: int = 0
-    disagreements: list[tuple[str, str, str]] = field(default_factory=list)  # image, answer here, answer there
-    passed_over: list[tuple[str, str]] = field(default_factory=list)  # image, and why
+    disagreements: list[tuple[str, str, str]] = field(default_factory=list)  # image, stored answer, other answer
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # image, and the reason
 
 
-def merge_answers(survey: SampleSurvey, file: Path) -> _Merged:
+def merge_answers(survey: SampleSurvey, file: Path) -> _MergeResult:
     """Add new answers of a CSV file of `fedcopl review --export`; they are not part of the random sample."""
-    merged, current = _Merged(), survey.answers.current()
+    merged, current = _MergeResult(), survey.answers.current()
     for row in read_answer_rows(file):
         image, text = row["file"], row["label"]
         kind = _KIND_OF.get(text, "class")
         label = text if kind == "class" else None
         reason = _rejection_reason(survey, image, label, row.get("digest") or "")
         if reason:
-            merged.passed_over.append((image, reason))
+            merged.skipped.append((image, reason))
         elif image not in current:
             digest = survey.gallery.digest(survey.number_of[image])
-            survey.answers.add(
-                Given(image, digest, row.get("pseudo label") or "", kind, label, tab=f"merged {file.name}")
-            )
+            answer = NewAnswer(image, digest, row.get("pseudo label") or "", kind, label, tab=f"merged {file.name}")
+            survey.answers.add(answer)
             merged.added += 1
         elif (current[image].kind, current[image].label) == (kind, label):
             merged.agreed += 1
@@ -240,9 +240,9 @@ def merge_answers(survey: SampleSurvey, file: Path) -> _Merged:
 
 def _rejection_reason(survey: SampleSurvey, image: str, label: str | None, digest: str) -> str | None:
     if image not in survey.number_of:
-        return "there is no such image here"
+        return "this client has no such image"
     if label is not None and label not in survey.gallery.classes:
-        return f"there is no class {label!r}"
+        return f"the run has no class {label!r}"
     if digest and survey.gallery.digest(survey.number_of[image]) != digest:
-        return "the image is another one here"
+        return "the image of this client has other content"
     return None

@@ -1,10 +1,10 @@
 "use strict";
-// Fetches the page again every two seconds and replaces what changed. Without scripts the page reloads itself.
+// Fetches the page every two seconds and replaces its content. Without JavaScript the page reloads itself.
 
-const EVERY = 2000;  // ms between two requests
+const INTERVAL = 2000;  // ms between two requests
 const body = document.body, connection = document.getElementById("connection");
 
-// What the reader opened, scrolled and focused, by names that outlive a replacement.
+// Names of the elements with state (open, scrolled, focused); the state is restored after a replacement.
 const named = (element) => element.getAttribute("aria-label") || element.textContent;
 const folds = () => [...document.querySelectorAll("details")];
 const boxes = () => [...document.querySelectorAll(".scroll")];
@@ -39,7 +39,7 @@ const refresh = async () => {
   } catch {
     report("fedcopl watch does not reply; trying again.");
   }
-  setTimeout(refresh, EVERY);
+  setTimeout(refresh, INTERVAL);
 };
 
-setTimeout(refresh, EVERY);
+setTimeout(refresh, INTERVAL);

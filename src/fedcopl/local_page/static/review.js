@@ -1,10 +1,10 @@
 "use strict";
-// The page works without this file; it adds the keyboard.
+// Keyboard control; the page works without it.
 
 const find = (selector) => document.querySelector(selector);
 const interactive = "a, button, input, select, textarea, summary, [tabindex]";
 
-// A second press before the next page is there must not answer twice.
+// A second press before the next page has loaded must not send a second answer.
 let sent = false;
 document.addEventListener("submit", (event) => {
   if (sent) event.preventDefault();
@@ -21,11 +21,11 @@ if (narrow) {
 const image = find("#image");
 if (image && image.dataset.next) new Image().src = image.dataset.next;
 
-// What stands in a live region when a page comes is not read out; what comes later is.
+// Screen readers announce changes of a live region, not its initial text.
 const live = find("#live");
-window.addEventListener("pageshow", () => setTimeout(() => { live.textContent = live.dataset.words; }, 100));
+window.addEventListener("pageshow", () => setTimeout(() => { live.textContent = live.dataset.announcement; }, 100));
 
-// Single keys get in the way of speech input and of some screen readers: they can be switched off, for good.
+// Single keys disturb speech input and some screen readers, so they can be switched off permanently.
 const single = find("#single");
 single.checked = localStorage.getItem("single") !== "off";
 single.addEventListener("change", () => localStorage.setItem("single", single.checked ? "on" : "off"));
@@ -46,8 +46,8 @@ const keys = {
 };
 
 const answerKey = (key) => {
-  const wanted = key === "Enter" || key === " " ? "1" : key;
-  return [...document.querySelectorAll("#answer [data-key]")].find((button) => button.dataset.key === wanted);
+  const number = key === "Enter" || key === " " ? "1" : key;
+  return [...document.querySelectorAll("#answer [data-key]")].find((button) => button.dataset.key === number);
 };
 
 document.addEventListener("keydown", (event) => {
@@ -66,6 +66,6 @@ document.addEventListener("keydown", (event) => {
   } else if (Object.hasOwn(keys, event.key) && (!event.repeat || event.key.startsWith("Arrow"))) {
     if (keys[event.key]()) event.preventDefault();
   } else if (text && /^\p{L}$/u.test(event.key)) {
-    text.focus();  // the letter itself goes into the box
+    text.focus();  // the key event then enters the letter
   }
 });
