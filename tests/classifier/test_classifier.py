@@ -67,7 +67,7 @@ def test_the_interface_of_scikit_learn(north):
     assert north.score(images, truth) == north.score(images, names) == np.mean(north.predict(images) == names)
 
 
-def test_scikit_learn_takes_it_for_a_fitted_classifier(north):
+def test_scikit_learn_accepts_it_as_a_fitted_classifier(north):
     images, truth = digits("test", 0, 30)
     names = [CLASSES[number] for number in truth]
     assert is_classifier(north) and not is_regressor(north)
@@ -104,7 +104,7 @@ def test_a_copy_predicts_alike(run, north, tmp_path, copied):
         assert (again.fingerprint, again.threshold, repr(again)) == (one.fingerprint, one.threshold, repr(one))
 
 
-def test_pickled_classifiers_share_one_model_and_hold_none(run):
+def test_pickles_contain_no_clip_model_and_share_one_when_loaded(run):
     opened = FinishedRun(run, device="cpu")
     pickled = pickle.dumps([opened.classifier(name) for name in SITES])
     assert len(pickled) < 600_000  # the embedded model alone has 5.6 MB in memory
@@ -113,7 +113,7 @@ def test_pickled_classifiers_share_one_model_and_hold_none(run):
     assert one.predictor.model.encoder.clip is other.predictor.model.encoder.clip
 
 
-def test_a_pickle_finds_a_private_model_from_any_folder_or_names_it_as_missing(tmp_path, monkeypatch):
+def test_a_pickle_finds_a_private_model_by_its_absolute_path_or_names_it(tmp_path, monkeypatch):
     shutil.copytree(BUILT_IN["glyph-clip"], tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     folder = small_run(tmp_path / "run", model={"threads": 1, "backbone": "model"})
@@ -129,7 +129,7 @@ def test_a_pickle_finds_a_private_model_from_any_folder_or_names_it_as_missing(t
         pickle.loads(pickled)
 
 
-def test_no_images_are_no_rows(north):
+def test_no_images_give_no_rows(north):
     assert north.predict_proba([]).shape == (0, 10)
     assert north.predict([]).tolist() == []
 
@@ -181,7 +181,7 @@ def test_abstaining_by_hand(north):
     assert all(len(answer.top) == 2 and answer.top[0][1] == answer.probability for answer in predictions)
 
 
-def test_the_threshold_is_that_quantile_of_its_own_images(run, north):
+def test_the_threshold_is_the_quantile_of_the_sites_images(run, north):
     own, _ = digits("train", 0, 40)
     highest = north.predict_proba(own).max(axis=1)
     measured = TrainingImages(FinishedRun(run, device="cpu"), small_dataset()).classifier("north", share=0.2)
@@ -232,7 +232,7 @@ def test_repr_and_html(north):
     assert "<b>" not in odd._repr_html_()
 
 
-def test_the_files_of_a_run_hold_what_is_loaded(run, north):
+def test_a_classifier_has_the_arrays_of_the_runs_files(run, north):
     results = json.loads((run / "results.json").read_text())
     assert [client["name"] for client in results["clients"]] == list(SITES)
     assert set(north.predictor.prompts) == {"visual", "text"}

@@ -32,7 +32,7 @@ def test_by_hand():
     st.lists(st.floats(0.5, 0.999), min_size=1, max_size=300),
     st.integers(0, 100).map(lambda percent: percent / 100),
 )
-def test_no_more_than_the_share_lies_below(highest, share):
+def test_at_most_the_share_is_below_the_threshold(highest, share):
     below = np.mean(np.array(highest) < of(*highest).threshold(share) - 1e-9)
     assert below <= share + 1e-9
 
@@ -44,7 +44,7 @@ def parsed(confidence):
     return Recipe.parse(json.dumps(plain), "config.json").confidence
 
 
-def test_survives_json():
+def test_a_recipe_survives_json():
     confidence = of(0.5, 0.75, 0.9)
     assert parsed({"percentiles": list(confidence.percentiles), "images": 3}) == confidence
     assert parsed(None) is None
@@ -60,7 +60,7 @@ def test_an_invalid_confidence_is_refused(plain):
         parsed(plain)
 
 
-def test_nothing_to_measure_on():
+def test_measuring_confidence_requires_images():
     with pytest.raises(DataError, match="no images"):
         Confidence.of(np.zeros((0, 3)))
     with pytest.raises(DataError, match="between 0 and 1"):

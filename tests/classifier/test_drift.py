@@ -48,14 +48,14 @@ def test_images_of_the_same_source_have_not_changed(north):
     assert "no new run is needed" in report.advice
 
 
-def test_another_class_prior_is_named_and_needs_no_new_run(north):
+def test_a_changed_class_prior_is_reported_with_its_classes(north):
     report = compare_streams(north, pictures(rows_of(ALL, 100, 300)), pictures(rows_of({1, 2}, 60, 600)))
     assert "class_prior" in changed(report)
     names = [name for name, share in report.class_changes if share > 0]
     assert set(names) & set(np.array(all_digits().classes)[[1, 2]])
 
 
-def test_other_images_are_worth_a_new_run(north):
+def test_changed_images_recommend_continuing_the_run(north):
     negative = pictures(rows_of(ALL, 100, 600), lambda image: 255 - image)
     report = compare_streams(north, pictures(rows_of(ALL, 100, 300)), negative)
     assert changed(report) & {"confidence", "features"}
@@ -79,5 +79,5 @@ def test_the_command_prints_the_changes_and_exits_with_1(run, tmp_path):
     assert json.loads(plain.output)["advice"].startswith("the images have changed")
 
 
-def test_a_changed_class_prior_alone_needs_no_new_run():
+def test_a_changed_class_prior_recommends_estimating_it():
     assert "--prior images" in _DriftReport(50, 50, [_StreamChange("class_prior", 0.4, 0.001)], []).advice

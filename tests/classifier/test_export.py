@@ -34,7 +34,7 @@ def exported(north, tmp_path):
     return north.export(tmp_path / "classifier")
 
 
-def test_it_predicts_as_before(north, exported):
+def test_an_exported_classifier_predicts_alike(north, exported):
     images, _ = digits("test", 0, 20)
     loaded = Classifier.load(exported, device="cpu")
     assert np.array_equal(loaded.predict_log_proba(images), north.predict_log_proba(images))
@@ -49,7 +49,7 @@ def test_nothing_is_overwritten(north, exported):
     assert {file: file.read_bytes() for file in exported.iterdir()} == before
 
 
-def test_no_path_of_this_machine_is_in_it(run, exported):
+def test_an_export_contains_no_path_of_this_machine(run, exported):
     for file in exported.iterdir():
         assert str(run.parent).encode() not in file.read_bytes()
 
@@ -61,7 +61,7 @@ def test_a_failed_export_leaves_nothing(north, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_with_the_model_inside(north, tmp_path):
+def test_an_export_with_the_clip_model_needs_no_other_file(north, tmp_path):
     folder = north.export(tmp_path / "classifier", with_backbone=True)
     assert {file.name for file in (folder / "backbone").iterdir()} >= {"config.json", "model.safetensors"}
     images, _ = digits("test", 0, 3)
@@ -102,7 +102,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize(("changes", "message"), DAMAGES.values(), ids=DAMAGES)
-def test_damage_is_one_clear_line(exported, changes, message):
+def test_a_damaged_export_is_one_clear_line(exported, changes, message):
     damage(exported, **changes)
     with pytest.raises(FedCoPLError, match=message) as caught:
         Classifier.load(exported, device="cpu")
@@ -115,7 +115,7 @@ def test_damaged_arrays(exported):
         Classifier.load(exported, device="cpu")
 
 
-def test_the_card_has_the_known_facts(exported):
+def test_the_card_states_the_facts_of_the_run(exported):
     card = (exported / "README.md").read_text()
     head = yaml.safe_load(card.split("---")[1])
     assert head["library_name"] == "fedcopl"
@@ -140,7 +140,7 @@ def test_names_cannot_break_out_of_the_card(north):
     assert "accuracy is unknown" in card
 
 
-def test_a_memory_of_images_is_named_in_the_card(north):
+def test_the_card_warns_of_stored_image_features(north):
     assert "Features of some of the site's own images" in _write_card(north.recipe, ["memory keys"], None)
     assert "Features of some" not in _write_card(north.recipe, ["visual"], None)
 
@@ -161,7 +161,7 @@ def as_onnx(north, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_onnx_agrees_with_torch_and_needs_neither_torch_nor_us(north, as_onnx, tmp_path):
+def test_onnx_agrees_with_torch_and_needs_neither_torch_nor_fedcopl(north, as_onnx, tmp_path):
     folder, difference, _ = as_onnx
     assert difference.logits < 1e-3 and difference.probabilities < 1e-5
     images, _ = digits("test", 0, 3)
@@ -180,7 +180,7 @@ def test_onnx_agrees_with_torch_and_needs_neither_torch_nor_us(north, as_onnx, t
     assert [line.split(": ")[1] for line in output.splitlines()] == expected
 
 
-def test_a_method_that_leaves_torch_is_refused(tmp_path):
+def test_a_method_that_computes_outside_torch_is_refused(tmp_path):
     folder = small_run(tmp_path / "run", method="fedotp")
     otp = Classifier.load(folder, client="north", device="cpu")
     with pytest.raises(ModelError, match="fedotp with its options cannot be written as ONNX: part of it is computed"):
@@ -189,7 +189,7 @@ def test_a_method_that_leaves_torch_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_file_that_disagrees_is_not_written(north, as_onnx, tmp_path, monkeypatch):
+def test_an_onnx_file_that_differs_from_torch_is_not_written(north, as_onnx, tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_export, "_convert", lambda predictor: deepcopy(as_onnx[2]))
     monkeypatch.setattr("fedcopl.classifier.onnx_export._LARGEST_LOGIT", 0.0)
     with pytest.raises(ModelError, match="is not written: its logits differ"):

@@ -101,7 +101,7 @@ def test_columns():
     assert csv_rows(1).line(broken) == "x.png,,,,damaged,,\n"
 
 
-def test_a_part_of_something_else_is_refused(tmp_path):
+def test_a_part_of_other_images_or_options_is_refused(tmp_path):
     path, names = tmp_path / "out.csv", [str(n) for n in range(10)]
     work(path, csv_rows(1), names, stop_after=1)
     with pytest.raises(RunFolderError, match="started with another classifier"):
@@ -112,7 +112,7 @@ def test_a_part_of_something_else_is_refused(tmp_path):
         work(path, csv_rows(1), ["0", "1"])
 
 
-def test_a_finished_file_stays_until_it_is_replaced(tmp_path):
+def test_an_existing_file_is_kept_until_it_is_replaced(tmp_path):
     path = tmp_path / "out.csv"
     work(path, csv_rows(1), ["a"])
     with pytest.raises(RunFolderError, match="--overwrite"):
@@ -122,7 +122,7 @@ def test_a_finished_file_stays_until_it_is_replaced(tmp_path):
     assert path.read_bytes() == before
 
 
-def test_one_process_at_a_time(tmp_path):
+def test_a_second_process_cannot_write_the_same_file(tmp_path):
     file = _PredictionFile(tmp_path / "out.csv", csv_rows(1), OPTIONS)
     with file.locked(), pytest.raises(RunFolderError, match="another process"), file.locked():
         pass

@@ -94,7 +94,7 @@ def test_all_parts_by_hand():
 
 
 @pytest.mark.parametrize("model", [BALANCED, FULL])
-def test_a_posterior_model_comes_back_from_its_arrays(model):
+def test_a_posterior_model_is_restored_from_its_arrays(model):
     back = Prior.from_arrays(Prior(model, SKEWED).to_arrays(), 2, 2)
     assert back.class_prior.tolist() == SKEWED.tolist()
     assert back.model.strength == model.strength
@@ -154,7 +154,7 @@ def test_classifiers_of_a_run_use_its_priors(run, north):
     assert other.fingerprint != north.fingerprint
 
 
-def test_sites_that_differ_score_as_in_their_run(run):
+def test_classifiers_of_different_sites_score_as_in_their_run(run):
     opened = FinishedRun(run, device="cpu")
     measured = {client.name: client.final for client in opened.outcome.clients}
     for site in HOLDINGS:
@@ -194,7 +194,7 @@ def test_a_damaged_prior_is_one_clear_line(tmp_path):
         Classifier.load(folder, client="north", device="cpu")
 
 
-def test_an_exported_classifier_holds_its_prior(north, tmp_path):
+def test_an_exported_classifier_contains_its_prior(north, tmp_path):
     images, _ = digits("test", 0, 20)
     loaded = Classifier.load(north.export(tmp_path / "classifier"), device="cpu")
     assert np.array_equal(loaded.predict_log_proba(images), north.predict_log_proba(images))
@@ -231,7 +231,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize(("numbers", "message"), DAMAGES.values(), ids=DAMAGES)
-def test_damaged_numbers(north, tmp_path, numbers, message):
+def test_damaged_arrays_of_priors_are_refused(north, tmp_path, numbers, message):
     file = north.export(tmp_path / "classifier") / "model.safetensors"
     arrays = {name: array for name, array in load_file(file).items() if name != "prior/numbers"}
     save_file(arrays if numbers is None else arrays | {"prior/numbers": numbers}, file)

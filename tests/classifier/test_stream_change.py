@@ -48,7 +48,7 @@ def draw(random, class_prior, images, shift=0.0):
     return _PredictedImages(rows, random.normal(5 + shift, 1, images))
 
 
-def test_chance_alone_is_no_change():
+def test_random_differences_are_no_change():
     """By design one look of a hundred is a false alarm; of these fixed 40 none may be more than two."""
     alarms = 0
     for number in range(40):

@@ -54,7 +54,7 @@ def refused(path) -> str:
     return message
 
 
-def test_what_we_export_is_what_was_loaded(sound):
+def test_exporting_a_loaded_model_gives_the_same_weights(sound):
     clip = load_clip(sound)
     exported = to_hugging_face(clip.vision, clip.text, torch.tensor(clip.logit_scale).log())
     original = load_file(sound / "model.safetensors")
@@ -106,7 +106,7 @@ def test_an_unused_weight_is_named(folder):
     assert "the weight logit_bias is not part of this kind of CLIP" in refused(folder)
 
 
-def test_tables_that_older_versions_stored_are_ignored(folder):
+def test_constants_that_older_versions_stored_are_ignored(folder):
     ids = {"text_model.embeddings.position_ids": torch.arange(24)[None]}
     change_weights(folder, lambda weights: weights.update(ids))
     assert load_clip(folder).context_length == 24
@@ -141,13 +141,13 @@ def test_the_section_that_old_configs_repeat_takes_precedence(folder):
     assert load_clip(folder).vision.shape.activation == "gelu"
 
 
-def test_another_kind_of_model_is_refused(folder):
+def test_another_model_type_is_refused(folder):
     change_config(folder, lambda config: config.update(model_type="blip"))
     assert "config.json: model_type is 'blip'; only 'clip' and 'siglip' are supported" in refused(folder)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1, 2]", '{"model_type": "clip"}', "\x00\xff"])
-def test_a_config_that_is_none_is_refused(content, folder):
+def test_a_config_that_is_no_json_object_is_refused(content, folder):
     (folder / "config.json").write_text(content)
     assert "config.json" in refused(folder)
 
@@ -218,7 +218,7 @@ def test_a_text_file_is_refused(name, tmp_path):
     assert re.search("damaged or not a weights file|contains more than weights", refused(tmp_path / name))
 
 
-def test_an_unknown_ending_is_refused(tmp_path):
+def test_an_unknown_extension_is_refused(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"")
     assert "the extension of a weights file must be one of" in refused(tmp_path / "model.onnx")
 
@@ -239,7 +239,7 @@ def test_truncated_archives_are_refused(script, keep, openai_weights, tmp_path):
     assert "damaged or not a weights file" in refused(file)
 
 
-def test_a_flipped_byte_in_a_torchscript_archive_is_noticed(openai_weights, tmp_path):
+def test_a_flipped_byte_in_a_torchscript_archive_is_refused(openai_weights, tmp_path):
     file = save_torchscript(openai_weights, tmp_path / "model.pt")
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
@@ -253,12 +253,12 @@ def test_a_missing_weight_of_a_file_is_named(openai_weights, tmp_path):
     assert "the weight ln_final.bias is missing" in refused(tmp_path / "model.pt")
 
 
-def test_a_file_of_something_else_is_refused(tmp_path):
+def test_a_file_without_a_state_dict_is_refused(tmp_path):
     torch.save([torch.zeros(3)], tmp_path / "list.pt")
     assert "contains a list, not a state dict" in refused(tmp_path / "list.pt")
 
 
-def test_an_own_vocabulary_needs_its_tokenizer(openai_weights, tmp_path):
+def test_another_vocabulary_requires_its_tokenizer(openai_weights, tmp_path):
     name = "token_embedding.weight"
     torch.save(openai_weights | {name: openai_weights[name][:100].clone()}, tmp_path / "model.pt")
     assert "has a vocabulary of 100 tokens; put the matching tokenizer.json" in refused(tmp_path / "model.pt")
@@ -307,7 +307,7 @@ def test_a_hostile_torchscript_archive_is_not_run(tmp_path):
     assert not mark.exists()
 
 
-def test_boxes_that_contain_each_other_come_to_an_end(tmp_path):
+def test_cyclic_references_in_a_torchscript_archive_end(tmp_path):
     # Thirty levels, each holding the next one twice: a billion paths to the same bottom.
     stream = io.BytesIO()
     stream.write(b"\x80\x02")
@@ -321,7 +321,7 @@ def test_boxes_that_contain_each_other_come_to_an_end(tmp_path):
     assert "contains no CLIP in OpenAI's layout" in refused(file)
 
 
-def test_a_tensor_cannot_reach_beyond_its_storage(tmp_path):
+def test_a_tensor_beyond_its_storage_is_refused(tmp_path):
     storage = b"(X\x07\x00\x00\x00storageq\x01ctorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x10tQ"
     tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"K\x00(M\xe8\x03t(K\x01t\x89}tR"
     tree = b"\x80\x02c__torch__\nM\n)\x81}X\x0b\x00\x00\x00logit_scale" + tensor + b"sb."

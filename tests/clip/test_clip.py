@@ -87,7 +87,7 @@ def test_without_a_first_norm_and_with_a_patch_bias(tmp_path):
     assert_agrees(clip, model)
 
 
-def test_the_older_end_rule_reads_the_highest_id(tmp_path):
+def test_the_legacy_end_token_is_the_highest_id(tmp_path):
     model = tiny_model(text={"eos_token_id": 2})
     clip = load_clip(save_folder(tmp_path, model))
     ids = torch.tensor([[5, 30, 2, 49000, 7, 2], [5, 49400, 9, 2, 2, 2]])
@@ -97,7 +97,7 @@ def test_the_older_end_rule_reads_the_highest_id(tmp_path):
     assert_agrees(clip, model)
 
 
-def test_half_precision_weights_become_single(tmp_path):
+def test_half_precision_weights_become_float32(tmp_path):
     model = tiny_model().half()
     clip = load_clip(save_folder(tmp_path, model))
     assert {weight.dtype for weight in clip.state_dict().values()} == {torch.float32}
@@ -118,7 +118,7 @@ def test_weights_in_several_files_agree(model, tmp_path):
     assert_agrees(load_clip(tmp_path), model)
 
 
-def test_without_its_own_tokenizer_and_preprocessor_a_folder_takes_clips(model, tmp_path):
+def test_a_folder_without_tokenizer_and_preprocessor_uses_those_of_clip(model, tmp_path):
     model.save_pretrained(tmp_path)
     clip = load_clip(tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
@@ -126,7 +126,7 @@ def test_without_its_own_tokenizer_and_preprocessor_a_folder_takes_clips(model, 
     assert_agrees(clip, model)
 
 
-def test_the_model_inside_the_package_agrees():
+def test_the_embedded_model_agrees():
     clip = load_clip("glyph-clip")
     folder = BUILT_IN["glyph-clip"]
     model = CLIPModel.from_pretrained(folder, dtype=torch.float32).eval()
@@ -222,7 +222,7 @@ def test_open_clip_images_of_other_kinds_are_refused(preprocess, message, model,
         load_clip(tmp_path)
 
 
-def test_open_clip_models_may_squash_their_images(model, tmp_path):
+def test_open_clip_models_may_change_the_aspect_ratio(model, tmp_path):
     file = open_clip_folder(tmp_path, model) / "open_clip_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"preprocess_cfg": {"resize_mode": "squash"}}))
     assert load_clip(tmp_path).preprocess.squash
@@ -239,7 +239,7 @@ def test_open_clip_models_of_other_kinds_are_refused_by_name(model, tmp_path):
         load_clip(open_clip_folder(tmp_path, model, text_cfg=text))
 
 
-def test_nothing_can_be_trained(clip):
+def test_no_weight_is_trainable(clip):
     clip.train()
     assert not any(parameter.requires_grad for parameter in clip.parameters())
     clip.eval()

@@ -9,7 +9,7 @@ from fedcopl.clip.frozen_clip import load_clip
 
 
 @pytest.mark.parametrize("images", [1, 58, 59, 60, 118, 119, 256])
-def test_chunks_have_the_bits_of_the_whole_batch(images):
+def test_encoding_in_chunks_is_bit_identical_to_the_batch(images):
     encoder = Encoder(load_clip("glyph-clip"), ["a", "b"], "{}", Arithmetic(torch.device("cpu")))
     tokens = torch.randn(images, 17, 128, generator=torch.Generator().manual_seed(images))
     visual = 0.02 * torch.randn(3, 5, 128, generator=torch.Generator().manual_seed(1))

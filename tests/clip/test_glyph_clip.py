@@ -21,7 +21,7 @@ def clip():
     return load_clip("glyph-clip")
 
 
-def test_it_is_small_and_whole():
+def test_the_embedded_model_is_small_and_complete():
     files = {path.name: path.stat().st_size for path in FOLDER.iterdir()}
     assert set(files) == {"config.json", "model.safetensors", "preprocessor_config.json", "tokenizer.json"}
     assert sum(files.values()) < 4_000_000
@@ -64,7 +64,7 @@ def test_zero_shot_on_handwriting_is_far_from_chance_and_from_perfect(clip):
     assert max(recall) - min(recall) > 0.15
 
 
-def test_its_words_are_single_tokens_and_any_text_can_be_read(clip):
+def test_class_names_of_digits_are_single_tokens_and_any_text_is_tokenized(clip):
     assert all(len(row) == 3 for row in clip.tokenizer.rows(list(CLASSES)))
     [row] = clip.tokenizer.rows(["Ünï ☃ xylophone"])
     assert row[0] == clip.tokenizer.start_id

@@ -23,7 +23,7 @@ def write_config(model, folder):
 
 
 @pytest.mark.parametrize("model", REFUSED, ids=lambda model: model.name)
-def test_what_does_not_load_is_refused_with_the_nearest_that_does(model, tmp_path):
+def test_an_unsupported_model_is_refused_with_the_most_similar_supported_one(model, tmp_path):
     write_config(model, tmp_path)
     with pytest.raises(ModelError, match="The most similar supported model is") as refused:
         load_clip(tmp_path)
@@ -32,7 +32,7 @@ def test_what_does_not_load_is_refused_with_the_nearest_that_does(model, tmp_pat
 
 
 @pytest.mark.parametrize("model", [m for m in LOADABLE if m.layout != "bare file"], ids=lambda model: model.name)
-def test_what_loads_is_only_refused_for_want_of_weights(model, tmp_path):
+def test_a_supported_model_without_weights_is_refused(model, tmp_path):
     """True sizes take gigabytes: `tools/measure_models.py` tries those."""
     write_config(model, tmp_path)
     wanting = r"model\.safetensors: is damaged|has neither open_clip_model\.safetensors"
@@ -47,12 +47,12 @@ def test_every_model_is_listed_once_with_purpose_licence_and_commit():
     assert all(model.revision for model in RELEASES.values())
 
 
-def test_only_what_loads_was_measured():
+def test_only_supported_models_were_measured():
     assert set(json.loads(MEASURED.read_text())) <= {model.name for model in LOADABLE}
     assert all(found.parameters > 1e6 and found.seconds > 0 and found.images > 0 for found in measured().values())
 
 
-def test_an_unknown_name_is_answered_with_the_nearest():
+def test_an_unknown_model_name_gets_a_suggestion():
     with pytest.raises(ModelError, match="did you mean microsoft/BiomedCLIP"):
         known_model("biomedclip")
     with pytest.raises(ModelError, match="did you mean imageomics/bioclip"):

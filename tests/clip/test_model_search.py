@@ -77,7 +77,7 @@ def test_without_a_network_one_line_names_files_and_folder(name, no_network, emp
         ("huggingface.co", ""),  # no address at all
     ],
 )
-def test_a_hub_that_does_not_answer_is_tried_once(published, monkeypatch, endpoint, proxy):
+def test_an_unreachable_hub_is_tried_once(published, monkeypatch, endpoint, proxy):
     fake_hub, port = FakeHub(published), closed_port()
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fake_hub)
     for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
@@ -90,7 +90,7 @@ def test_a_hub_that_does_not_answer_is_tried_once(published, monkeypatch, endpoi
     assert fake_hub.asked == []
 
 
-def test_a_hub_that_answers_anything_is_asked_for_the_files(monkeypatch):
+def test_files_are_requested_from_any_hub_that_responds(monkeypatch):
     with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:  # which answers 501 to everything
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
@@ -112,7 +112,9 @@ def test_files_in_the_named_folder_are_found(no_network, published):
     ("variable", "below"),
     [("HF_HUB_CACHE", ""), ("HF_HOME", "hub"), ("XDG_CACHE_HOME", "huggingface/hub"), (None, ".cache/huggingface/hub")],
 )
-def test_the_usual_cache_is_where_the_library_has_it(variable, below, no_network, published, empty_home, monkeypatch):
+def test_the_default_cache_folder_is_that_of_huggingface_hub(
+    variable, below, no_network, published, empty_home, monkeypatch
+):
     root = empty_home / "elsewhere" if variable else empty_home
     if variable:
         monkeypatch.setenv(variable, str(root))
@@ -160,7 +162,7 @@ def fake_hub(published, monkeypatch):
     return fake
 
 
-def test_fetched_once_at_the_pinned_commit_with_the_weights_last(fake_hub):
+def test_a_model_is_downloaded_once_at_its_commit_with_the_weights_last(fake_hub):
     assert load_clip(NAME).image_size == 28
     assert load_clip(NAME).image_size == 28
     assert [file for _, file, _ in fake_hub.asked] == [*known_models.RELEASES[NAME].other_files, "pytorch_model.bin"]
@@ -169,7 +171,7 @@ def test_fetched_once_at_the_pinned_commit_with_the_weights_last(fake_hub):
     }
 
 
-def test_a_fetched_file_with_a_wrong_checksum_does_not_stay(fake_hub, published, monkeypatch, empty_home):
+def test_a_downloaded_file_with_a_wrong_checksum_is_removed(fake_hub, published, monkeypatch, empty_home):
     monkeypatch.setitem(known_models.RELEASES, NAME, release_of(published, sha256="0" * 64))
     with pytest.raises(
         ModelError, match=r"pytorch_model\.bin: is not the published file: its sha256 is \w{64}, not 0{64}"
@@ -189,18 +191,18 @@ def put_original(home, monkeypatch, sha256=None):
     monkeypatch.setitem(known_models.RELEASES, NAME, small)
 
 
-def test_openais_own_file_is_found(no_network, empty_home, monkeypatch):
+def test_a_file_in_the_cache_of_openais_package_is_found(no_network, empty_home, monkeypatch):
     put_original(empty_home, monkeypatch)
     assert load_clip(NAME).image_size == 28
 
 
-def test_openais_own_file_must_be_theirs(no_network, empty_home, monkeypatch):
+def test_a_file_in_the_cache_of_openais_package_must_have_the_checksum(no_network, empty_home, monkeypatch):
     put_original(empty_home, monkeypatch, sha256="1" * 64)
     with pytest.raises(ModelError, match=r"ViT-B-32\.pt: is not the published file"):
         load_clip(NAME)
 
 
-def test_without_the_library_the_message_names_the_extra(monkeypatch):
+def test_without_huggingface_hub_the_message_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ModelError, match=r"pip install 'fedcopl\[hub\]'"):
         load_clip(NAME)
@@ -210,7 +212,7 @@ def test_without_the_library_the_message_names_the_extra(monkeypatch):
     ("name", "near"),
     [("ViT-B/23", "ViT-B/32"), ("vit-l/14", "ViT-L/14"), ("RN-50", "RN50"), ("glyphclip", "glyph-clip")],
 )
-def test_an_unknown_name_lists_the_known_ones_and_the_nearest(name, near):
+def test_the_error_for_an_unknown_model_lists_models_and_a_suggestion(name, near):
     with pytest.raises(ModelError) as caught:
         load_clip(name)
     message = str(caught.value)
@@ -218,13 +220,13 @@ def test_an_unknown_name_lists_the_known_ones_and_the_nearest(name, near):
     assert all(known in message for known in ("glyph-clip", *known_models.RELEASES))
 
 
-def test_a_name_like_no_other_gets_no_guess():
+def test_an_unsimilar_name_gets_no_suggestion():
     with pytest.raises(ModelError) as caught:
         load_clip("/no/such/place/xyzzy")
     assert "did you mean" not in str(caught.value)
 
 
-def test_a_folder_of_that_name_goes_before(no_network, published, empty_home, monkeypatch):
+def test_an_existing_folder_takes_precedence_over_a_known_name(no_network, published, empty_home, monkeypatch):
     monkeypatch.chdir(empty_home)
     shutil.copytree(published, empty_home / "ViT-B/32")
     assert load_clip(NAME).image_size == 28

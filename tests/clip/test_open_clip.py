@@ -31,7 +31,7 @@ def test_a_siglip_agrees(name, vision, text, tmp_path):
 
 
 @pytest.mark.parametrize("project", ["mlp", "linear"])
-def test_a_vit_beside_a_bert_agrees(project, tmp_path):
+def test_a_vit_with_a_bert_agrees(project, tmp_path):
     model = tiny_biomed(project=project)
     clip = load_clip(save_biomed(tmp_path, model))
     pixels = torch.randn(3, 3, 28, 28, generator=torch.Generator().manual_seed(1))
@@ -74,7 +74,7 @@ def test_a_context_enters_a_bert_after_its_first_token_and_learns(tmp_path):
         ("text_cfg", "context_length", "77", "context_length must be a positive number"),
     ],
 )
-def test_another_kind_is_refused_by_the_settings_name(section, setting, value, message, tmp_path):
+def test_an_unsupported_setting_is_refused_by_name(section, setting, value, message, tmp_path):
     save_biomed(tmp_path, tiny_biomed(depth=1))
     file = tmp_path / "open_clip_config.json"
     config = json.loads(file.read_text())
@@ -85,7 +85,7 @@ def test_another_kind_is_refused_by_the_settings_name(section, setting, value, m
     assert message in str(refused.value)
 
 
-def test_a_siglip_that_looks_one_way_is_refused(tmp_path):
+def test_a_siglip_with_causal_attention_is_refused(tmp_path):
     save_open_clip_siglip(tmp_path, tiny_siglip(vision=WIDE, text={"projection_size": 48}), "vit_base_patch7_siglip_28")
     file = tmp_path / "open_clip_config.json"
     config = json.loads(file.read_text())

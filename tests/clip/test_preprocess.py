@@ -82,7 +82,7 @@ def test_by_hand():
     np.testing.assert_allclose(pixels, np.broadcast_to(expected[:, None, None], (3, 8, 8)), rtol=1e-6)
 
 
-def test_the_picture_itself_is_left_alone():
+def test_the_transform_does_not_change_the_image():
     image = noise(20, 10, "RGBA")
     before = image.tobytes()
     ImageTransform(8, 8)(image)
@@ -100,7 +100,7 @@ def test_the_picture_itself_is_left_alone():
     ],
     ids=["silent", "numbers", "colours", "squashed", "bilinear"],
 )
-def test_settings_mean_what_they_mean_to_transformers(settings):
+def test_settings_give_the_pixels_of_transformers(settings):
     image = noise(33, 50)
     silent = {"size": {"shortest_edge": 16}, "crop_size": {"height": 16, "width": 16}}
     expected = CLIPImageProcessorPil(**(silent | settings))(image, return_tensors="np")["pixel_values"][0]
@@ -122,12 +122,12 @@ def test_settings_mean_what_they_mean_to_transformers(settings):
         ({"resample": 99}, "resample is 99"),
     ],
 )
-def test_settings_that_no_clip_can_have_are_refused(settings, message):
+def test_invalid_transform_settings_are_refused(settings, message):
     with pytest.raises(ModelError, match=message) as caught:
         read_transform(settings, 16, FILE)
     assert str(caught.value).startswith("preprocessor_config.json: ")
 
 
-def test_it_works_without_torch():
+def test_preprocessing_does_not_import_torch():
     code = "import sys, fedcopl.clip.preprocess; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -147,7 +147,7 @@ def test_sizes_come_from_the_weights(clip):
     assert clip.vision.embed(pixels(2, 64)).shape == (2, 1 + 2 * 2, 256)
 
 
-def test_a_prompt_is_five_more_keys_and_values(clip, plain):
+def test_a_prompt_adds_five_keys_and_values(clip, plain):
     prompt = torch.randn(5, 256, generator=torch.Generator().manual_seed(3), requires_grad=True)
     plain_prompt = prompt.detach().clone().requires_grad_()
     found = clip.vision(clip.vision.embed(pixels(3, 64)), [prompt])
@@ -159,13 +159,13 @@ def test_a_prompt_is_five_more_keys_and_values(clip, plain):
     assert (found - clip.encode_image(pixels(3, 64))).abs().max() > 1e-3
 
 
-def test_a_prompt_of_no_length_changes_no_bit(clip):
+def test_a_prompt_of_length_zero_changes_no_bit(clip):
     tokens = clip.vision.embed(pixels(2, 64))
     assert torch.equal(clip.vision(tokens, [torch.empty(0, 256)]), clip.vision(tokens))
     assert torch.equal(clip.vision(tokens, ()), clip.encode_image(pixels(2, 64)))
 
 
-def test_the_statistics_stay_as_they_are(clip):
+def test_batch_norm_statistics_do_not_change(clip):
     before = clip.encode_image(pixels(3, 64))
     clip.train()
     assert torch.equal(clip.encode_image(pixels(3, 64)), before)
@@ -201,7 +201,7 @@ def test_a_missing_weight_is_named(name, plain, tmp_path):
         load_clip(tmp_path / "RN.pt")
 
 
-def test_towers_that_do_not_meet_are_refused(plain, tmp_path):
+def test_towers_with_different_feature_sizes_are_refused(plain, tmp_path):
     torch.save(openai_weights(plain, output=32), tmp_path / "RN.pt")
     with pytest.raises(ModelError, match="images have 40 features, but texts 32"):
         load_clip(tmp_path / "RN.pt")

@@ -70,7 +70,7 @@ def test_any_shape_that_the_config_names_agrees(vision, text, tmp_path):
     assert_agrees(clip, model)
 
 
-def test_a_config_may_leave_out_what_is_as_in_the_base_model(tmp_path):
+def test_a_config_may_omit_values_of_the_base_model(tmp_path):
     model = tiny_siglip(vision={"hidden_size": 48, "num_attention_heads": 12}, text={"projection_size": 48})
     save_siglip(tmp_path, model)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -80,13 +80,13 @@ def test_a_config_may_leave_out_what_is_as_in_the_base_model(tmp_path):
     assert_agrees(load_clip(tmp_path), model)
 
 
-def test_tokens_are_those_of_sentencepiece_itself(clip, tmp_path):
+def test_tokens_equal_those_of_sentencepiece(clip, tmp_path):
     reference = reference_tokenizer(tmp_path)
     expected = reference(SENTENCES, padding="max_length", max_length=40)["input_ids"]
     assert clip.tokenize(SENTENCES).tolist() == expected
 
 
-def test_siglip_2_has_gemmas_tokenizer_in_lower_case(tmp_path):
+def test_siglip_2_uses_gemmas_tokenizer_in_lower_case(tmp_path):
     save_siglip(tmp_path, tiny_siglip())
     gemma_file(tmp_path)
     clip = load_clip(tmp_path)
@@ -97,20 +97,20 @@ def test_siglip_2_has_gemmas_tokenizer_in_lower_case(tmp_path):
 
 
 @pytest.mark.parametrize("size", [(40, 28), (17, 90), (28, 28)])
-def test_pixels_are_those_of_the_reference(clip, size):
+def test_pixels_equal_those_of_the_reference(clip, size):
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8))
     expected = SiglipImageProcessorPil(size={"height": 28, "width": 28})(image, return_tensors="np").pixel_values[0]
     assert np.abs(clip.preprocess(image) - expected).max() <= 1e-6
 
 
-def test_without_a_preprocessor_siglips_own_is_taken(folder, model, tmp_path):
+def test_without_a_preprocessor_the_transform_of_siglip_is_used(folder, model, tmp_path):
     save_siglip(tmp_path, model)
     (tmp_path / "preprocessor_config.json").unlink()
     transform = load_clip(tmp_path).preprocess
     assert (transform.mean, transform.std) == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
-def test_without_its_tokenizer_a_siglip_is_refused(model, tmp_path):
+def test_a_siglip_without_a_tokenizer_is_refused(model, tmp_path):
     save_siglip(tmp_path, model)
     (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(ModelError, match=r"tokenizer\.json is missing"):

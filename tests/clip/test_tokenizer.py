@@ -47,7 +47,7 @@ def test_ids_known_from_openais_package():
 
 
 @pytest.mark.parametrize("sentence", NASTY, ids=range(len(NASTY)))
-def test_nasty_strings(sentence):
+def test_special_strings_give_the_ids_of_transformers(sentence):
     assert OURS.rows([sentence]) == [theirs(sentence)]
 
 
@@ -81,14 +81,14 @@ def as_two_files(saved, tmp_path):
     return tmp_path
 
 
-def test_a_folders_tokenizer_json(saved):
+def test_the_tokenizer_json_of_a_folder_is_used(saved):
     tokenizer = read_tokenizer(saved)
     assert tokenizer.rows(NASTY) == [theirs(sentence) for sentence in NASTY]
     assert (tokenizer.start_id, tokenizer.end_id, tokenizer.vocabulary) == (49406, 49407, 49408)
     assert tokenizer.pad_id == clip_bpe().pad_token_id
 
 
-def test_a_folders_vocabulary_and_merges(as_two_files):
+def test_the_vocabulary_and_merges_of_a_folder_are_used(as_two_files):
     tokenizer = read_tokenizer(as_two_files)
     assert tokenizer.rows(NASTY) == [theirs(sentence) for sentence in NASTY]
     assert tokenizer.pad_id == tokenizer.end_id == 49407
@@ -96,7 +96,7 @@ def test_a_folders_vocabulary_and_merges(as_two_files):
 
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
 @pytest.mark.parametrize("token", ["!", {"content": "!", "special": True}])
-def test_the_folder_names_its_padding(name, token, as_two_files):
+def test_the_padding_token_is_that_of_the_folder(name, token, as_two_files):
     (as_two_files / name).write_text(json.dumps({"pad_token": token}))
     assert read_tokenizer(as_two_files).pad_id == 0
 
@@ -107,14 +107,14 @@ def test_padding_that_the_vocabulary_lacks_is_refused(as_two_files):
         read_tokenizer(as_two_files)
 
 
-def test_settings_saved_with_a_tokenizer_do_not_pad_or_cut(saved, tmp_path):
+def test_stored_padding_and_truncation_are_ignored(saved, tmp_path):
     content = json.loads((saved / "tokenizer.json").read_text())
     content["truncation"] = {"max_length": 4, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     assert read_tokenizer(tmp_path).rows(["a photo of a cat"]) == [theirs("a photo of a cat")]
 
 
-def test_a_folder_without_a_tokenizer(tmp_path):
+def test_a_folder_without_a_tokenizer_has_none(tmp_path):
     assert read_tokenizer(tmp_path) is None
 
 

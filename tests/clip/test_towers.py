@@ -76,12 +76,12 @@ def losses_and_gradients(case, dtype):
 
 @settings(max_examples=40)
 @given(cases())
-def test_fast_path_is_the_plain_one_in_float64(case):
+def test_the_fast_path_equals_plain_clip_in_float64(case):
     for ours, reference in zip(*losses_and_gradients(case, torch.float64), strict=True):
         torch.testing.assert_close(ours, reference, rtol=1e-9, atol=1e-10)
 
 
-def test_fast_path_is_the_plain_one_in_float32():
+def test_the_fast_path_equals_plain_clip_in_float32():
     rows = [[START, 5, 6, END], [START, 5, 7, 8, END], [START, 5, 9, END]]
     case = {
         "rows": rows,
@@ -108,7 +108,7 @@ def test_fast_path_is_the_plain_one_in_float32():
     st.integers(0, 6),
     st.sampled_from(["gelu", "gelu_tanh"]),
 )
-def test_siglips_fast_path_is_the_plain_one(seed, depth, prompted, length, activation):
+def test_the_fast_path_of_siglip_equals_plain_attention(seed, depth, prompted, length, activation):
     generator = torch.Generator().manual_seed(seed)
     shape = TowerShape(16, depth, heads=2, hidden=24, activation=activation, epsilon=1e-6)
     options = {"patch_bias": True, "norm_first": False, "pooling": "attention"}
@@ -139,7 +139,7 @@ def random_tower(tower, generator):
     return tower.requires_grad_(False).double()
 
 
-def test_a_patch_by_itself_is_pooled_as_an_image_of_one_patch():
+def test_a_patch_is_pooled_like_an_image_of_one_patch():
     shape = TowerShape(16, 1, heads=2, hidden=24, activation="gelu_tanh")
     pool = random_tower(_PoolingHead(shape), torch.Generator().manual_seed(0))
     patches = torch.randn(2, 5, 16, dtype=torch.float64)
@@ -147,7 +147,7 @@ def test_a_patch_by_itself_is_pooled_as_an_image_of_one_patch():
     torch.testing.assert_close(pool.per_patch(patches), expected)
 
 
-def test_where_prompts_stand_does_not_matter():
+def test_the_position_of_visual_prompts_does_not_matter():
     # A prompt has no position of its own, so before or after the image tokens must be the same.
     vision, _ = towers(0, 16, 3, torch.float64)
     tokens = vision.embed(torch.randn(2, 3, 12, 12, dtype=torch.float64))
@@ -181,14 +181,14 @@ def test_only_prompts_get_gradients():
 
 
 @given(st.lists(st.lists(st.integers(2, 48), max_size=5), min_size=1, max_size=6))
-def test_splitting_sentences_loses_nothing(words):
+def test_splitting_sentences_keeps_all_tokens(words):
     rows = [[START, *row, END] for row in words]
     sentences = split_sentences(rows)
     assert rows_of(sentences) == rows
     assert len(sentences.shared) >= 1
 
 
-def test_the_shared_beginning_is_as_long_as_it_can_be():
+def test_the_shared_prefix_is_the_longest():
     sentences = split_sentences([[1, 5, 6, 7, 49], [1, 5, 6, 8, 9, 49]])
     assert sentences.shared.tolist() == [1, 5, 6]
     assert sentences.rest.tolist() == [[7, 49, 49], [8, 9, 49]]
@@ -209,14 +209,14 @@ def test_a_sentence_that_is_too_long_is_refused():
         text(split_sentences([[START, 5, END]]), torch.zeros(20, 8))
 
 
-def test_siglips_sentences_too():
+def test_a_sentence_that_is_too_long_for_siglip_is_refused():
     text = random_tower(PaddedText(TowerShape(8, 1, 1, 8), vocabulary=50, positions=12, output=4), None)
     with pytest.raises(ModelError, match="has 13 tokens; this model reads at most 12"):
         text(pad_rows([[5, 6, END]], 0, 12), torch.zeros(10, 8, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(("width", "patch", "side"), [(768, 32, 224), (768, 16, 224), (48, 8, 32), (1152, 14, 56)])
-def test_an_image_embedded_among_others_has_the_bits_it_has_alone(width, patch, side):
+def test_the_embedding_of_an_image_does_not_depend_on_its_batch(width, patch, side):
     shape = TowerShape(width, 1, heads=1, hidden=8)
     tower = VisionTower(shape, patch=patch, image=side, output=8, patch_bias=width == 1152, norm_first=True)
     generator = torch.Generator().manual_seed(0)

@@ -52,7 +52,7 @@ def test_every_name_of_a_class_goes_into_every_sentence():
         ("a {} | bird = robin", "has a synonym for 'bird', which is not one of the classes"),
     ],
 )
-def test_a_mistake_is_named(text, message):
+def test_an_invalid_template_is_refused_by_its_text(text, message):
     with pytest.raises(ConfigError, match=message):
         Wording.of(text).sentences(["cat", "dog"])
 
@@ -66,19 +66,19 @@ def test_a_class_is_the_mean_direction_of_its_sentences():
     torch.testing.assert_close(several, F.normalize(torch.stack([one, two + pair]), dim=-1), rtol=1e-5, atol=1e-6)
 
 
-def test_one_sentence_has_the_bits_it_always_had():
+def test_one_template_is_bit_identical_to_its_sentences():
     one = encoder(["one", "two"], "a photo of a {}")
     plain = F.normalize(one.clip.text(one.clip.sentences(["a photo of a one", "a photo of a two"])), dim=-1)
     assert torch.equal(one.class_features(None), plain)
 
 
-def test_a_learnt_context_stands_before_the_first_name_alone():
+def test_a_learnt_context_is_used_with_the_first_name_only():
     context = torch.randn(3, 128, generator=torch.Generator().manual_seed(0))
     several, one = (encoder(["one", "two"], text) for text in ("a {} | the {} | one = single", "a {}"))
     assert torch.equal(several.class_features(context), one.class_features(context))
 
 
-def test_a_list_of_sentences_is_one_text():
+def test_a_list_of_templates_is_joined_to_one_text():
     listed = RunConfig.from_mapping({"model": {"template": ["a photo of a {}", "a drawing of a {}"]}}, "test")
     assert listed.model.template == "a photo of a {} | a drawing of a {}"
     assert listed == RunConfig.from_mapping(
@@ -86,7 +86,7 @@ def test_a_list_of_sentences_is_one_text():
     )
 
 
-def test_a_line_of_the_class_file_holds_other_names(tmp_path):
+def test_a_line_of_the_class_list_may_have_synonyms(tmp_path):
     file = tmp_path / "classes.txt"
     file.write_text("cat | kitten|house_cat\n\ndog\n")
     listed = read_classes(file)
@@ -97,7 +97,7 @@ def test_a_line_of_the_class_file_holds_other_names(tmp_path):
         read_classes(file)
 
 
-def test_a_run_reads_them_and_writes_them_down(tmp_path):
+def test_a_run_uses_synonyms_and_records_them(tmp_path):
     from PIL import Image
 
     for number in range(24):

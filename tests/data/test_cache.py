@@ -48,7 +48,7 @@ def only_entry(cache: PixelCache) -> Path:
     return entry.folder
 
 
-def test_the_same_bytes_as_without(images, cache):
+def test_the_cache_gives_the_bytes_of_direct_decoding(images, cache):
     for _ in range(2):
         pixels, bad, contents = cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
         assert np.array_equal(pixels, directly(images))
@@ -76,12 +76,12 @@ def test_each_image_is_decoded_once(images, cache):
     assert cut.calls == 12
 
 
-def test_an_empty_set(cache, images):
+def test_an_empty_set_of_images(cache, images):
     pixels, bad, _ = cache.pixels(images.without(range(12)), TRANSFORM.resize_and_crop, TRANSFORM.key)
     assert (pixels.shape, bad) == ((0, 3, 16, 16), {})
 
 
-def test_another_transform_is_another_entry(images, cache):
+def test_each_transform_has_an_entry(images, cache):
     other = ImageTransform(20, 16)
     first = cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array
     second = cache.pixels(images, other.resize_and_crop, other.key).array
@@ -90,7 +90,7 @@ def test_another_transform_is_another_entry(images, cache):
     assert len(cache.entries()) == 2
 
 
-def test_broken_images_are_left_out_with_a_reason(tmp_path, cache):
+def test_unusable_images_are_excluded_with_a_reason(tmp_path, cache):
     root = plant(tmp_path / "images", "cat/0.png", "cat/2.png", "dog/5.png")
     put(root, "cat/1.png", b"")
     put(root, "cat/3.png", "no picture")
@@ -132,19 +132,19 @@ def settle(monkeypatch):
     monkeypatch.setattr(images_module, "_SETTLED", -1)
 
 
-def test_unchanged_files_are_not_even_read(images, cache, monkeypatch):
+def test_unchanged_files_are_not_read_again(images, cache, monkeypatch):
     settle(monkeypatch)
     cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
     monkeypatch.setattr(type(images.images), "content", lambda self, place: pytest.fail("was read"))
     assert len(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array) == 12
 
 
-def test_young_files_are_read_again(images, cache):
+def test_recently_changed_files_are_read_again(images, cache):
     cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
     assert not list(cache.folder.glob("*.index.json"))
 
 
-def test_a_changed_file_is_noticed_and_only_it_is_decoded(images, cache, monkeypatch):
+def test_only_a_changed_file_is_decoded_again(images, cache, monkeypatch):
     settle(monkeypatch)
     cut = CountingCut()
     cache.pixels(images, cut, TRANSFORM.key)
@@ -238,7 +238,7 @@ def test_a_cache_folder_that_is_a_file(images, tmp_path):
         PixelCache(tmp_path / "cache").pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
 
 
-def test_a_cache_that_may_only_be_read(images, cache, monkeypatch):
+def test_a_read_only_cache_can_be_read(images, cache, monkeypatch):
     settle(monkeypatch)
     cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
 
@@ -260,7 +260,7 @@ def test_embedded_images_are_not_written(cache):
     assert bad == {}
 
 
-def test_bare_pixels_of_two_shapes_are_not_mixed_up(cache):
+def test_equal_bytes_of_different_shapes_are_different_images(cache):
     dots = np.random.default_rng(0).integers(0, 256, (3, 8, 4, 3), dtype=np.uint8)
     for pixels in (dots, dots.reshape(3, 4, 8, 3)):
         images = ImageSet(ImageArrays(pixels))
@@ -295,7 +295,7 @@ def test_the_default_cache_folder(monkeypatch, tmp_path):
     assert default_folder() == Path("/mine")
 
 
-def test_prepare_leaves_out_what_is_broken(tmp_path, cache):
+def test_prepare_excludes_unusable_images(tmp_path, cache):
     root = plant(tmp_path / "images", "train/cat/0.png", "train/dog/1.png", "test/cat/2.png")
     put(root, "train/cat/9.png", b"")
     put(root, "test/dog/8.png", b"?")
@@ -317,7 +317,7 @@ def test_prepare_leaves_out_what_is_broken(tmp_path, cache):
     assert progress[-1] == (7, 7)
 
 
-def test_nothing_usable_is_an_error(tmp_path, cache):
+def test_no_usable_image_is_an_error(tmp_path, cache):
     put(tmp_path / "images", "cat/0.png", b"")
     with pytest.raises(DataError, match=r"of 1 training image none can be used, the first, cat/0\.png: the file"):
         prepare(load("folder", tmp_path / "images"), TRANSFORM.resize_and_crop, TRANSFORM.key, cache)

@@ -107,7 +107,7 @@ def test_clearing_keeps_entries_that_are_being_built(root, tmp_path):
     assert len(PixelCache(folder).entries()) == 1
 
 
-def test_a_write_that_fails_halfway_is_one_line(root, tmp_path):
+def test_a_failing_write_is_one_line(root, tmp_path):
     folder = tmp_path / "cache"
     process = build(root, folder, most=100 * 768)
     message = process.communicate()[0]

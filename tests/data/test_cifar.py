@@ -114,13 +114,13 @@ def test_cifar10(cifar10):
     assert image.getpixel((5, 7)) == tuple(data[1][[7 * 32 + 5, 1024 + 7 * 32 + 5, 2048 + 7 * 32 + 5]].tolist())
 
 
-def test_the_folder_itself_may_be_given(cifar10):
+def test_the_path_may_be_the_published_folder(cifar10):
     (folder,) = cifar10.iterdir()
     assert np.array_equal(ten(folder).train.labels, ten(cifar10).train.labels)
 
 
 @pytest.mark.parametrize("form", ["python", "binary"])
-def test_cifar100_counts_the_fine_labels(tmp_path, form):
+def test_cifar100_has_the_fine_labels(tmp_path, form):
     if form == "python":
         write_python(tmp_path, HUNDRED[0], 100, b"fine_labels")
     else:
@@ -131,7 +131,7 @@ def test_cifar100_counts_the_fine_labels(tmp_path, form):
     assert dataset.test.labels.tolist() == batch(50, 3, 100)[1]
 
 
-def test_the_official_sizes_are_asked_for(tmp_path):
+def test_the_official_sizes_are_required(tmp_path):
     write_binary(tmp_path, TEN[1], 10)
     with pytest.raises(DataError, match=r"data_batch_1\.bin: should be 30,730,000 bytes long, not 12,292"):
         load("cifar10", tmp_path)
@@ -189,7 +189,7 @@ def hostile(path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", hostile("x"))
-def test_nothing_in_a_pickle_is_run(tmp_path, name):
+def test_no_code_in_a_pickle_is_run(tmp_path, name):
     trace = tmp_path / "trace"
     write_python(tmp_path, TEN[0], 10, b"labels")
     put(tmp_path, "cifar-10-batches-py/data_batch_2", hostile(trace)[name])

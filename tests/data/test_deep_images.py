@@ -78,7 +78,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize(("content", "words"), ENDLESS.values(), ids=ENDLESS)
 @pytest.mark.parametrize("reading", [USUAL, DecodeOptions(bands=(1,)), DecodeOptions(pages="all")])
-def test_a_tiff_without_end_is_refused_before_a_decoder_follows_it(tmp_path, monkeypatch, content, words, reading):
+def test_an_endless_tiff_is_refused_before_decoding(tmp_path, monkeypatch, content, words, reading):
     for decoder in ("_read_file", "_count_pages", "_read_by_tifffile", "_tifffile_pages"):
         monkeypatch.setattr(formats, decoder, lambda *_: pytest.fail("a decoder follows it"))
     with pytest.raises(BadImage, match=words):
@@ -86,7 +86,7 @@ def test_a_tiff_without_end_is_refused_before_a_decoder_follows_it(tmp_path, mon
     assert pages_in(put(tmp_path, "x.tif", content), reading) == 1  # so it is opened, and named
 
 
-def test_a_check_ends_at_a_tiff_of_62_bytes_and_names_it(tmp_path):
+def test_a_survey_reports_an_endless_tiff(tmp_path):
     put(tmp_path, "cat/loop.tif", pages(0))
     plant(tmp_path, "cat/good.png", "dog/good.png")
     assert len((tmp_path / "cat/loop.tif").read_bytes()) == 62
@@ -106,7 +106,7 @@ def test_honest_tiffs_of_every_layout_are_read(big, order):
     _check_tiff_pages(content[: len(content) // 2])  # cut off, which a decoder says
 
 
-def test_bands_of_more_bytes_than_a_machine_should_hold_are_refused():
+def test_too_many_bytes_of_bands_are_refused():
     """9000 x 9000 dots, 60 bands of 16 bits: 9.72 GB by hand, in a file of a few hundred bytes."""
     sizes = [(256, 4, 1, 9000), (257, 4, 1, 9000), (258, 3, 1, 16), (259, 3, 1, 8), (262, 3, 1, 1), (273, 4, 1, 8)]
     content = pages(None, entries=[*sizes, (277, 3, 1, 60), (278, 4, 1, 9000), (279, 4, 1, 20)])
@@ -145,7 +145,7 @@ def test_windows_by_hand():
     assert scale_to_uint8(numbers, Window("percentiles", 25, 75))[0].tolist() == [[0, 36], [182, 255]]
 
 
-def test_pixels_without_a_value_are_black_and_count_for_no_range():
+def test_pixels_without_a_value_are_black_and_do_not_count_for_the_range():
     numbers = np.array([[np.nan, 1.0], [np.inf, 3.0]])
     grey, span = scale_to_uint8(numbers, Window())
     assert (grey.tolist(), span) == ([[0, 0], [0, 255]], IntensityRange(1.0, 3.0))
@@ -173,13 +173,13 @@ GREY = [np.uint16, np.int16, np.uint32, np.int32, np.float32, np.float64, np.flo
 @pytest.mark.parametrize(
     "options", [{}, {"byteorder": ">"}, {"compression": "lzw"}, {"compression": "deflate"}], ids=str
 )
-def test_grey_tiff_of_every_kind_by_its_own_range(kind, options):
+def test_a_grey_tiff_of_each_type_is_scaled_by_its_range(kind, options):
     numbers = (DRAW.random((9, 7)) * 3000).astype(kind)
     expected = by_hand(numbers, numbers.min(), numbers.max())
     assert np.abs(dots(tiff(numbers, **options)).astype(int) - expected).max() <= 1  # of float16 the hand rounds too
 
 
-def test_numbers_beyond_the_signed_half_are_not_wrapped():
+def test_unsigned_values_above_the_signed_range_do_not_overflow():
     numbers = np.array([[0, 2**31, 2**32 - 1]] * 2, np.uint32)
     assert dots(tiff(numbers))[0].tolist() == [0, 128, 255]
 
@@ -188,7 +188,7 @@ def test_numbers_beyond_the_signed_half_are_not_wrapped():
     "options", [{}, {"byteorder": ">"}, {"compression": "lzw", "predictor": True}, {"bigtiff": True}], ids=str
 )
 @pytest.mark.parametrize("planes", ["contig", "separate"])
-def test_colours_of_sixteen_bits_keep_them_all(options, planes):
+def test_colours_of_sixteen_bits_keep_all_bits(options, planes):
     numbers = DRAW.integers(0, 4096, (8, 6, 3), dtype=np.uint16)  # twelve bits in sixteen: Pillow alone makes it black
     written = numbers if planes == "contig" else numbers.transpose(2, 0, 1)
     content = tiff(written, photometric="rgb", planarconfig=planes, **options)
@@ -215,7 +215,7 @@ def test_sixteen_bit_grey_png_of_imageio():
     assert picture.intensity_range == (numbers.min(), numbers.max())
 
 
-def test_deep_images_are_turned_as_their_exif_entry_says():
+def test_exif_orientation_is_applied_to_deep_images():
     numbers = DRAW.integers(0, 60000, (8, 6, 3), dtype=np.uint16)
     turned = tiff(numbers, photometric="rgb", extratags=[(274, "H", 1, 6, True)])  # 6: turn by 270 degrees
     assert np.array_equal(dots(turned), np.rot90(dots(tiff(numbers, photometric="rgb")), 3))
@@ -255,7 +255,7 @@ def test_three_bands_of_many(planes, compression):
         read_picture(content, DecodeOptions(bands=(14,)))
 
 
-def test_many_bands_without_a_choice_are_left_out_with_the_way_to_choose(caplog):
+def test_many_bands_without_a_selection_are_refused_with_the_setting(caplog):
     content = tiff(SCENE.transpose(1, 2, 0), photometric="minisblack", planarconfig="contig")
     with pytest.raises(BadImage, match=r"13 bands; choose three, as in data\.bands=4,3,2"):
         read_picture(content, USUAL)
@@ -265,7 +265,7 @@ def test_many_bands_without_a_choice_are_left_out_with_the_way_to_choose(caplog)
 STACK = DRAW.integers(0, 256, (5, 8, 6), dtype=np.uint8)
 
 
-def test_one_page_or_another():
+def test_pages_are_selected_by_the_options():
     content = tiff(STACK, photometric="minisblack")
     assert np.array_equal(dots(content), STACK[0])
     assert np.array_equal(dots(content, DecodeOptions(pages="middle")), STACK[2])
@@ -275,7 +275,7 @@ def test_one_page_or_another():
     assert np.array_equal(dots(fractions, USUAL, 3), by_hand(STACK[3], STACK[3].min(), STACK[3].max()))
 
 
-def test_a_small_copy_of_a_page_is_no_page(tmp_path):
+def test_a_thumbnail_is_not_a_page(tmp_path):
     file = io.BytesIO()
     with tifffile.TiffWriter(file) as writer:
         writer.write(STACK[0], photometric="minisblack")
@@ -284,7 +284,7 @@ def test_a_small_copy_of_a_page_is_no_page(tmp_path):
     assert read_picture(file.getvalue(), DecodeOptions(pages="middle")).remarks == ()
 
 
-def test_split_pages_is_an_image_of_its_own(tmp_path):
+def test_each_page_becomes_an_image(tmp_path):
     put(plant(tmp_path, "train/cat/a.png"), "train/dog/stack.tif", tiff(STACK, photometric="minisblack"))
     dataset = load("folder", tmp_path, pages="all")
     assert dataset.train.names == ["train/cat/a.png", *(f"train/dog/stack.tif#{page}" for page in range(1, 6))]
@@ -296,7 +296,7 @@ def test_split_pages_is_an_image_of_its_own(tmp_path):
     assert np.array_equal(first.array, np.stack([TRANSFORM.resize_and_crop(image) for image in dataset.train.images]))
 
 
-def test_another_window_is_another_entry_of_the_cache(tmp_path):
+def test_each_window_has_an_entry_in_the_cache(tmp_path):
     put(tmp_path, "cat/deep.tif", tiff(DRAW.integers(0, 4096, (20, 20), dtype=np.uint16)))
     cache = PixelCache(tmp_path / "cache")
     pixels = [
@@ -326,7 +326,7 @@ def test_invalid_settings_are_named(tmp_path, settings, meant):
 
 
 @given(st.floats(-1e6, 1e6), st.floats(0.001, 1e6))
-def test_a_window_is_written_as_it_is_read(low, width):
+def test_a_window_is_formatted_as_it_is_parsed(low, width):
     window = Window("numbers", float(f"{low:g}"), float(f"{low + width:g}"))
     if window.low < window.high:
         assert DecodeOptions.of(Data(window=str(window))).window == window
@@ -345,7 +345,7 @@ def test_a_survey_notes_how_files_were_decoded(tmp_path):
     assert found.dataset.skipped == [("cat/d.tif", "13 bands; choose three, as in data.bands=4,3,2")]
 
 
-def test_a_missing_package_is_named_and_the_file_is_tried_again_with_it(tmp_path, monkeypatch):
+def test_a_file_is_decoded_again_when_its_missing_package_is_installed(tmp_path, monkeypatch):
     put(plant(tmp_path, "cat/a.png"), "cat/deep.tif", tiff(SCENE[0].astype(np.float64)))
     cache, train = PixelCache(tmp_path / "cache"), load("folder", tmp_path).train
 
@@ -364,7 +364,7 @@ def test_a_missing_package_is_named_and_the_file_is_tried_again_with_it(tmp_path
 
 
 @given(st.binary(max_size=60), st.integers(0, 400))
-def test_a_damaged_deep_tiff_is_a_reason_and_nothing_else(garbage, start):
+def test_a_damaged_deep_tiff_is_refused(garbage, start):
     whole = tiff(SCENE[:5].transpose(1, 2, 0), photometric="minisblack", planarconfig="contig")
     content = whole[:start] + garbage + whole[start + len(garbage) :]
     with contextlib.suppress(BadImage):
@@ -372,11 +372,11 @@ def test_a_damaged_deep_tiff_is_a_reason_and_nothing_else(garbage, start):
 
 
 @pytest.mark.parametrize("name", ["pydicom", "pillow_heif", "tifffile"])
-def test_the_packages_of_the_extras_are_here(name):
+def test_the_packages_of_the_extras_can_be_imported(name):
     assert importlib.import_module(name)
 
 
-def test_a_reviewer_sees_the_pages_as_the_run_read_them(tmp_path):
+def test_review_decodes_pages_as_the_run(tmp_path):
     deep = STACK.astype(np.uint16) * 16
     put(tmp_path, "pictures/cat/stack.tif", tiff(deep, photometric="minisblack"))
     put(tmp_path, "pictures/dog/a.png", encoded(noise(1)))
@@ -388,7 +388,7 @@ def test_a_reviewer_sees_the_pages_as_the_run_read_them(tmp_path):
     assert np.array_equal(np.asarray(gallery.image(1)), by_hand(deep[1], 0, 4095))
 
 
-def test_a_classifier_keeps_how_files_are_read():
+def test_a_classifier_stores_its_decode_options():
     chosen = RunConfig.from_mapping({"data": {"window": "0:3000", "bands": "4,3,2", "pages": "middle"}}, "test")
     recipe = Recipe(("cat", "dog"), "a {}", chosen, TrainedOn("ViT-B/32", "1"))
     written = json.loads(recipe.to_json())
@@ -396,7 +396,7 @@ def test_a_classifier_keeps_how_files_are_read():
     assert json.loads(replace(recipe, config=RunConfig()).to_json())["decode_options"] == {}
 
 
-def test_a_written_classifier_reads_files_so(tmp_path):
+def test_an_exported_classifier_applies_its_decode_options(tmp_path):
     chosen = RunConfig.from_mapping({"data": {"window": "1%:99%", "pages": "all"}}, "test")
     put(tmp_path, "config.json", Recipe(("cat", "dog"), "a {}", chosen, TrainedOn("ViT-B/32", "1")).to_json())
     reading = Recipe.read(tmp_path / "config.json").decode_options
@@ -409,7 +409,7 @@ def test_a_written_classifier_reads_files_so(tmp_path):
     assert np.array_equal(batch.pixels[2], TRANSFORM.resize_and_crop(Image.fromarray(STACK[2])))
 
 
-def test_a_site_reads_its_files_by_its_own_settings(tmp_path):
+def test_a_site_decodes_with_its_own_settings(tmp_path):
     home = SiteHome("a", tmp_path, data={"window": "0:100", "pages": "all"})
     assert DecodeOptions.of(home.settings().data) == DecodeOptions(Window("numbers", 0, 100), (), "all")
     with pytest.raises(ConfigError, match="is set by the server; a site sets window, bands, pages"):

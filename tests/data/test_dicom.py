@@ -82,13 +82,13 @@ def shown_by_pydicom(content) -> np.ndarray:
 @pytest.mark.parametrize(
     "rescale", [{}, {"RescaleSlope": 1, "RescaleIntercept": -1024}, {"RescaleSlope": 0.5, "RescaleIntercept": 3}]
 )
-def test_the_files_own_window_as_pydicom_shows_it(function, rescale):
+def test_the_window_in_a_file_is_applied_as_by_pydicom(function, rescale):
     extra = {} if function is None else {"VOILUTFunction": function}
     content = scan(WindowCenter=[300, 40], WindowWidth=[900, 80], **rescale, **extra)
     assert np.abs(dots(content) - shown_by_pydicom(content)).max() <= 1  # halves may round to either side
 
 
-def test_a_given_window_is_in_the_units_of_what_was_measured():
+def test_a_window_of_the_settings_is_in_physical_units():
     content = scan(RescaleSlope=1, RescaleIntercept=-1024, WindowCenter=0, WindowWidth=10)
     units = SCAN.astype(float) - 1024
     expected = np.rint(np.clip((units + 1000) / 1400, 0, 1) * 255)
@@ -99,7 +99,7 @@ def test_a_given_window_is_in_the_units_of_what_was_measured():
     assert np.array_equal(whole, np.rint(SCAN / 4095 * 255))
 
 
-def test_without_a_window_its_own_range_and_padding_counts_for_none():
+def test_without_a_window_the_range_excludes_padding():
     padded = SCAN.astype(np.int16) - 1000
     padded[0] = -2000
     content = scan(padded, stored=16, PixelPaddingValue=-2000)
@@ -112,11 +112,11 @@ def test_without_a_window_its_own_range_and_padding_counts_for_none():
     assert not negative[0].any()  # around the image it stays black
 
 
-def test_monochrome1_is_a_negative():
+def test_monochrome1_is_inverted():
     assert np.array_equal(dots(scan(kind="MONOCHROME1")), 255 - dots(scan()))
 
 
-def test_grey_and_colours_of_eight_bits_stay_what_they_are():
+def test_grey_and_colours_of_eight_bits_are_not_changed():
     grey = DRAW.integers(0, 200, (16, 12), dtype=np.uint8)
     assert np.array_equal(dots(scan(grey, stored=8), DecodeOptions(Window("numbers", 0, 4095))), grey)
     colours = DRAW.integers(0, 256, (16, 12, 3), dtype=np.uint8)
@@ -160,7 +160,7 @@ def test_each_frame_has_its_own_window():
 
 
 @pytest.mark.parametrize("syntax", [RLELossless, JPEG2000Lossless, JPEGLSLossless], ids=lambda uid: uid.name)
-def test_compressed_without_loss(syntax):
+def test_lossless_compression_gives_the_same_pixels(syntax):
     content = scan(syntax=syntax) if syntax == RLELossless else recompressed(syntax)
     assert np.array_equal(dots(content), dots(scan()))
 
@@ -194,7 +194,7 @@ def recompressed(syntax) -> bytes:
         return packed.read_bytes()
 
 
-def test_no_reason_quotes_patient_data(tmp_path, capfd, caplog):
+def test_no_message_contains_patient_data(tmp_path, capfd, caplog):
     with silence_decoders():
         odd = scan(PatientAge="4711-Doe-years", WindowWidth="0")
     caplog.clear()
@@ -228,7 +228,7 @@ def without_image() -> bytes:
 
 
 @pytest.mark.parametrize("cut", [133, 200, 400, 800])
-def test_a_damaged_file_is_a_reason_that_quotes_nothing(cut):
+def test_the_reason_of_a_damaged_file_contains_no_elements(cut):
     with silence_decoders(), pytest.raises(BadImage) as reason:
         read_picture(scan(PatientComments="Doe " * 500)[:cut], USUAL)
     assert "Doe" not in str(reason.value)
@@ -272,7 +272,7 @@ def test_more_frames_than_a_file_may_have_are_refused_and_not_listed(tmp_path):
     assert [name for name, _ in found.skipped] == ["cat/a.dcm"] and len(found.train) == 1
 
 
-def test_a_deflated_file_is_unpacked_only_if_it_stays_small(monkeypatch):
+def test_a_deflated_file_that_is_too_large_is_refused(monkeypatch):
     content = scan(syntax=DeflatedExplicitVRLittleEndian)
     assert (dots(content) == dots(scan())).all()
     monkeypatch.setattr(dicom, "MAX_BYTES", 200)  # its pixels alone have 384

@@ -10,7 +10,7 @@ from fedcopl.data.catalog import load_dataset, load_digits
 from fedcopl.errors import ConfigError
 
 
-def test_the_digits_are_all_there_once():
+def test_each_digit_is_in_one_split():
     digits = load_digits()
     assert len(digits.train) + len(digits.test) == 1797
     assert len(digits.test) == 599
@@ -35,7 +35,7 @@ def test_an_unknown_data_set_lists_the_known_ones():
         load_dataset(Data(source="digit"))
 
 
-def test_they_are_the_same_wherever_scikit_learn_keeps_them(monkeypatch):
+def test_the_digits_do_not_depend_on_where_scikit_learn_stores_them(monkeypatch):
     here = load_digits()
     monkeypatch.setattr(catalog, "_DIGITS", "elsewhere.gz")
     there = load_digits()

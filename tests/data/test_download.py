@@ -89,7 +89,7 @@ def check(folder):
     assert sorted(path.name for path in folder.iterdir()) == ["things"]  # nothing else is left
 
 
-def test_fetched_and_unpacked(server, tmp_path):
+def test_a_data_set_is_downloaded_and_unpacked(server, tmp_path):
     progress = []
     made = fetch(server.download(), tmp_path / "new", lambda *bytes_read: progress.append(bytes_read))
     assert made == tmp_path / "new" / "things"
@@ -97,14 +97,14 @@ def test_fetched_and_unpacked(server, tmp_path):
     assert progress[-1] == (len(WHOLE), len(WHOLE))
 
 
-def test_what_is_there_is_not_fetched_again(server, tmp_path):
+def test_an_existing_data_set_is_not_downloaded_again(server, tmp_path):
     fetch(server.download(), tmp_path)
     fetch(server.download(), tmp_path)
     assert len(server.ranges_requested) == 1
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_broken_connection_is_resumed(server, tmp_path, ranges):
+def test_an_interrupted_download_is_resumed(server, tmp_path, ranges):
     server.breaks_after, server.ranges = 50_000, ranges
     with pytest.raises(DataError, match=r"the connection was interrupted: .*; run the same command again to resume"):
         fetch(server.download(), tmp_path)
@@ -114,13 +114,13 @@ def test_a_broken_connection_is_resumed(server, tmp_path, ranges):
     assert server.ranges_requested == [None, "bytes=50000-"]
 
 
-def test_a_stop_just_before_the_end(server, tmp_path):
+def test_a_download_interrupted_after_the_last_byte_is_completed(server, tmp_path):
     (tmp_path / "things.tar.gz.part").write_bytes(WHOLE)
     fetch(server.download(), tmp_path)
     check(tmp_path)
 
 
-def test_a_wrong_checksum_is_removed(server, tmp_path):
+def test_an_archive_with_a_wrong_checksum_is_removed(server, tmp_path):
     download = server.download()
     server.content = archive({"things/evil": b"x"})
     with pytest.raises(DataError, match=f"not {download.md5}; it was removed"):
@@ -158,20 +158,20 @@ def test_a_file_that_is_no_archive_is_refused(server, tmp_path):
         fetch(server.download(), tmp_path)
 
 
-def test_a_server_that_does_not_have_the_file_or_does_not_run(server, tmp_path):
+def test_a_missing_file_or_server_is_one_error(server, tmp_path):
     with pytest.raises(DataError, match="cannot be fetched: Not Found"):
         fetch(server.download("nothing.tar.gz"), tmp_path)
     with pytest.raises(DataError, match=r"cannot be fetched: .*refused"):
         fetch(things("http://127.0.0.1:9/things.tar.gz", ""), tmp_path)
 
 
-def test_a_folder_that_cannot_be_made(server, tmp_path):
+def test_a_folder_that_cannot_be_created_is_one_error(server, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DataError, match="cannot be written"):
         fetch(server.download(), tmp_path / "file")
 
 
-def test_what_can_be_fetched():
+def test_the_table_of_downloads():
     assert set(DOWNLOADS) < set(SOURCES)
     assert all(download.url.startswith("https://") and len(download.md5) == 32 for download in DOWNLOADS.values())
 

@@ -42,7 +42,7 @@ def test_a_flat_folder_has_no_labels(tmp_path):
     assert (len(dataset.train), dataset.train.labels, dataset.test.labels) == (2, None, None)
 
 
-def test_unlabelled_train_beside_labelled_test(tmp_path):
+def test_unlabelled_train_images_with_labelled_test_images(tmp_path):
     dataset = load("folder", plant(tmp_path, "train/a.png", "train/b.png", "test/cat/c.png", "test/dog/d.png"))
     assert dataset.train.labels is None
     assert dataset.test.labels.tolist() == [0, 1]
@@ -55,7 +55,7 @@ def test_the_list_of_classes_gives_the_order(tmp_path):
     assert dataset.train.labels.tolist() == [1, 0]
 
 
-def test_a_class_without_images_is_a_class(tmp_path):
+def test_a_class_without_images_remains_a_class(tmp_path):
     (plant(tmp_path, "train/cat/a.png") / "train" / "dog").mkdir()
     assert load("folder", tmp_path).classes == ("cat", "dog")
 
@@ -110,7 +110,7 @@ def test_skipped_files_are_listed(tmp_path):
     ]
 
 
-def test_the_root_itself_may_be_a_link(tmp_path):
+def test_the_configured_folder_may_be_a_link(tmp_path):
     (tmp_path / "link").symlink_to(plant(tmp_path / "real", "cat/a.png"))
     assert load("folder", tmp_path / "link").train.names == ["cat/a.png"]
 
@@ -153,7 +153,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("names", "path", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_one_clear_error(tmp_path, monkeypatch, names, path, message):
+def test_an_unusable_data_set_gives_one_clear_error(tmp_path, monkeypatch, names, path, message):
     plant(tmp_path, *names)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError) as error:
@@ -177,7 +177,7 @@ def test_a_wrong_list_of_classes(tmp_path, content, message):
         load("folder", tmp_path)
 
 
-def test_a_list_of_classes_from_elsewhere(tmp_path):
+def test_the_list_of_classes_may_be_in_another_folder(tmp_path):
     plant(tmp_path / "images", "a.png")
     listed = put(tmp_path, "names.txt", "cat\ndog\n")
     assert load("folder", tmp_path / "images", classes_file=str(listed)).classes == ("cat", "dog")
@@ -197,7 +197,7 @@ def snapshot(root: Path) -> list:
     return sorted((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in root.rglob("*"))
 
 
-def test_a_stray_folder_does_not_make_flat_images_useless(tmp_path):
+def test_flat_images_next_to_an_unlisted_folder_are_used(tmp_path):
     put(plant(tmp_path, "train/0.png", "train/1.png", "train/old/2.png", "tests/cat/3.png"), "classes.txt", "cat\ndog")
     dataset = load("folder", tmp_path)
     assert dataset.train.names == ["train/0.png", "train/1.png"]

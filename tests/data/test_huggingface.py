@@ -74,7 +74,7 @@ def test_splits_labels_and_classes(hub, tmp_path):
     assert dataset.train.images[1].tobytes() == noise(1).tobytes()
 
 
-def test_it_goes_through_the_cache(hub, tmp_path):
+def test_tables_use_the_cache(hub, tmp_path):
     broken = table(tmp_path, [0, 1, 2, 3], [0, 1, 1, 0])
     broken.columns["img"][2] = {"bytes": b"?", "path": None}
     broken.columns["img"][3] = {"bytes": None, "path": str(tmp_path / "gone.png")}
@@ -86,13 +86,13 @@ def test_it_goes_through_the_cache(hub, tmp_path):
         assert np.array_equal(pixels, directly(images.without([2, 3])))
 
 
-def test_one_table_is_all_train(hub, tmp_path):
+def test_a_single_table_is_the_split_train(hub, tmp_path):
     hub[str(tmp_path)] = table(tmp_path, [0, 1], [0, 1])
     dataset = load("huggingface", tmp_path)
     assert (len(dataset.train), len(dataset.test), dataset.test.labels) == (2, 0, None)
 
 
-def test_of_several_label_columns_one_must_be_named(hub, tmp_path):
+def test_one_of_several_label_columns_must_be_named(hub, tmp_path):
     hub["x"] = table(tmp_path, [0], [1], fine=ClassLabel(["a"]))
     with pytest.raises(
         DataError, match=r"several columns of ClassLabel \(label, fine\); name one in data.label_column"
@@ -113,7 +113,7 @@ def test_mistakes_are_one_line(hub, tmp_path):
         load("huggingface", "")
 
 
-def test_without_the_package(monkeypatch):
+def test_a_missing_package_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match=r"needs: pip install 'fedcopl\[datasets\]'"):
         load("huggingface", "x")

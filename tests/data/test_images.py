@@ -121,7 +121,7 @@ def test_a_decompression_bomb_is_refused_in_silence(side):
 
 
 @given(st.binary(max_size=200), st.integers(0, 300))
-def test_no_bytes_raise_anything_else(garbage, place):
+def test_invalid_bytes_raise_no_other_error(garbage, place):
     whole = encoded(PLAIN)
     for content in (garbage, whole[:place] + garbage + whole[place:]):
         with contextlib.suppress(BadImage):
@@ -131,7 +131,7 @@ def test_no_bytes_raise_anything_else(garbage, place):
 @given(
     st.integers(1, 40), st.integers(1, 40), st.sampled_from(["RGB", "L", "RGBA", "P"]), st.booleans(), st.integers(0, 9)
 )
-def test_cutting_and_scaling_is_the_whole_transform(width, height, mode, squash, seed):
+def test_cropping_and_normalising_is_the_whole_transform(width, height, mode, squash, seed):
     transform = ImageTransform(short_side=12, crop=10, squash=squash)
     image = noise(seed, (width, height), mode)
     pixels = transform.resize_and_crop(image)
@@ -143,7 +143,7 @@ def test_cutting_and_scaling_is_the_whole_transform(width, height, mode, squash,
     assert np.array_equal(transform.scale(np.stack([pixels, pixels]))[1], transform(image))
 
 
-def test_the_key_names_all_that_decides_the_bytes():
+def test_the_key_depends_on_everything_that_changes_the_pixels():
     keys = {
         ImageTransform(224, 224).key,
         ImageTransform(256, 224).key,

@@ -39,7 +39,7 @@ def test_csv(folder):
     check(load("manifest", put(folder, "table.csv", TABLE)))
 
 
-def test_csv_as_excel_writes_it(folder):
+def test_csv_with_a_byte_order_mark_and_windows_line_ends_is_read(folder):
     check(load("manifest", put(folder, "table.csv", "\ufeff" + TABLE.replace("\n", "\r\n"))))
 
 
@@ -72,7 +72,7 @@ def test_paths_alone_with_a_list_of_classes(folder):
     assert (dataset.classes, dataset.train.labels, dataset.clients) == (("cat", "dog"), None, ())
 
 
-def test_paths_may_lead_out_of_the_folder_of_the_table(folder, tmp_path_factory):
+def test_paths_may_lead_out_of_the_folder_of_the_manifest(folder, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     table = f"path,label\n{folder}/a.png,cat\n../{folder.name}/b.png,cat\n"
     assert len(load("manifest", put(elsewhere, "table.csv", table)).train) >= 1
@@ -101,7 +101,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("table", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_one_clear_error(folder, table, message):
+def test_an_unusable_data_set_gives_one_clear_error(folder, table, message):
     with pytest.raises(DataError) as error:
         load("manifest", put(folder, "table.csv", table))
     assert message in str(error.value)

@@ -39,7 +39,7 @@ def test_dtd_takes_train_and_val_of_split_1(tmp_path):
         assert dataset.test.images[1].size == (24, 20)
 
 
-def test_the_papers_sizes_are_asked_for(tmp_path):
+def test_the_published_sizes_are_required(tmp_path):
     with pytest.raises(DataError) as error:
         load("dtd", make_dtd(tmp_path))
     assert "dtd has 3,760 train and 1,880 test images in 47 classes" in str(error.value)
@@ -54,14 +54,14 @@ def test_missing_images_are_counted_and_the_first_is_named(tmp_path):
         read("dtd", tmp_path, 2, 4, 2)
 
 
-def test_a_missing_list(tmp_path):
+def test_a_missing_list_is_an_error(tmp_path):
     (make_dtd(tmp_path) / "dtd" / "labels" / "val1.txt").unlink()
     with pytest.raises(DataError, match=r"val1\.txt: cannot be read"):
         read("dtd", tmp_path, 2, 4, 2)
 
 
 @pytest.mark.parametrize("source", ["dtd", "resisc45", "cub200", "ucf101"])
-def test_another_folder_is_not_it(tmp_path, source):
+def test_a_folder_without_the_data_set_is_an_error(tmp_path, source):
     with pytest.raises(DataError, match=f"is not the folder of {source}: there is no "):
         load(source, tmp_path)
 
@@ -106,7 +106,7 @@ def test_resisc45_with_plain_lists(tmp_path):
     assert dataset.train.labels.tolist() == [0, 1]
 
 
-def test_resisc45_with_a_wrong_list(tmp_path):
+def test_a_damaged_list_of_resisc45_is_an_error(tmp_path):
     put(make_resisc45(tmp_path, 2), "train.json", "[1]")
     with pytest.raises(DataError, match=r"train\.json: is not a list of images"):
         read("resisc45", tmp_path, 2, 2, 2)
@@ -133,7 +133,7 @@ def test_cub200(tmp_path):
     assert dataset.test.names == ["001.Black_footed_Albatross/Black_Footed_Albatross_0002.jpg"]
 
 
-def test_cub200_with_lists_that_do_not_fit(tmp_path):
+def test_contradicting_lists_of_cub200_are_an_error(tmp_path):
     put(make_cub200(tmp_path), "CUB_200_2011/train_test_split.txt", "1 1\n2 0\n")
     with pytest.raises(DataError, match=r"image 3 of images\.txt is not in the other lists"):
         read("cub200", tmp_path, 2, 2, 1)
@@ -167,7 +167,7 @@ def test_ucf101_names_are_split_as_coop_does(tmp_path, action, name):
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"train": [[1]], "test": []}', "no json"])
-def test_ucf101_with_a_wrong_split(tmp_path, text):
+def test_a_damaged_split_of_ucf101_is_an_error(tmp_path, text):
     put(make_ucf101(tmp_path), "split_zhou_UCF101.json", text)
     with pytest.raises(DataError, match=r"split_zhou_UCF101\.json: "):
         read("ucf101", tmp_path, 2, 1, 1)

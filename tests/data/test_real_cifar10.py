@@ -39,7 +39,7 @@ def test_mean_and_deviation_are_the_published_ones(cifar10):
     assert np.allclose(pixels.std(axis=(0, 1, 2), dtype=np.float64) / 255, [0.2470, 0.2435, 0.2616], atol=5e-5)
 
 
-def test_the_cache_gives_what_direct_work_gives(cifar10, tmp_path):
+def test_the_cache_gives_the_pixels_of_direct_decoding(cifar10, tmp_path):
     transform = ImageTransform(224, 224)
     some = ImageSet(ImageArrays(cifar10.test.images.pixels[:500]))
     pixels = PixelCache(tmp_path).pixels(some, transform.resize_and_crop, transform.key).array

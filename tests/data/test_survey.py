@@ -42,7 +42,7 @@ def test_copies_and_small_clients_are_noted(tmp_path):
     )
 
 
-def test_a_file_that_is_gone_is_broken(tmp_path):
+def test_a_file_that_disappeared_is_unusable(tmp_path):
     dataset = load("folder", plant(tmp_path, "cat/0.png", "cat/1.png"))
     (tmp_path / "cat" / "1.png").unlink()
     assert survey(dataset).dataset.skipped == [("cat/1.png", "unreadable: No such file or directory")]
@@ -54,7 +54,7 @@ def test_the_digits():
     assert found.notes == ()
 
 
-def test_the_sheet_shows_each_class(tmp_path):
+def test_the_contact_sheet_shows_each_class(tmp_path):
     red, blue = Image.new("RGB", (8, 8), "red"), Image.new("RGB", (30, 10), "blue")
     images = ImageSet(PillowImages([red, blue, red]), np.array([0, 1, 0]))
     contact_sheet(Dataset("x", ("[$red_$", "a long name " * 5), "{}", images, images), tmp_path / "new" / "sheet.png")
@@ -64,7 +64,7 @@ def test_the_sheet_shows_each_class(tmp_path):
     assert 1.9 < len(red_dots) / len(blue_dots) < 2.1  # two squares, one square
 
 
-def test_the_sheet_of_unlabelled_and_broken_images(tmp_path):
+def test_the_contact_sheet_of_unlabelled_and_unusable_images(tmp_path):
     put(plant(tmp_path, *(f"{n}.png" for n in range(12))), "classes.txt", "cat")
     put(tmp_path, "broken.png", b"")
     contact_sheet(load("folder", tmp_path), tmp_path / "out" / "sheet.png")
@@ -72,7 +72,7 @@ def test_the_sheet_of_unlabelled_and_broken_images(tmp_path):
     assert width > height > 100  # two rows
 
 
-def test_the_heat_map_has_a_circle_for_each_holding(tmp_path):
+def test_the_heat_map_has_a_circle_for_each_client_and_class(tmp_path):
     counts = np.array([[5, 0], [0, 50], [3, 0]])
     heat_map(counts, ["cat", "dog_$"], ["a", "b", "c"], tmp_path / "heat.png")
     heat_map(np.zeros((2, 2), np.int64), ["cat", "dog"], ["a", "b"], tmp_path / "none.png")
