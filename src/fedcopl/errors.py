@@ -1,16 +1,6 @@
 """Every error a user can meet.
 
-    FedCoPLError              1  the base class of all errors below
-    ├── ConfigError           2  a setting is unknown, out of range or of the wrong kind
-    ├── DataError             3  images or labels are missing, unreadable or cannot be partitioned
-    ├── ModelError            4  a model's files are missing, broken or do not fit together
-    ├── NoClientReplied       5  no client is connected, or none replied in time
-    ├── ClientFailed          6  a client raised an error while handling a request
-    ├── RunFolderError        7  a run's folder cannot be used: taken, in use, unfinished, damaged
-    ├── FederationError      10  server and sites cannot connect: keys, certificates, addresses
-    └── Interrupted         130  stopped by the user; the run can be resumed
-
-The command line prints the message in one line and exits with the number. `docs/errors.md` lists what to do.
+The command line prints the message in one line and exits with `exit_code`. `docs/errors.md` lists what to do.
 """
 
 import difflib

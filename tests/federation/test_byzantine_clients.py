@@ -194,7 +194,7 @@ def test_all_reasons_of_drops_are_recorded():
 def test_failed_evaluation_does_not_end_the_run():
     config = config_of(rounds=2)
     federation = FlakyFederation(clients(config))
-    federation.least = 3
+    federation.min_replies = 3
     federation.lost = {("client-0", "Evaluate", 0)}
     federation.spoiled = {(f"client-{i}", "Evaluate", 0): Evaluated(2, 1) for i in (1, 2)}
     reports = []

@@ -238,7 +238,7 @@ def test_lost_update_is_not_averaged_but_client_is_trained():
 def test_too_few_usable_replies_end_the_run_with_reasons():
     config = config_of(rounds=1)
     federation = FlakyFederation(clients(config, count=4))
-    federation.least = 3
+    federation.min_replies = 3
     federation.spoiled = {(f"client-{i}", "Train", 0): INVALID_REPLIES["not finite"] for i in (1, 2)}
     message = (
         "round 1, step Train: 2 usable replies from 4 clients, and at least 3 are needed; "
@@ -253,7 +253,7 @@ def test_too_few_usable_replies_end_the_run_with_reasons():
 def test_missing_reply_counts_as_unusable():
     config = config_of(rounds=1)
     federation = FlakyFederation(clients(config))
-    federation.least = 2
+    federation.min_replies = 2
     federation.spoiled = {("client-2", "Train", 0): INVALID_REPLIES["not finite"]}
     federation.lost = {("client-0", "Train", 0)}
     with pytest.raises(
@@ -265,7 +265,7 @@ def test_missing_reply_counts_as_unusable():
 def test_needed_replies_are_at_most_the_requests():
     config = config_of(rounds=1, sharing={"participation": 0.4})
     federation = LocalTransport(clients(config))
-    federation.least = 3
+    federation.min_replies = 3
     assert len(reports_of(config, federation)[1][0].participants) == 1
 
 

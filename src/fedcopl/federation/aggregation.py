@@ -75,7 +75,7 @@ class PlainAggregator:
         sent = {client: reply.counts for client, reply in estimated.items() if reply.counts is not None}
         if not sent or not choose_labeler(self.config).cooperative:
             return tuple(estimated), None
-        exchange.account("counts", estimated)
+        exchange.add_release("counts", estimated)
         rows = _clip_counts(exchange, sent) if self.config.sharing.bounded else list(sent.values())
         return tuple(estimated), np.maximum(np.sum(rows, axis=0, dtype=np.int64), 0)  # noise can make it negative
 
@@ -84,7 +84,7 @@ class PlainAggregator:
     ) -> tuple[tuple[str, ...], Values]:
         """Return the clients that replied to a step of the prior estimation, and the sum over them."""
         adapted = exchange.request(clients, lambda client: exchange.weighted(request, client), Adapted)
-        exchange.account("sums", adapted)
+        exchange.add_release("sums", adapted)
         sums = {client: reply.sums for client, reply in adapted.items() if reply.sums is not None}
         if self.config.sharing.bounded and not self.config.privacy.noise_multiplier:
             _drop_impossible_responses(exchange, request.step, sums)
@@ -101,7 +101,7 @@ class PlainAggregator:
         participants, sharing = tuple(clients), self.config.sharing
         trained = exchange.request(participants, request, Trained)
         if any(reply.shared for reply in trained.values()):
-            exchange.account("prompts", trained)
+            exchange.add_release("prompts", trained)
         checks = [HoldoutSums(*reply.checks) for reply in trained.values() if reply.checks]
         if sharing.bounded:
             trained = _clip_updates(exchange, trained, request(participants[0]).shared)
@@ -255,7 +255,7 @@ class SecureAggregator:
         if not choose_labeler(self.config).cooperative:
             return PlainAggregator(self.config).counts(exchange, clients, request)
         members, total = self._sum(exchange, clients, lambda peers: replace(request, peers=peers), self.has_members)
-        exchange.account("counts", members)
+        exchange.add_release("counts", members)
         return members, totals_of(total)
 
     def adaptation(
@@ -263,7 +263,7 @@ class SecureAggregator:
     ) -> tuple[tuple[str, ...], Values]:
         """Return the members and the sum of a step of the prior estimation."""
         members, words = self._sum(exchange, clients, lambda peers: replace(request, peers=peers), request.step > 0)
-        exchange.account("sums", members)
+        exchange.add_release("sums", members)
         total, estimation = adapted_sums(words), exchange.estimation
         if estimation is not None and not self.config.privacy.noise_multiplier:
             step, settings = estimation.steps[request.step], estimation.settings
@@ -308,7 +308,7 @@ class SecureAggregator:
         except CannotUnmask:
             return TrainingSum((), 0, 0, math.nan, None)
         if shared:
-            exchange.account("prompts", members)
+            exchange.add_release("prompts", members)
         try:
             return training_sum(total, shared, members)
         except InvalidMaskedUpdate as error:

@@ -155,14 +155,14 @@ def _estimate_priors(
     over the same images.
     """
     settings = prior_settings(config, state.classes, state.width, state.class_prior)
-    everyone = exchange.everyone()
+    connected = exchange.connected()
     if state.prior_model is not None:
-        new = [client for client in exchange.without_dropped(everyone) if client not in state.members]
+        new = [client for client in exchange.without_dropped(connected) if client not in state.members]
         all_totals = Adapt(state.round, settings.max_steps, state.prior_totals, state.class_prior)
         with suppress(NoClientReplied):  # the round goes on without a client that does not reply
             exchange.request(new, lambda _: all_totals, Adapted, required=False)
         return state.prior_model, state.prior_totals
-    members = exchange.without_dropped(everyone)
+    members = exchange.without_dropped(connected)
     for _ in range(MAX_ESTIMATIONS):
         estimation, exchange.prior_weights = Estimation(settings), {}
         exchange.estimation = estimation
@@ -185,7 +185,7 @@ def _estimate_priors(
     last = Adapt(state.round, len(totals), totals[-1:], state.class_prior)
     all_totals = replace(last, totals=totals)  # for clients that missed a step
     replies = exchange.request(
-        exchange.without_dropped(everyone),
+        exchange.without_dropped(connected),
         lambda client: exchange.weighted(last, client) if client in members else all_totals,
         Adapted,
     )
@@ -204,8 +204,8 @@ def _refresh(
     """Refresh the pseudo labels cooperatively (Eq. 2 and 3), and return the clients that selected images."""
     report = exchange.report
     report.refreshed = True
-    is_secure, everyone = config.privacy.secure_aggregation, exchange.everyone()
-    clients = (state.members if is_secure else ()) or exchange.without_dropped(everyone)
+    is_secure, connected = config.privacy.secure_aggregation, exchange.connected()
+    clients = (state.members if is_secure else ()) or exchange.without_dropped(connected)
     estimated, report.totals = aggregator.counts(exchange, clients, Estimate(state.round, state.shared))
     index = state.round // config.labels.refresh_every
     request = Select(state.round, index, report.totals, len(estimated))
@@ -317,5 +317,5 @@ def _evaluate(exchange: RoundExchange, round: int, shared: Shared | None, throug
     Clients that do not reply are left out: no later step depends on the scores.
     """
     request = Evaluate(round, shared, through)
-    scores = exchange.request(exchange.everyone(), lambda _: request, Evaluated, required=False)
+    scores = exchange.request(exchange.connected(), lambda _: request, Evaluated, required=False)
     return {client: (score.correct, score.examples) for client, score in scores.items()}

@@ -31,7 +31,7 @@ class Transport(Protocol):
 
     >>> from fedcopl.messages import Evaluate, Evaluated
     >>> class InMemory:
-    ...     least = 1
+    ...     min_replies = 1
     ...
     ...     def clients(self):
     ...         return ("north", "south")
@@ -39,12 +39,12 @@ class Transport(Protocol):
     ...     def request(self, requests):
     ...         return {client: Evaluated(correct=8, examples=10) for client in requests if client == "north"}
     >>> exchange = RoundExchange(InMemory(), RoundReport(round=0), classes=2)
-    >>> exchange.request(exchange.everyone(), lambda client: Evaluate(0, None), Evaluated)
+    >>> exchange.request(exchange.connected(), lambda client: Evaluate(0, None), Evaluated)
     {'north': Evaluated(correct=8, examples=10)}
     """
 
     @property
-    def least(self) -> int:
+    def min_replies(self) -> int:
         """Minimum number of usable replies to a request that goes to at least as many clients."""
         return 1
 
@@ -163,7 +163,7 @@ class RoundExchange:
             required: Whether the round fails without enough replies.
 
         Raises:
-            NoClientReplied: Fewer than `Transport.least` of the required replies are valid.
+            NoClientReplied: Fewer than `Transport.min_replies` of the required replies are valid.
         """
         requests = {client: request_for(client) for client in clients}
         if not requests and not required:
@@ -186,7 +186,7 @@ class RoundExchange:
                 valid[client] = reply
                 self.report.bytes_up += payload_bytes(reply)
                 self.reported_counts[client] = reported.updated(request, reply, self.estimation)
-        needed = max(1, min(self.transport.least, len(requests)))
+        needed = max(1, min(self.transport.min_replies, len(requests)))
         if required and len(valid) < needed:
             raise NoClientReplied(too_few_message(requests, len(valid), needed, invalid))
         return valid
@@ -200,7 +200,7 @@ class RoundExchange:
         """Return the request of a prior estimation step with the client's weight, if that is below 1."""
         return replace(request, weight=self.prior_weights[client]) if client in self.prior_weights else request
 
-    def everyone(self) -> tuple[str, ...]:
+    def connected(self) -> tuple[str, ...]:
         """Return the connected clients, and add them to `ever_connected`."""
         connected = self.transport.clients()
         self.ever_connected = tuple(dict.fromkeys((*self.ever_connected, *connected)))
@@ -210,7 +210,7 @@ class RoundExchange:
         """Return the clients that this round's refresh has not excluded."""
         return tuple(client for client in clients if client not in self.dropped)
 
-    def account(self, of: str, clients: Iterable[str]) -> None:
+    def add_release(self, of: str, clients: Iterable[str]) -> None:
         """Add a release to the privacy accounting; none without noise."""
         noise = self.config.privacy.noise_multiplier
         if noise:

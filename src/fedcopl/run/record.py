@@ -116,11 +116,7 @@ class FirstPrompts:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRecord(Measured):
-    """One line of rounds.jsonl.
-
-    >>> RoundRecord(round=0, macro=0.5).number
-    1
-    """
+    """One line of rounds.jsonl."""
 
     round: _Count
     """counted from 0"""

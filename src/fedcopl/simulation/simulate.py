@@ -38,7 +38,7 @@ class LocalTransport:
         pool: The workers that have the clients; None: this process computes the replies.
     """
 
-    least = 1
+    min_replies = 1
 
     def __init__(
         self,

@@ -279,7 +279,7 @@ class GridTransport:
         self.connected = _ConnectedSites(self.grid)
 
     @property
-    def least(self) -> int:
+    def min_replies(self) -> int:
         """Minimum number of sites in an exchange."""
         return self.timeouts.min_sites
 
