@@ -113,7 +113,7 @@ class LabelSettings(Section):
     """candidates for a class: the images predicted as this class, or all images (the paper's wording)"""
     per_class: int = Field(16, ge=1)
     """for `fpl` and `cpl`: images of each class at each client, K"""
-    among: Literal["all", "sure"] = "all"
+    among: Literal["all", "confident"] = "all"
     """for `fpl` and `cpl`: images that can be selected: all, or those confident by `confidence_quantile`"""
     capacity: Literal["fixed", "grow"] = "fixed"
     """for `fpl` and `cpl`: K constant, or growing with the refreshes as in GRIP"""

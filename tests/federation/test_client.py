@@ -220,9 +220,9 @@ def test_fpl_can_take_any_image_for_a_class():
 @pytest.mark.parametrize("labeler", ["fpl", "cpl"])
 def test_only_confident_images_are_labelled(labeler):
     # Confidences .9 .6 .8 .5: images 0 and 2 are the upper half.
-    state = selected_by(labeler, per_class=2, among="sure", cpl_keep_likeliest=True)
+    state = selected_by(labeler, per_class=2, among="confident", cpl_keep_likeliest=True)
     assert (state.selection.index.tolist(), state.selection.label.tolist()) == ([0, 2], [0, 1])
-    assert selected_by(labeler, per_class=2, among="sure", confidence_quantile=0.9).selection.index.tolist() == [0]
+    assert selected_by(labeler, per_class=2, among="confident", confidence_quantile=0.9).selection.index.tolist() == [0]
 
 
 def test_image_selected_for_two_classes_counts_once():

@@ -117,7 +117,7 @@ class PerClassLabeler(Labeler):
     def eligible_images(self, log_probs: FloatArray) -> IntArray | None:
         """Return the indices of the images that may be labelled (`labels.among`); None: all."""
         labels = self.config.labels
-        return confident_images(log_probs, labels.confidence_quantile) if labels.among == "sure" else None
+        return confident_images(log_probs, labels.confidence_quantile) if labels.among == "confident" else None
 
 
 def _growing_quota(refresh_index: int, images: int, classes: int, refreshes: int = 4) -> int:
