@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedcopl.algorithm.estimate import _confident, _entropy, estimate
+from fedcopl.priors.posterior import log_softmax
 
 BOTH = {"confidence_quantile": 0.5, "entropy_quantile": 0.5}
 
@@ -13,11 +14,6 @@ BOTH = {"confidence_quantile": 0.5, "entropy_quantile": 0.5}
 def logs(probs):
     with np.errstate(divide="ignore"):
         return np.log(np.array(probs, np.float64))
-
-
-def log_softmax(logits):
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 
 
 @st.composite

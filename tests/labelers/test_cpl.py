@@ -14,6 +14,7 @@ from fedcopl.labelers.cpl import (
     match,
     select_candidates,
 )
+from fedcopl.priors.posterior import log_softmax
 
 # Computed by hand and checked with the authors' program (vanillaer/CPL-ICML2024, commit c711980).
 WORKED = np.array([[0.70, 0.20, 0.10], [0.40, 0.35, 0.25], [0.15, 0.60, 0.25], [0.30, 0.25, 0.45]])
@@ -22,11 +23,6 @@ INTER = [[1, 0, 0], [1, 1, 1], [0, 1, 1], [0, 0, 1]]
 CANDIDATES = [[1, 0, 0], [1, 1, 0], [0, 1, 1], [0, 0, 1]]
 
 quarters = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
-
-
-def log_softmax(logits):
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 
 
 @st.composite

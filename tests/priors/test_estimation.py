@@ -9,7 +9,7 @@ import pytest
 from fedcopl.priors.estimation import Estimation, PriorSettings, estimation_after
 from fedcopl.priors.posterior import no_priors, uniform
 from fedcopl.priors.statistics import ClientScores, Statistic
-from priors.made_up import CLASSES, WIDTH, clients_with, estimated, even, skewed, text
+from priors.synthetic_clients import CLASSES, WIDTH, clients_with, estimated, even, skewed, text
 
 
 def accuracy(clients, model):

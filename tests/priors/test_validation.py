@@ -16,7 +16,7 @@ from fedcopl.priors.label_shift import STRENGTHS
 from fedcopl.priors.posterior import no_priors
 from fedcopl.priors.statistics import Statistic
 from fedcopl.priors.validation import images_of, invalid_sums
-from priors.made_up import CLASSES, WIDTH, clients_with, estimated, even, skewed
+from priors.synthetic_clients import CLASSES, WIDTH, clients_with, estimated, even, skewed
 
 
 @given(st.integers(0, 20))

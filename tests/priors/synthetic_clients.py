@@ -10,7 +10,7 @@ from fedcopl.rng import stream
 CLASSES, WIDTH = 5, 8
 
 
-class MadeUpClient:
+class SyntheticClient:
     """Images of known classes; the estimation gets only their log-probabilities and features."""
 
     def __init__(self, number, shares, images=80, seed=0):
@@ -44,7 +44,7 @@ def text():
 
 
 def clients_with(shares, seed=0, images=80):
-    return [MadeUpClient(number, own, images, seed) for number, own in enumerate(shares)]
+    return [SyntheticClient(number, own, images, seed) for number, own in enumerate(shares)]
 
 
 def skewed(count):
