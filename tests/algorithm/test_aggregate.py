@@ -89,9 +89,10 @@ def test_parts_that_do_not_match_are_refused(other):
         weighted_mean([part(1.0, 2.0), other], [1, 1])
 
 
-def test_the_nearest_are_those_of_the_shortest_distance():
-    # Flat, by name: distances from a are 5 (3, 4), 1 and 13 (5, 12).
-    uploads = {"a": part(0, 0), "b": part(3, 4), "c": part(0, 1), "d": part(5, 12)}
+def test_nearest_clients_by_hand():
+    # Distances from a are 5 (3, 4), 1, 13 (5, 12) and 1; of equal distances the first upload comes first.
+    uploads = {"a": part(0, 0), "b": part(3, 4), "c": part(0, 1), "d": part(5, 12), "e": part(1, 0)}
     assert nearest("a", uploads, 1) == ["c"]
-    assert nearest("a", uploads, 2) == ["c", "b"]
-    assert nearest("z", uploads, 2) == []
+    assert nearest("a", uploads, 9) == ["c", "e", "b", "d"]
+    assert nearest("a", uploads, 0) == []
+    assert nearest("new", uploads, 2) == []

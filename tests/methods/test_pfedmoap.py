@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedcopl.algorithm.aggregate import nearest
 from fedcopl.errors import ConfigError
 from fedcopl.methods import choose_method
 from fedcopl.methods.pfedmoap import _EXPERTS, _GATE, _gate_name, _mixture, _stride
@@ -107,18 +106,9 @@ def test_inference_uses_the_own_prompt_and_training_starts_from_the_average():
     assert again["text"].tobytes() == after["text"].tobytes()
 
 
-def test_heads_must_divide_what_the_gate_sees():
+def test_heads_must_divide_the_input_of_the_gate():
     with pytest.raises(ConfigError, match=r"options\.heads: must divide the 128 dimensions"):
         learner_of("pfedmoap", "options.heads=3")
-
-
-def test_the_nearest_by_hand():
-    values = zip("abcd", (0, 5, -1, 1), strict=True)
-    uploads = {name: {"text": np.array([value], np.float32)} for name, value in values}
-    assert nearest("a", uploads, 2) == ["c", "d"]  # both at distance 1: the first one first
-    assert nearest("b", uploads, 9) == ["d", "a", "c"]
-    assert nearest("new", uploads, 2) == []
-    assert nearest("a", uploads, 0) == []
 
 
 def test_shared_and_personal_arrays():

@@ -129,7 +129,7 @@ class _Memory(NamedTuple):
     images: IntArray  # (m,) indices among the client's images
 
 
-def _build_memory(features: FloatArray, selection: Selection, classes: int, per_class: int = 16) -> _Memory:
+def _build_memory(features: FloatArray, selection: Selection, classes: int, per_class: int) -> _Memory:
     """Build a memory of the `per_class` most confident images of each class, the first of the class in a selection.
 
     Args:
