@@ -1,4 +1,4 @@
-"""FedPHA: the projection and both distances by hand, prompts of different lengths, and what is shared."""
+"""FedPHA: the projection and both distances by hand, and prompts of different lengths."""
 
 import math
 
@@ -14,7 +14,7 @@ from methods.toolbox import CHOSEN, config_of, encoder, floats_of, learner_of, t
 
 
 def test_the_projection_by_hand():
-    # Singular values 3, 2, 1 along the axes: with a ratio of 2/3 the first axis is dropped, the fourth was never there.
+    # Singular values 3, 2, 1 along the axes: the ratio 2/3 drops the first axis; the fourth has no singular vector.
     shared = torch.tensor([[3.0, 0, 0, 0], [0, 2, 0, 0], [0, 0, 1, 0]])
     local = torch.tensor([[1.0, 2, 3, 4], [5, 6, 7, 8]])
     expected = torch.tensor([[0.0, 2, 3, 0], [0, 6, 7, 0]])
@@ -22,7 +22,7 @@ def test_the_projection_by_hand():
     torch.testing.assert_close(_minor_part(local, shared, 1.0)[:, 0], local[:, 0])
 
 
-def test_a_ratio_drops_as_many_directions_as_it_says():
+def test_the_ratio_determines_the_number_of_dropped_directions():
     for ratio, dropped in ((0.8, 1), (0.6, 2), (0.79, 1), (1, 0)):
         left = _minor_part(torch.eye(5), torch.diag(torch.tensor([5.0, 4, 3, 2, 1])), ratio)
         assert int(left.diagonal().sum().round()) == 5 - dropped
@@ -63,7 +63,7 @@ def test_predictions_are_by_the_local_prompt():
     torch.testing.assert_close(ours.extractor.logits(prompts), plain.extractor.logits({"text": prompts["local text"]}))
 
 
-def test_each_client_has_a_length_of_its_own():
+def test_lengths_of_local_prompts_differ_between_clients():
     learners = [learner_of("fedpha", "options.shortest=4", "options.longest=20", number=number) for number in range(9)]
     lengths = [len(_used(torch.tensor(one.initial()["local text"]))) for one in learners]
     assert len(set(lengths)) > 2
@@ -77,7 +77,7 @@ def test_each_client_has_a_length_of_its_own():
     )
 
 
-def test_the_shortest_length_is_not_the_longest():
+def test_shortest_above_longest_is_refused():
     with pytest.raises(ConfigError, match=r"^options\.longest: is 3, and options\.shortest is 4"):
         learner_of("fedpha", "options.longest=3")
 
@@ -103,7 +103,7 @@ def test_shared_and_personal_arrays():
     assert floats_of("fedpha", "options.longest=8") == ({"global text": 2048}, {"local text": 8 * 128})
 
 
-def test_the_prompts_begin_differently():
+def test_both_prompts_start_differently():
     for init in ("neutral", "random"):
         first = choose_method(config_of("fedpha", f"init={init}")).start(encoder().clip, 10)
         assert not np.array_equal(first["global text"], first["local text"])

@@ -1,4 +1,4 @@
-"""FedTPG: the prompt generator, against torch's own layers and in cases that can be worked by hand."""
+"""FedTPG: the prompt generator, against torch's layers and by hand."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def layers(seed=0):
 
 
 def block(named, queries, keys, values):
-    """The same block out of torch's modules, for 4 heads, 8 coordinates and keys of 6."""
+    """Compute the block with torch's modules, for 4 heads, 8 coordinates and keys of 6."""
     attention = torch.nn.MultiheadAttention(8, 4, kdim=6, vdim=6, batch_first=True)
     maps = (attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight, attention.out_proj.weight)
     for weight, part in zip(maps, ("query", "key", "value", "output"), strict=True):
@@ -32,7 +32,7 @@ def test_it_is_torchs_attention_and_feed_forward_block():
     named, queries, keys, values = layers(), torch.randn(3, 8), torch.randn(5, 6), torch.randn(5, 6)
     ours = cross_attention(queries, keys, values, named, 4)
     torch.testing.assert_close(ours, block(named, queries, keys, values), atol=1e-4, rtol=1e-4)
-    # A batch of queries over the same keys is each of them alone.
+    # A batch of queries over the same keys gives the result of each query alone.
     both = torch.stack([queries, torch.randn(3, 8)])
     torch.testing.assert_close(cross_attention(both, keys, values, named, 4)[0], ours, atol=1e-4, rtol=1e-4)
 

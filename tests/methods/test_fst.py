@@ -12,12 +12,12 @@ from fedcopl.methods.fst import _SYNTHETIC, _missing_images
 from methods.toolbox import config_of, encoder, floats_of, learner_of
 
 
-def test_it_begins_as_zero_shot():
+def test_initial_logits_are_those_of_zero_shot_clip():
     learner = learner_of("fst")
     first, plain = learner.log_probabilities(learner.initial()), learner.log_probabilities(None)
     assert (first.argmax(1) == plain.argmax(1)).all()
     ours, theirs = (logits - logits[:, :1] for logits in (first, plain))
-    np.testing.assert_allclose(ours * float(encoder().clip.logit_scale), theirs, atol=1e-3)  # but for CLIP's scale
+    np.testing.assert_allclose(ours * float(encoder().clip.logit_scale), theirs, atol=1e-3)  # except for CLIP's scale
 
 
 def test_only_the_classifier_is_shared():
@@ -29,7 +29,7 @@ def test_missing_images_of_rare_classes():
 
 
 def loss_of(named, labels, *pairs):
-    """Two classes of which plain CLIP knows nothing: all that speaks is the classifier."""
+    """Return the loss for two classes with class features of zero, so that only the classifier counts."""
     method, zeros = choose_method(config_of("fst", *pairs)), torch.zeros(2, 2)
     images = torch.tensor([[1.0, 0.0]]).repeat(len(labels), 1)
     batch = Batch(encoder(), images, zeros, named, np.arange(len(labels)), np.array(labels), None, lambda: images)
@@ -42,7 +42,7 @@ def loss_of(named, labels, *pairs):
 
 def test_the_loss_by_hand():
     # z = <f, D>: D_0 = (ln 3, 0), D_1 = 0. Two images (1, 0) of class 0: p_0 = 3/4, loss ln 4/3 each. Class 1 lacks two
-    # images; its made-up feature (0, 1) has z = (0, 0), loss ln 2. Mean over the four.
+    # images; its synthetic feature (0, 1) has z = (0, 0), loss ln 2. Mean over the four.
     named = {"classifier": torch.tensor([[math.log(3), 0.0], [0.0, 0.0]])}
     bank = {_SYNTHETIC: torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])}
     assert loss_of(named, [0, 0]) == pytest.approx(math.log(4 / 3))
@@ -50,7 +50,7 @@ def test_the_loss_by_hand():
     assert loss_of(named | bank, [0, 0], "options.samples=1") == pytest.approx(balanced)
 
 
-def test_a_balanced_batch_is_left_as_it_is():
+def test_a_balanced_batch_has_no_synthetic_features():
     named = {"classifier": torch.tensor([[math.log(3), 0.0], [0.0, 0.0]])}
     bank = {_SYNTHETIC: torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])}
     assert loss_of(named | bank, [0, 1], "options.samples=1") == pytest.approx(loss_of(named, [0, 1]))
@@ -63,6 +63,6 @@ def test_synthetic_features_lie_around_the_texts():
     assert bank.shape == (16, *texts.shape)
     cosines = (bank * texts).sum(-1)
     assert cosines.min() > 0.98  # noise of length about 0.1 across
-    assert torch.equal(bank, method.before_training(encoder(), {})[_SYNTHETIC])  # the same at every client and round
+    assert torch.equal(bank, method.before_training(encoder(), {})[_SYNTHETIC])  # equal at every client and round
     assert method.before_training(encoder(), {"a": texts}).keys() == {"a", _SYNTHETIC}
     assert choose_method(config_of("fst", "options.balance=false")).before_training(encoder(), {}) == {}

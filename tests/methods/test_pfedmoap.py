@@ -1,4 +1,4 @@
-"""pFedMoAP: a gate over experts, worked by hand."""
+"""pFedMoAP: a gate over experts, by hand."""
 
 import numpy as np
 import pytest
@@ -72,7 +72,7 @@ def test_experts_change_the_predictions():
 
 
 def test_prompt_and_gate_are_trained_and_experts_are_not():
-    # A bias on all keys changes no softmax: it is only decay to zero that moves it.
+    # The bias of the keys cancels out in the softmax: only decay to zero changes it.
     learner = learner_of("pfedmoap", "decay_to=zero")
     after, _ = learner.train(with_experts(learner), CHOSEN, 0)
     for name in learner.initial():
@@ -89,7 +89,7 @@ def test_experts_are_encoded_once_a_round(monkeypatch):
     assert len(calls) == 3 + 2 * 3  # three experts, two epochs of three batches with the client's own prompt
 
 
-def test_the_gate_has_a_learning_rate_of_its_own():
+def test_the_gate_has_its_own_learning_rate():
     slow = learner_of("pfedmoap", "options.gate_lr=1e-12")
     after, _ = slow.train(with_experts(slow), CHOSEN, 0)
     name = _gate_name("query")
