@@ -62,7 +62,7 @@ class ConstantSite:
         from fedcopl.deployment.site.policies import Limits
 
         self.name, self.folder_name = name, name
-        self.home = SimpleNamespace(folder=folder, limits=Limits())
+        self.options = SimpleNamespace(folder=folder, limits=Limits())
 
     def handle(self, request, terms):  # type: ignore[no-untyped-def]
         import numpy as np
@@ -98,13 +98,13 @@ def serve_constant_replies(name: str, root: Path, address: str) -> None:
 
 def serve_real(name: str, root: Path, address: str) -> None:
     """Run `fedcopl join` with 20 digits."""
-    from fedcopl.deployment.site.running_site import RunningSite, SiteHome
+    from fedcopl.deployment.site.running_site import RunningSite, SiteOptions
     from fedcopl.deployment.site.site_process import ServerAddress, run_site
     from fedcopl.run.progress_reporter import ProgressReporter
 
     os.environ["FEDCOPL_CACHE"] = str(root / "cache" / name)
-    home = SiteHome(name, root / "images" / name, str(root / "classes.txt"), root / name, {"threads": 1})
-    run_site(RunningSite(home), ServerAddress(address, root / "federation/ca.pem"), ProgressReporter())
+    options = SiteOptions(name, root / "images" / name, str(root / "classes.txt"), root / name, {"threads": 1})
+    run_site(RunningSite(options), ServerAddress(address, root / "federation/ca.pem"), ProgressReporter())
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from fedcopl.data.decoding import BadImage, DecodeOptions, IntensityRange, Windo
 from fedcopl.data.formats import _check_tiff_pages, is_readable_now, pages_in, read_picture
 from fedcopl.data.images import FilePage, silence_decoders
 from fedcopl.data.overview import survey
-from fedcopl.deployment.site.running_site import SiteHome
+from fedcopl.deployment.site.running_site import SiteOptions
 from fedcopl.errors import ConfigError
 from fedcopl.review.images import open_gallery
 from fedcopl.run.pseudo_labels import write_images, write_labels
@@ -410,7 +410,7 @@ def test_an_exported_classifier_applies_its_decode_options(tmp_path):
 
 
 def test_a_site_decodes_with_its_own_settings(tmp_path):
-    home = SiteHome("a", tmp_path, data={"window": "0:100", "pages": "all"})
-    assert DecodeOptions.of(home.settings().data) == DecodeOptions(Window("numbers", 0, 100), (), "all")
+    options = SiteOptions("a", tmp_path, data={"window": "0:100", "pages": "all"})
+    assert DecodeOptions.of(options.settings().data) == DecodeOptions(Window("numbers", 0, 100), (), "all")
     with pytest.raises(ConfigError, match="is set by the server; a site sets window, bands, pages"):
-        SiteHome("a", tmp_path, data={"beta": 1}).settings()
+        SiteOptions("a", tmp_path, data={"beta": 1}).settings()

@@ -21,7 +21,7 @@ from fedcopl.config import RunConfig
 from fedcopl.deployment.server.rounds import PreparedServer
 from fedcopl.deployment.site.peers import Peers
 from fedcopl.deployment.site.pipeline import known_peers, members_pinned
-from fedcopl.deployment.site.running_site import RunningSite, SiteHome
+from fedcopl.deployment.site.running_site import RunningSite, SiteOptions
 from fedcopl.deployment.site.site_state import SiteStep
 from fedcopl.deployment.terms import Refused, terms_of
 from fedcopl.errors import CannotReply
@@ -248,7 +248,7 @@ def digits(tmp_path_factory):
     root = tmp_path_factory.mktemp("digits")
     digit_sites(root, 2, 100, labelled=40)
     return [
-        RunningSite(SiteHome(name, root / "clients" / name, str(root / "classes.txt"), root / name, {"threads": 1}))
+        RunningSite(SiteOptions(name, root / "clients" / name, str(root / "classes.txt"), root / name, {"threads": 1}))
         for name in ("site-a", "site-b")
     ]
 

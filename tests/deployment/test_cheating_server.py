@@ -19,7 +19,7 @@ from fedcopl.deployment.site.policies import (
     _describe_run,
     choose_approval,
 )
-from fedcopl.deployment.site.running_site import RunningSite, SiteHome
+from fedcopl.deployment.site.running_site import RunningSite, SiteOptions
 from fedcopl.deployment.site.site_state import SiteLedger, SiteState, release_of
 from fedcopl.deployment.terms import Refused, terms_of
 from fedcopl.errors import CannotReply, ConfigError, RunFolderError
@@ -40,7 +40,7 @@ def loaded(tmp_path_factory):
     root = tmp_path_factory.mktemp("digits")
     digit_sites(root, 1, 30)
     images, classes = root / "clients/site-a", str(root / "classes.txt")
-    return RunningSite(SiteHome("site-a", images, classes, root / "home", {"threads": 1}))
+    return RunningSite(SiteOptions("site-a", images, classes, root / "home", {"threads": 1}))
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def site(loaded, tmp_path):
 
 def at_home(loaded, folder, **changes):
     site = copy(loaded)
-    site.home = replace(loaded.home, folder=folder, **changes)
+    site.options = replace(loaded.options, folder=folder, **changes)
     site.ledger = SiteLedger(folder)
     site._client_of = site._make_client  # no cache: the conditions differ
     return site
@@ -77,7 +77,7 @@ def first_round(shared):
 def test_more_requests_than_the_run_has_are_refused_without_effect(site, start):
     for message in first_round(start):
         site.handle(message, terms(site))
-    state = site.home.folder / "runs/run/state"
+    state = site.options.folder / "runs/run/state"
     before = {file.name: file.read_bytes() for file in state.iterdir()}
     moved = {"visual": start["visual"] + 0.1}
     attacks = [Train(98, start), *(Train(0, {"visual": start["visual"] + n}) for n in range(1, 6))]
@@ -107,10 +107,10 @@ def test_an_invalid_prompt_is_never_used(site, start, change, words):
     for message in (Estimate(0, bad), Train(0, bad), Evaluate(0, bad)):
         with pytest.raises(Refused, match=words):
             site.handle(message, terms(site))
-    assert not (site.home.folder / "runs/run/state").exists()
+    assert not (site.options.folder / "runs/run/state").exists()
     for message in first_round(start):
         site.handle(message, terms(site))
-    own = SiteState(site.home.folder / "runs/run/state").state().own
+    own = SiteState(site.options.folder / "runs/run/state").state().own
     assert np.isfinite(own["text"]).all()
 
 
@@ -135,14 +135,14 @@ BEYOND_LIMITS = {
 def test_a_run_beyond_the_limits_never_begins(site, start, settings, words):
     with pytest.raises(Refused, match=words):
         site.handle(Estimate(0, start), terms(site, changed(**settings)))
-    assert list(site.home.folder.iterdir()) == []
+    assert list(site.options.folder.iterdir()) == []
 
 
 def test_an_update_of_one_image_is_not_sent(site, start):
     """Settings of the run that leave one image to train on: the site trains nothing, and reports 0 images."""
     narrow = {"labels": {"confidence_quantile": 0.9, "entropy_quantile": 0.9, "global_allocation": False}}
     requests = [Estimate(0, start), Select(0, 0, None, 1), Train(0, start)]
-    careless = at_home(site, site.home.folder / "careless", consent=Consent(min_images=0))
+    careless = at_home(site, site.options.folder / "careless", consent=Consent(min_images=0))
     *_, update = [careless.handle(message, terms(site, changed(**narrow))) for message in requests]
     assert 0 < update.examples < 5
     *_, update = [site.handle(message, terms(site, changed(**narrow))) for message in requests]
@@ -154,7 +154,7 @@ WITH_PRIORS = RunConfig.from_mapping(SETTINGS, "test")
 
 def class_sums(site, folder, **changes):
     """Return the first class feature sums of a site, (J, C, 1 + d); the totals are those of this site alone."""
-    client = at_home(site, site.home.folder / folder, **changes).client(terms(site, WITH_PRIORS))
+    client = at_home(site, site.options.folder / folder, **changes).client(terms(site, WITH_PRIORS))
     reply, step, state = None, 0, ClientState()
     estimation = Estimation(prior_settings(WITH_PRIORS, 10, site.clip.feature_size))
     while estimation.steps[-1][0].kind != "class_sums":
@@ -212,7 +212,7 @@ def test_the_budget_of_epsilon_is_over_all_runs_and_outlives_their_folders(loade
     site = at_home(loaded, tmp_path, limits=Limits(epsilon=budget, runs=100))
     for number in range(3):
         site.handle(Estimate(0, start), terms(site, private, run=f"run-{number}"))
-        site = at_home(loaded, tmp_path, limits=site.home.limits)  # also after a restart of the site
+        site = at_home(loaded, tmp_path, limits=site.options.limits)  # also after a restart of the site
     for number in range(3, 6):
         with pytest.raises(Refused, match="this site's budget of epsilon"):
             site.handle(Estimate(0, start), terms(site, private, run=f"run-{number}"))
@@ -245,15 +245,15 @@ def test_a_site_sends_nothing_before_approval(site, start):
         shown.append((run, words))
         return approvals.pop(0)
 
-    site.approval = _ApprovalAtTerminal(site.home.folder, message, notes.append)
+    site.approval = _ApprovalAtTerminal(site.options.folder, message, notes.append)
     for words in ("has not approved this run yet", "has declined this run", "has declined this run"):
         with pytest.raises(Refused, match=words):
             site.handle(Estimate(0, start), terms(site))
-    assert not (site.home.folder / "runs").exists() and len(shown) == 2  # a declined run is not shown again
-    file = site.home.folder / "pending/run.toml"
+    assert not (site.options.folder / "runs").exists() and len(shown) == 2  # a declined run is not shown again
+    file = site.options.folder / "pending/run.toml"
     assert notes == [f"run run needs your approval: read {file}, then join with --accept {file}"]
     assert "3 rounds of FedCoPL, 1 epoch each" in shown[0][1]
-    site.approval = _ApprovalAtTerminal(site.home.folder, message, notes.append)
+    site.approval = _ApprovalAtTerminal(site.options.folder, message, notes.append)
     for request in first_round(start):
         site.handle(request, terms(site))
     assert len(shown) == 3  # once for the run, not for each request
@@ -301,7 +301,7 @@ def test_class_feature_sums_are_opt_in(loaded, tmp_path, start):
     site.handle(Evaluate(0, None), terms(site, without))
     with pytest.raises(Refused, match=words):  # also in a run that began without prototypes
         site.handle(Adapt(0, 0), terms(site, RunConfig.from_mapping(SETTINGS, "test")))
-    assert "prompts but no class feature sums" in str(site.home.consent)
+    assert "prompts but no class feature sums" in str(site.options.consent)
 
 
 @pytest.mark.parametrize(("min_sites", "needed"), [(0, 3), (2, 2), (5, 5)])
@@ -343,7 +343,7 @@ def test_an_invalid_limit_is_refused(pair):
 
 
 def test_a_damaged_ledger_is_an_error(site, start):
-    (site.home.folder / "ledger.json").write_text(json.dumps({"runs": []}))
+    (site.options.folder / "ledger.json").write_text(json.dumps({"runs": []}))
     with pytest.raises(RunFolderError, match=r"ledger\.json: is damaged"):
         site.handle(Evaluate(0, None), terms(site))
 

@@ -8,7 +8,7 @@ from fedcopl.deployment.server.grid_transport import Timeouts
 from fedcopl.deployment.server.rounds import PreparedServer, ServerPlan, serve
 from fedcopl.deployment.site.pipeline import reply_to
 from fedcopl.deployment.site.policies import Consent, _approval_by_file
-from fedcopl.deployment.site.running_site import RunningSite, SiteHome
+from fedcopl.deployment.site.running_site import RunningSite, SiteOptions
 from fedcopl.errors import ConfigError
 from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl.simulation.simulate import simulate
@@ -36,7 +36,7 @@ def run_of_sites(grid, data, out, earlier=None):
 
 
 def site_of(name, data, folder, progress):
-    home = SiteHome(
+    options = SiteOptions(
         name,
         data / "clients" / name,
         str(data / "classes.txt"),
@@ -44,7 +44,7 @@ def site_of(name, data, folder, progress):
         {"threads": 1},
         consent=Consent(min_images=0),
     )
-    return RunningSite(home, progress)
+    return RunningSite(options, progress)
 
 
 def answering(site):

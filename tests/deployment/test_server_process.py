@@ -14,7 +14,7 @@ from fedcopl.deployment.addresses import own_address
 from fedcopl.deployment.flower_internals.connections import Control
 from fedcopl.deployment.keys import SiteKey, server_certificates, site_key
 from fedcopl.deployment.server import server_process
-from fedcopl.deployment.server.server_process import ServerHome, _admit, _connect_control, _keep_admitted, _superlink
+from fedcopl.deployment.server.server_process import ServerOptions, _admit, _connect_control, _keep_admitted, _superlink
 from fedcopl.deployment.site.site_process import ServerAddress
 from free_ports import free_port
 from waiting import until
@@ -58,7 +58,7 @@ def test_the_superlink_requires_tls_and_registered_keys_and_stores_nothing_on_di
 
     files = server_certificates(tmp_path, [])
     monkeypatch.setattr(server_process.subprocess, "Popen", start)
-    with pytest.raises(Started) as started, _superlink(ServerHome(tmp_path, tmp_path / "sites", files), 1000):
+    with pytest.raises(Started) as started, _superlink(ServerOptions(tmp_path, tmp_path / "sites", files), 1000):
         pass
     parser = importlib.import_module("flwr.superlink.cli.flower_superlink")  # the package has a function of this name
     parsed = parser._parse_args_run_superlink().parse_args(started.value.args[0])  # Flower's own parser
@@ -82,13 +82,15 @@ def test_a_key_that_cannot_be_registered_does_not_stop_the_others(control):
 def open_for_sites(root, host="127.0.0.1"):
     """Start a server without a run; yields its reporter, its address and its settings."""
     folder, progress = root / "federation", NotingReporter()
-    home = ServerHome(folder, folder / "sites", server_certificates(folder, [own_address(host)]), host, free_port())
+    options = ServerOptions(
+        folder, folder / "sites", server_certificates(folder, [own_address(host)]), host, free_port()
+    )
     with (
-        _superlink(home, 10**6) as (link, secret),
-        closing(_connect_control(home, link, secret)) as control,
-        _keep_admitted(home.sites, control, progress),
+        _superlink(options, 10**6) as (link, secret),
+        closing(_connect_control(options, link, secret)) as control,
+        _keep_admitted(options.sites, control, progress),
     ):
-        yield progress, ServerAddress(home.local, home.certificates.ca), home
+        yield progress, ServerAddress(options.local, options.certificates.ca), options
 
 
 @pytest.mark.slow
@@ -101,12 +103,12 @@ def test_a_removed_site_rejoins_with_a_new_key(tmp_path):
         shutil.copy(file, tmp_path / "part")
         (tmp_path / "part").rename(sites / f"{name}.pub")
 
-    with open_for_sites(tmp_path) as (progress, server, home):
-        stranger = Control(home.local, home.certificates.ca, b"guessed")  # another user of this machine
+    with open_for_sites(tmp_path) as (progress, server, options):
+        stranger = Control(options.local, options.certificates.ca, b"guessed")  # another user of this machine
         with pytest.raises(httpx.HTTPStatusError, match="404"):
             stranger.sites()
         assert stranger.register("hospital", b"a key of his own") == "status 404"
-        until(lambda: "refused: '/v1/control/register-node'" in home.log.read_text(), home.log.read_text)
+        until(lambda: "refused: '/v1/control/register-node'" in options.log.read_text(), options.log.read_text)
         admit(public, "hospital")
         until(lambda: join_refusal(server, private) is None, lambda: progress.notes)
         (sites / "hospital.pub").unlink()
@@ -132,7 +134,7 @@ def test_a_removed_site_rejoins_with_a_new_key(tmp_path):
         assert join_refusal(server, private) is None
         assert join_refusal(server, other) is None
     assert progress.notes == []
-    flower = home.log.parent  # replies are not on the disk, and the folder is private
+    flower = options.log.parent  # replies are not on the disk, and the folder is private
     assert list(flower.glob("*.db*")) == [] and flower.stat().st_mode & 0o077 == 0
 
 
@@ -154,8 +156,8 @@ def test_a_server_may_listen_on_one_address_or_on_ipv6(tmp_path, host):
     private, public = site_key(tmp_path / "site", "hospital")
     (tmp_path / "federation/sites").mkdir(parents=True)
     shutil.copy(public, tmp_path / "federation/sites")
-    with open_for_sites(tmp_path, host) as (_, server, home):
+    with open_for_sites(tmp_path, host) as (_, server, options):
         assert server.address.startswith("127.0.0.2:" if host == "127.0.0.2" else "[::1]:")
         assert join_refusal(server, private) is None
         with pytest.raises(OSError):  # other addresses of this machine are closed
-            socket.create_connection(("127.0.0.3", home.port), timeout=5).close()
+            socket.create_connection(("127.0.0.3", options.port), timeout=5).close()

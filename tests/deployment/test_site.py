@@ -20,7 +20,7 @@ from fedcopl.deployment.server.grid_transport import GridTransport, KnownSites, 
 from fedcopl.deployment.server.rounds import PreparedServer, ServerPlan, serve
 from fedcopl.deployment.site.pipeline import reply_to
 from fedcopl.deployment.site.policies import _ALSO_SENT, Consent, Limits, sent_fields, sent_summary
-from fedcopl.deployment.site.running_site import RunningSite, SiteHome
+from fedcopl.deployment.site.running_site import RunningSite, SiteOptions
 from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.terms import Refused, check_pinned, terms_of
 from fedcopl.errors import (
@@ -32,7 +32,7 @@ from fedcopl.errors import (
     NoClientReplied,
     RunFolderError,
 )
-from fedcopl.flower_app.client_app import _home_of
+from fedcopl.flower_app.client_app import _options_of
 from fedcopl.messages import REPLY_TO, Estimate, Evaluate, Select, Train
 from fedcopl.report.run_page import write_report
 from fedcopl.run.record import read_outcome
@@ -56,7 +56,7 @@ def data(tmp_path_factory):
 def site(data, tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     where = data / "clients/site-a", str(data / "classes.txt"), home
-    return RunningSite(SiteHome("site-a", *where, {"threads": 1}, consent=ALL))
+    return RunningSite(SiteOptions("site-a", *where, {"threads": 1}, consent=ALL))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_an_incompatible_site_refuses_in_one_line_and_does_nothing(site, first_r
     with pytest.raises(Refused, match=f"^{line}") as refusal:
         site.handle(Estimate(0, server.shared), wrong)
     assert "\n" not in str(refusal.value)
-    assert not (site.home.folder / "runs" / "another").exists()
+    assert not (site.options.folder / "runs" / "another").exists()
 
 
 CONDITIONS = {
@@ -109,10 +109,10 @@ def test_a_run_that_violates_the_conditions_of_a_site_is_refused(site, first_req
     settings = {**terms.settings, **{key: value for key, value in run_has.items() if "." in key}}
     shared = {**server.shared, **{key: server.shared["visual"] for key in run_has if "." not in key}}
     strict = copy(site)
-    strict.home = replace(site.home, consent=Consent(**expected))
+    strict.options = replace(site.options, consent=Consent(**expected))
     with pytest.raises(Refused, match=f"^{line}$"):
         strict.handle(Estimate(0, shared), type(terms)(**vars(terms) | {"run": "unwelcome", "settings": settings}))
-    assert not (site.home.folder / "runs" / "unwelcome").exists()
+    assert not (site.options.folder / "runs" / "unwelcome").exists()
 
 
 @pytest.mark.parametrize("wrong", [{"min_sites": -1}, {"min_noise": -0.5}, {"min_noise": math.nan}, {"share": ()}])
@@ -153,8 +153,8 @@ def few(data, tmp_path):
     images.mkdir()
     for number in range(6):
         shutil.copy(data / f"clients/site-a/train/{number:03}.png", images)
-    home = SiteHome("few", images, str(data / "classes.txt"), tmp_path / "home", {"threads": 1}, consent=ALL)
-    return lambda: RunningSite(home)
+    options = SiteOptions("few", images, str(data / "classes.txt"), tmp_path / "home", {"threads": 1}, consent=ALL)
+    return lambda: RunningSite(options)
 
 
 def test_a_run_keeps_the_classes_it_began_with(tmp_path):
@@ -170,7 +170,7 @@ def test_a_run_keeps_the_images_it_began_with(few, first_request, caplog):
     site = few()
     site.handle(Estimate(0, server.shared), terms)
     site.handle(Select(0, 0, None, 1), terms)
-    images = site.home.images
+    images = site.options.images
     shutil.copy(images / "005.png", images / "-new.png")  # sorts first: every label would move to the next image
     grid, progress = LoopGrid({"few": lambda message: reply_to(message, few)}), NotingReporter()
     federation = GridTransport(grid, terms, KnownSites({"few": 0}), Timeouts(60, 0, 0.01), progress)
@@ -186,7 +186,7 @@ def test_replaced_or_renamed_images_are_detected(few, first_request):
     _, terms = first_request
     site = few()
     site.handle(Evaluate(0, None), terms)
-    images = site.home.images
+    images = site.options.images
     shutil.copy(images / "000.png", images / "kept")  # no image file: nothing has changed
     few().handle(Evaluate(0, None), terms)
     shutil.copy(images / "001.png", images / "000.png")
@@ -203,7 +203,7 @@ def test_damaged_terms_are_named(few, first_request):
     _, terms = first_request
     site = few()
     site.handle(Evaluate(0, None), terms)
-    (site.home.folder / "runs/run-1/terms.json").write_text("{")
+    (site.options.folder / "runs/run-1/terms.json").write_text("{")
     with pytest.raises(RunFolderError, match=r"terms\.json: is damaged"):
         site.handle(Evaluate(0, None), terms)
 
@@ -213,14 +213,14 @@ def test_a_run_of_any_name_stays_in_its_folder(few, first_request, run):
     _, terms = first_request
     site = few()
     site.handle(Evaluate(0, None), type(terms)(**vars(terms) | {"run": run}))
-    assert sorted(path.name for path in site.home.folder.iterdir()) == ["ledger.json", "runs", "site.secret"]
-    [folder] = (site.home.folder / "runs").iterdir()
+    assert sorted(path.name for path in site.options.folder.iterdir()) == ["ledger.json", "runs", "site.secret"]
+    [folder] = (site.options.folder / "runs").iterdir()
     assert (folder / "terms.json").exists()
 
 
 def test_a_site_with_an_incomplete_secret_does_not_start(few):
     site = few()
-    (site.home.folder / "site.secret").write_bytes(b"")
+    (site.options.folder / "site.secret").write_bytes(b"")
     with pytest.raises(FederationError, match=r"site\.secret: has 0 bytes"):
         few()
 
@@ -228,23 +228,23 @@ def test_a_site_with_an_incomplete_secret_does_not_start(few):
 @pytest.mark.parametrize("expected", [{"min_sites": 2}, {"min_noise": 0.5}])
 def test_a_site_that_requires_masks_or_noise_does_not_report_accuracy(site, first_request, expected, tmp_path):
     _, terms = first_request
-    strict = RunningSite(replace(site.home, folder=tmp_path, consent=Consent(**expected)))
+    strict = RunningSite(replace(site.options, folder=tmp_path, consent=Consent(**expected)))
     assert strict.has_test_set
     settings = {**terms.settings, "privacy.secure_aggregation": True, "privacy.noise_multiplier": 0.5}
     reply = strict.handle(Evaluate(0, None), type(terms)(**vars(terms) | {"settings": settings}))
     assert (reply.correct, reply.examples) == (0, 0)
-    assert str(strict.home.consent).endswith("and does not report its test accuracy")
+    assert str(strict.options.consent).endswith("and does not report its test accuracy")
 
 
 def test_a_site_cannot_set_the_settings_of_the_server():
     with pytest.raises(ConfigError, match=r"model\.text_prompts: is set by the server; a site sets backbone"):
-        SiteHome("a", "x", model={"text_prompts": 4}).settings()
+        SiteOptions("a", "x", model={"text_prompts": 4}).settings()
 
 
 def test_two_sites_over_the_protocol_equal_the_simulation(site, data, first_request, tmp_path):
     server, terms = first_request
     where = data / "clients/site-b", str(data / "classes.txt"), tmp_path / "b"
-    other = RunningSite(SiteHome("site-b", *where, {"threads": 1}, consent=ALL))
+    other = RunningSite(SiteOptions("site-b", *where, {"threads": 1}, consent=ALL))
     config = RunConfig.from_mapping(
         {**SETTINGS, "data": {"source": "folder", "path": str(data), "partition": "natural"}}, "test"
     )
@@ -263,17 +263,17 @@ def test_two_sites_over_the_protocol_equal_the_simulation(site, data, first_requ
     assert final.shared["visual"].tobytes() == expected["visual"].tobytes()
     for member in (site, other):
         expected = load_file(tmp_path / f"run/prompts/clients/{member.name}.safetensors")
-        written = load_file(member.home.folder / f"runs/run-1/prompts/clients/{member.name}.safetensors")
+        written = load_file(member.options.folder / f"runs/run-1/prompts/clients/{member.name}.safetensors")
         assert written["text"].tobytes() == expected["text"].tobytes()
         # its priors equal the simulation's, including its class prior
-        at_site, simulated = load(member.home.folder / "runs/run-1"), load(tmp_path / "run", client=member.name)
+        at_site, simulated = load(member.options.folder / "runs/run-1"), load(tmp_path / "run", client=member.name)
         assert at_site.prior is not None and at_site.fingerprint == simulated.fingerprint
-    results = json.loads((site.home.folder / "runs/run-1/results.json").read_text())
+    results = json.loads((site.options.folder / "runs/run-1/results.json").read_text())
     simulated = json.loads((tmp_path / "run/results.json").read_text())
     assert results["clients"][0]["final"] == simulated["clients"][0]["final"]
     # `fedcopl predict` finds the model
-    assert load(site.home.folder / "runs/run-1").recipe.classes == site.prepared.dataset.classes
-    assert (site.home.folder / "runs/run-1/labels/images.json").exists()
+    assert load(site.options.folder / "runs/run-1").recipe.classes == site.prepared.dataset.classes
+    assert (site.options.folder / "runs/run-1/labels/images.json").exists()
 
 
 @pytest.fixture(scope="module")
@@ -282,7 +282,7 @@ def two(data, tmp_path_factory):
     homes = tmp_path_factory.mktemp("two")
     sites = {
         name: RunningSite(
-            SiteHome(
+            SiteOptions(
                 name, data / "clients" / name, str(data / "classes.txt"), homes / name, {"threads": 1}, consent=ALL
             )
         )
@@ -362,7 +362,7 @@ def test_the_corrections_of_an_expert_are_trained_on(data, first_request, tmp_pa
     server, terms = first_request
     corrections = tmp_path / "corrections.csv"
     corrections.write_text("file,label\ntrain/000.png,seven\n")
-    home = SiteHome(
+    options = SiteOptions(
         "site-a",
         data / "clients/site-a",
         str(data / "classes.txt"),
@@ -370,7 +370,7 @@ def test_the_corrections_of_an_expert_are_trained_on(data, first_request, tmp_pa
         {"threads": 1},
         str(corrections),
     )
-    site = RunningSite(home)
+    site = RunningSite(options)
     assert (site.corrections.index.tolist(), site.corrections.label.tolist()) == ([0], [7])
     site.handle(Estimate(0, server.shared), terms)
     site.handle(Select(0, 0, np.zeros(10, np.int64), 1), terms)
@@ -378,7 +378,7 @@ def test_the_corrections_of_an_expert_are_trained_on(data, first_request, tmp_pa
     assert chosen.label[chosen.index.tolist().index(0)] == 7
     corrections.write_text("file,label\nother.png,seven\n")
     with pytest.raises(DataError, match="labels none of the training images"):
-        RunningSite(home)
+        RunningSite(options)
 
 
 def test_zero_shot_needs_no_training(site, first_request):
@@ -389,15 +389,15 @@ def test_zero_shot_needs_no_training(site, first_request):
 
 def test_an_incomplete_node_config_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="images: is missing"):
-        _home_of({"name": "a", "folder": "site"})
-    home = _home_of({"name": "a", "folder": "site", "images": str(tmp_path), "model.threads": 2})
-    assert home.settings().model.threads == 2
-    assert home.consent == Consent(("visual",), 0, 0.0, 5)
+        _options_of({"name": "a", "folder": "site"})
+    options = _options_of({"name": "a", "folder": "site", "images": str(tmp_path), "model.threads": 2})
+    assert options.settings().model.threads == 2
+    assert options.consent == Consent(("visual",), 0, 0.0, 5)
     strict = {"share": "visual,text", "min-sites": 4, "min-noise": 1, "corrections": "expert.csv"}
     strict |= {"min-images": 9, "limit": "epochs=7,runs=2"}
-    home = _home_of({"name": "a", "folder": "site", "images": "x", **strict})
-    assert home.consent == Consent(("visual", "text"), 4, 1.0, 9) and home.limits == Limits(epochs=7, runs=2)
-    assert home.corrections == "expert.csv"
+    options = _options_of({"name": "a", "folder": "site", "images": "x", **strict})
+    assert options.consent == Consent(("visual", "text"), 4, 1.0, 9) and options.limits == Limits(epochs=7, runs=2)
+    assert options.corrections == "expert.csv"
 
 
 def test_every_field_that_leaves_has_a_description():
@@ -416,7 +416,7 @@ def test_the_summary_of_what_leaves_is_that_of_the_privacy_page():
 
 
 def test_a_site_has_a_secret_seed_for_its_noise(site):
-    secret = site.home.folder / "site.secret"
+    secret = site.options.folder / "site.secret"
     assert len(secret.read_bytes()) == 32
     assert secret.stat().st_mode & 0o777 == 0o600
     assert np.frombuffer(secret.read_bytes(), np.uint8).any()
@@ -437,9 +437,9 @@ def test_a_class_name_too_long_for_any_prompt_is_refused(data, tmp_path):
     (tmp_path / "classes.txt").write_text("cat\n" + "dog " * 300)
     (tmp_path / "images").mkdir()
     shutil.copy(next((data / "clients/site-a").rglob("*.png")), tmp_path / "images/0.png")
-    home = SiteHome("a", tmp_path / "images", str(tmp_path / "classes.txt"), tmp_path / "home", {"threads": 1})
+    options = SiteOptions("a", tmp_path / "images", str(tmp_path / "classes.txt"), tmp_path / "home", {"threads": 1})
     with pytest.raises(
         ModelError, match=r"glyph-clip reads at most 40 tokens; this sentence has \d+: 'a photo of a dog"
     ) as error:
-        RunningSite(home)
+        RunningSite(options)
     assert len(str(error.value)) < 200

@@ -7,7 +7,7 @@ import httpx
 from PIL import Image
 
 from deployment.toolbox import NotingReporter
-from fedcopl.deployment.site.running_site import RunningSite, SiteHome
+from fedcopl.deployment.site.running_site import RunningSite, SiteOptions
 from fedcopl.deployment.site.site_process import ServerAddress, SiteReporter
 
 
@@ -49,8 +49,8 @@ def test_a_class_name_too_long_for_default_prompts_is_reported(tmp_path):
     Image.new("RGB", (32, 32)).save(tmp_path / "images/0.png")
     (tmp_path / "classes.txt").write_text("cat\n" + "dog " * 12)  # fits into 40 tokens, but not beside 16 of a prompt
     reporter = NotingReporter()
-    home = SiteHome("a", tmp_path / "images", str(tmp_path / "classes.txt"), tmp_path / "home", {"threads": 1})
-    RunningSite(home, reporter)
+    options = SiteOptions("a", tmp_path / "images", str(tmp_path / "classes.txt"), tmp_path / "home", {"threads": 1})
+    RunningSite(options, reporter)
     [line] = [line for line in reporter.notes if "tokens" in line]
     assert "and 16 context vectors are more than the 40 tokens of glyph-clip" in line
     assert line.endswith("A run with the default of this setting will be refused")

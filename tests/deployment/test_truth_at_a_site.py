@@ -10,7 +10,7 @@ from fedcopl.data.catalog import load_dataset
 from fedcopl.deployment.server.rounds import PreparedServer
 from fedcopl.deployment.site import running_site
 from fedcopl.deployment.site.policies import Consent
-from fedcopl.deployment.site.running_site import RunningSite, SiteHome
+from fedcopl.deployment.site.running_site import RunningSite, SiteOptions
 from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.terms import terms_of
 from fedcopl.federation.client_state import state_tensors
@@ -54,7 +54,7 @@ class RecordingTransport(LocalTransport):
     def request(self, requests):
         reply = self._site.handle(requests[self._site.name], self._terms)
         measured = isinstance(reply, Evaluated)
-        kept = SiteState(self._site.home.folder / "runs" / self._terms.run / "state").state()
+        kept = SiteState(self._site.options.folder / "runs" / self._terms.run / "state").state()
         arrays = {name: value.tobytes() for name, value in state_tensors(kept).items()}
         self.replies.append((None if measured else digest(reply), arrays))
         self.test_sets += [reply] if measured else []
@@ -74,7 +74,7 @@ def run_with_labels(by_class, home, truth, monkeypatch):
         return replace(dataset, **splits)
 
     monkeypatch.setattr(running_site, "load_dataset", relabelled)
-    site = RunningSite(SiteHome("north", by_class, "", home, {"threads": 1}, consent=Consent(min_images=0)))
+    site = RunningSite(SiteOptions("north", by_class, "", home, {"threads": 1}, consent=Consent(min_images=0)))
     classes = site.prepared.dataset.classes
     server = PreparedServer(None, CONFIG, classes, site.clip).first_state()
     transport = RecordingTransport(site, terms_of("run", 1, CONFIG, classes, site.model))

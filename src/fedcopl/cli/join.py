@@ -119,18 +119,20 @@ def join(
         raise ConfigError(f"{refused[0]}: is set by the server; a site can set model.* and data.* only")
     from ..deployment.keys import site_key
     from ..deployment.site.policies import DEFAULT_SHARE, Consent, Limits, choose_approval
-    from ..deployment.site.running_site import RunningSite, SiteHome
+    from ..deployment.site.running_site import RunningSite, SiteOptions
     from ..deployment.site.site_process import ServerAddress, check_server
 
     consent = Consent(tuple(share or DEFAULT_SHARE), min_sites, min_noise, min_images, not no_secure_aggregation)
     limits, labels = Limits.from_pairs(limit or ()), str(corrections or "")
     model, data = overrides.get("model", {}), overrides.get("data", {})
-    home = SiteHome(name, images, str(classes), folder, model, labels, consent, data, limits, peers)
+    options = SiteOptions(name, images, str(classes), folder, model, labels, consent, data, limits, peers)
     address = ServerAddress(server, ca)
     if not check:
         check_server(address)  # before the images are read
     with site_reporting() as watcher:
-        site = RunningSite(home, watcher, choose_approval(accept, folder, _approval_at_terminal(folder), watcher.note))
+        site = RunningSite(
+            options, watcher, choose_approval(accept, folder, _approval_at_terminal(folder), watcher.note)
+        )
         site_key(folder, name)
         _print_site(site, server)
         if check:
@@ -145,11 +147,11 @@ def _print_site(site: "RunningSite", server: str) -> None:
     """Print the site's data and model, the values that leave this machine, and those that never do."""
     from ..deployment.site.policies import NEVER_SENT, sent_fields, sent_summary
 
-    home, dataset, skipped = site.home, site.prepared.dataset, ""
+    options, dataset, skipped = site.options, site.prepared.dataset, ""
     if dataset.skipped:
-        settings = {**({"classes_file": home.classes_file} if home.classes_file else {}), **home.data}
+        settings = {**({"classes_file": options.classes_file} if options.classes_file else {}), **options.data}
         pairs = [f"data.{key}={value}" for key, value in settings.items()]
-        skipped = f": {shlex.join(['fedcopl', 'data', 'check', str(home.images), *pairs, '--all'])} lists them"
+        skipped = f": {shlex.join(['fedcopl', 'data', 'check', str(options.images), *pairs, '--all'])} lists them"
     corrected = len(site.corrections.index)
     facts = {
         "site": site.name,
@@ -158,18 +160,18 @@ def _print_site(site: "RunningSite", server: str) -> None:
         "labelled by an expert": counted(corrected, "image") if corrected else "none",
         "classes": site.classes,
         "model": site.model,
-        "key for the server": str(home.folder / "site.pub"),
+        "key for the server": str(options.folder / "site.pub"),
     }
     for title, value in facts.items():
         typer.echo(f"{title:<22}{value}")
     typer.echo(f"\nWhat leaves this machine, sent to {server or 'the server'} only:")
-    for line in sent_summary(home.consent):
+    for line in sent_summary(options.consent):
         typer.echo(f"  - {line}")
     typer.echo("Field by field:")
-    for line in sent_fields(home.consent):
+    for line in sent_fields(options.consent):
         typer.echo(f"  - {line}")
     typer.echo(f"What never leaves it: {NEVER_SENT}.")
-    typer.echo(f"Conditions of this site: {home.consent}.\n")
+    typer.echo(f"Conditions of this site: {options.consent}.\n")
 
 
 def _run(site: "RunningSite", address: "ServerAddress", watcher: ProgressReporter, metrics_port: int) -> None:
@@ -180,7 +182,7 @@ def _run(site: "RunningSite", address: "ServerAddress", watcher: ProgressReporte
         with stopping_on_sigterm():
             run_site(site, address, watcher, metrics_port)
     except KeyboardInterrupt as error:
-        raise Interrupted(f"stopped; the same command joins again with the state in {site.home.folder}") from error
+        raise Interrupted(f"stopped; the same command joins again with the state in {site.options.folder}") from error
 
 
 def _approval_at_terminal(folder: Path) -> "ApprovalPrompt":

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..deployment.keys import Certificates
     from ..deployment.packages import PackageMetadata
     from ..deployment.server.rounds import PreparedServer
-    from ..deployment.server.server_process import ServerHome
+    from ..deployment.server.server_process import ServerOptions
 
 _DEFAULT_PORT = 9092
 _SHOWN_DIGEST = 12  # characters
@@ -95,13 +95,13 @@ def server(
     config = _without_prototypes(config)
     from ..deployment.server.grid_transport import Timeouts
     from ..deployment.server.rounds import PreparedServer, ServerPlan
-    from ..deployment.server.server_process import ServerHome
+    from ..deployment.server.server_process import ServerOptions
 
     plan = ServerPlan(config, classes, out, Timeouts(timeout, min_sites, start_with=start_with), resume, earlier)
     prepared = PreparedServer.prepare(plan)
     server_files = _certificates(folder, address or [], certificates, host, package)
     port = port or (package.port if package else _DEFAULT_PORT)
-    outcome = _run(ServerHome(folder, folder / "sites", server_files, host, port, metrics_port), prepared)
+    outcome = _run(ServerOptions(folder, folder / "sites", server_files, host, port, metrics_port), prepared)
     write_report(out)
     if as_json:
         print(json.dumps(to_plain(outcome)))
@@ -167,24 +167,24 @@ def _certificates(
     return server_certificates(folder, [*addresses, machine_address])
 
 
-def _run(home: "ServerHome", prepared: "PreparedServer") -> Outcome:
+def _run(options: "ServerOptions", prepared: "PreparedServer") -> Outcome:
     """Print the files to exchange with the sites, and run the server until the run ends."""
     from ..deployment.addresses import with_port
     from ..deployment.processes import stopping_on_sigterm
     from ..deployment.server.server_process import run_server
 
     plan = prepared.plan
-    facts = {"listening on": with_port(home.host, home.port), "results": str(plan.out)}
-    if (home.folder / "package.json").exists():
-        facts["sites that may join"] = f"{home.sites}; change them with: fedcopl admit PACKAGE"
+    facts = {"listening on": with_port(options.host, options.port), "results": str(plan.out)}
+    if (options.folder / "package.json").exists():
+        facts["sites that may join"] = f"{options.sites}; change them with: fedcopl admit PACKAGE"
     else:
-        facts["send to every site"] = f"{home.certificates.ca} and {plan.classes_file}"
-        facts["put their keys into"] = f"{home.sites} (the site.pub of each site, under any name that ends in .pub)"
+        facts["send to every site"] = f"{options.certificates.ca} and {plan.classes_file}"
+        facts["put their keys into"] = f"{options.sites} (the site.pub of each site, under any name that ends in .pub)"
     for title, value in facts.items():
         typer.echo(f"{title:<23}{value}", err=True)
     try:
         with stopping_on_sigterm(), reporting(prepared.config.rounds) as watcher:
-            return run_server(home, prepared, watcher)
+            return run_server(options, prepared, watcher)
     except KeyboardInterrupt as error:
         raise Interrupted("stopped; continue with the same command and --resume") from error
     except NoClientReplied as error:

@@ -10,7 +10,7 @@ from flwr.app import Context
 from ..deployment.audit_log import AuditLog
 from ..deployment.site.pipeline import RequestHandler, make_client_app
 from ..deployment.site.policies import DEFAULT_SHARE, MIN_IMAGES, Consent, Limits
-from ..deployment.site.running_site import RunningSite, SiteHome
+from ..deployment.site.running_site import RunningSite, SiteOptions
 from ..errors import ConfigError
 from ..simulation.on_flower import PARTITION, SimulatedSite
 from . import read_run_settings
@@ -28,10 +28,10 @@ def _site_of(context: Context) -> RequestHandler:
 
 @lru_cache(maxsize=1)
 def _site(node: tuple[tuple[str, Any], ...]) -> RunningSite:
-    return RunningSite(_home_of(dict(node)))
+    return RunningSite(_options_of(dict(node)))
 
 
-def _home_of(node: Mapping[str, Any]) -> SiteHome:
+def _options_of(node: Mapping[str, Any]) -> SiteOptions:
     """Parse `--node-config 'name="a" images="/data" classes="classes.txt" folder="site" model.threads=1'`.
 
     Further keys are `corrections`, and the conditions of `fedcopl join`: `share` (names separated by commas),
@@ -42,7 +42,7 @@ def _home_of(node: Mapping[str, Any]) -> SiteHome:
     if missing:
         raise ConfigError(f"{missing[0]}: is missing from the node-config of this SuperNode")
     model = {key.removeprefix(_MODEL): value for key, value in node.items() if key.startswith(_MODEL)}
-    return SiteHome(
+    return SiteOptions(
         node["name"],
         Path(node["images"]),
         node.get("classes", ""),

@@ -43,8 +43,8 @@ _READY = 60.0  # seconds a SuperLink may take to start
 
 
 @dataclass(frozen=True)
-class ServerHome:
-    """The folder and address of a server, and the keys of the sites that may join."""
+class ServerOptions:
+    """The folder, certificates and address of a server."""
 
     folder: Path  # of certificates, Flower's files and logs
     sites: Path  # public keys of the sites that may join
@@ -63,34 +63,34 @@ class ServerHome:
         return self.folder / "flower" / "superlink.log"
 
 
-def run_server(home: ServerHome, prepared: PreparedServer, progress: ProgressReporter) -> Outcome:
+def run_server(options: ServerOptions, prepared: PreparedServer, progress: ProgressReporter) -> Outcome:
     """Start a SuperLink, admit the sites, run the rounds, and stop the SuperLink."""
     status = {
-        "address": with_port(home.host, home.port),
-        "local": home.local,
+        "address": with_port(options.host, options.port),
+        "local": options.local,
         "out": str(prepared.plan.out.absolute()),
-        "ca": str(home.certificates.ca.absolute()),
+        "ca": str(options.certificates.ca.absolute()),
     }
     with (
-        holding(home.folder, "server", status),
-        _superlink(home, _largest_reply(prepared.first_state())) as (link, secret),
+        holding(options.folder, "server", status),
+        _superlink(options, _largest_reply(prepared.first_state())) as (link, secret),
         metrics_port(
-            home.metrics_port,
-            lambda: server_metrics(home.folder),
-            lambda: health(home.folder, () if link.poll() is None else ("the SuperLink has ended",)),
+            options.metrics_port,
+            lambda: server_metrics(options.folder),
+            lambda: health(options.folder, () if link.poll() is None else ("the SuperLink has ended",)),
         ),
-        _superlink_errors(home),
-        closing(_connect_control(home, link, secret)) as control,
-        _keep_admitted(home.sites, control, progress),
+        _superlink_errors(options),
+        closing(_connect_control(options, link, secret)) as control,
+        _keep_admitted(options.sites, control, progress),
     ):
 
         def stopped() -> bool:
             if link.poll() is not None:
-                raise FederationError(f"the SuperLink has ended; see {home.log}; continue with --resume")
-            return should_stop(home.folder)
+                raise FederationError(f"the SuperLink has ended; see {options.log}; continue with --resume")
+            return should_stop(options.folder)
 
         run_id = control.start_run()
-        with server_task(home.local, home.certificates.ca, secret, stopped) as grid:
+        with server_task(options.local, options.certificates.ca, secret, stopped) as grid:
             outcome = serve(GridThreads(grid, stopped), prepared, progress, stopped)
         return replace(outcome, traffic=control.traffic(run_id))
 
@@ -161,28 +161,30 @@ def _largest_reply(state: ServerState) -> int:
 
 
 @contextmanager
-def _superlink_errors(home: ServerHome) -> Iterator[None]:
+def _superlink_errors(options: ServerOptions) -> Iterator[None]:
     """Turn errors of the connection to the SuperLink into one line for the operator."""
     try:
         yield
     except httpx.HTTPError as error:
         raise FederationError(
-            f"the SuperLink does not respond ({error}); see {home.log}; continue with --resume"
+            f"the SuperLink does not respond ({error}); see {options.log}; continue with --resume"
         ) from error
     except RUN_GIVEN_UP as error:
-        raise FederationError(f"the SuperLink has stopped this run; see {home.log}; continue with --resume") from error
+        raise FederationError(
+            f"the SuperLink has stopped this run; see {options.log}; continue with --resume"
+        ) from error
 
 
 @contextmanager
-def _superlink(home: ServerHome, max_reply: int) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
+def _superlink(options: ServerOptions, max_reply: int) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
     """Start a SuperLink as a child process; yields the process and the secret that it shares with this one."""
-    files, folder = home.certificates, home.log.parent
+    files, folder = options.certificates, options.log.parent
     make_folders(folder)
     secret_file, secret = folder / SECRET, secrets.token_bytes(32)
     write_private(secret_file, secret)
     module = "fedcopl.deployment.flower_internals.superlink"
-    command = [sys.executable, "-m", module, str(os.getpid()), home.host, str(max_reply)]
-    command += ["--host", home.host, "--port", str(home.port)]
+    command = [sys.executable, "-m", module, str(os.getpid()), options.host, str(max_reply)]
+    command += ["--host", options.host, "--port", str(options.port)]
     command += ["--ssl-certfile", str(files.certificate), "--ssl-keyfile", str(files.key)]
     command += ["--ssl-ca-certfile", str(files.ca), "--enable-supernode-auth", "--isolation", "process"]
     command += ["--disable-runtime-dependency-installation", "--superexec-auth-secret-file", str(secret_file)]
@@ -196,7 +198,7 @@ def _superlink(home: ServerHome, max_reply: int) -> Iterator[tuple[subprocess.Po
         start_new_session=True,
     )
     assert child.stdout is not None
-    log = write_log(child.stdout, home.log)
+    log = write_log(child.stdout, options.log)
     try:
         yield child, secret
     finally:
@@ -215,18 +217,18 @@ def _superlink_environment(folder: Path) -> dict[str, str]:
     return {**OFFLINE, "FLWR_HOME": str(folder.absolute()), "FORWARDED_ALLOW_IPS": "127.0.0.1", "NO_COLOR": "1"}
 
 
-def _connect_control(home: ServerHome, link: subprocess.Popen[bytes], secret: bytes) -> Control:
+def _connect_control(options: ServerOptions, link: subprocess.Popen[bytes], secret: bytes) -> Control:
     """Wait until a SuperLink responds, and return its Control interface."""
-    end, trusted = time.monotonic() + _READY, ssl.create_default_context(cafile=home.certificates.ca)
+    end, trusted = time.monotonic() + _READY, ssl.create_default_context(cafile=options.certificates.ca)
     while True:
         with suppress(httpx.HTTPError):
-            if httpx.get(f"https://{home.local}/health", verify=trusted, timeout=2).is_success:
-                return Control(home.local, home.certificates.ca, secret)
+            if httpx.get(f"https://{options.local}/health", verify=trusted, timeout=2).is_success:
+                return Control(options.local, options.certificates.ca, secret)
         if link.poll() is not None:
             raise FederationError(
-                f"the SuperLink did not start; is {with_port(home.host, home.port)} in use, "
-                f"or not an address of this machine? see {home.log}"
+                f"the SuperLink did not start; is {with_port(options.host, options.port)} in use, "
+                f"or not an address of this machine? see {options.log}"
             )
         if time.monotonic() > end:
-            raise FederationError(f"the SuperLink did not start within {_READY:.0f} s; see {home.log}")
+            raise FederationError(f"the SuperLink did not start within {_READY:.0f} s; see {options.log}")
         time.sleep(0.2)

@@ -149,7 +149,7 @@ class SiteRequest:
     @property
     def folder(self) -> Path:
         """Folder of the run at this site."""
-        return self.site.home.folder / "runs" / file_name(self.terms.run)
+        return self.site.options.folder / "runs" / file_name(self.terms.run)
 
     @property
     def client(self) -> Client:
@@ -158,9 +158,11 @@ class SiteRequest:
 
     @property
     def peers(self) -> Peers:
-        home = self.site.home
-        own = Identity(site_key(home.folder, home.name)[0])
-        return Peers(home.folder, own, home.peers, requires_sites=home.consent.min_sites > 0, notify=self.site.notify)
+        options = self.site.options
+        own = Identity(site_key(options.folder, options.name)[0])
+        return Peers(
+            options.folder, own, options.peers, requires_sites=options.consent.min_sites > 0, notify=self.site.notify
+        )
 
 
 def respond(request: SiteRequest) -> Reply:
@@ -201,8 +203,8 @@ def compatible(request: SiteRequest) -> str | None:
 
 def conditions(request: SiteRequest) -> str | None:
     """The run meets the site's consent and limits."""
-    home, config = request.site.home, request.terms.config()
-    return "; ".join([*home.consent.objections(request.request, config), *home.limits.objections(config)])
+    options, config = request.site.options, request.terms.config()
+    return "; ".join([*options.consent.objections(request.request, config), *options.limits.objections(config)])
 
 
 def approved(request: SiteRequest) -> str | None:
@@ -210,10 +212,10 @@ def approved(request: SiteRequest) -> str | None:
     site, run = request.site, request.terms.run
     if (request.folder / PINNED).exists():
         return None
-    limit, runs = site.home.limits.disk, site.home.folder / "runs"
+    limit, runs = site.options.limits.disk, site.options.folder / "runs"
     if sum(file.stat().st_size for file in runs.rglob("*") if file.is_file()) / _GIGABYTE > limit:
         return f"no disk space for another run: this site's limit is {limit:g} GB"
-    site.ledger.refuse_more(run, site.home.limits.runs)
+    site.ledger.refuse_more(run, site.options.limits.runs)
     reason = site.approval(run, request.terms.config())
     if not reason:
         site.ledger.begin(run)
@@ -237,7 +239,7 @@ def pinned(request: SiteRequest) -> str | None:
 
 def in_order(request: SiteRequest, step: SiteStep) -> str | None:
     """Accept each request of the protocol once, in the protocol's order."""
-    return out_of_order(request.request, step, request.client.config, int(request.site.home.limits.restarts))
+    return out_of_order(request.request, step, request.client.config, int(request.site.options.limits.restarts))
 
 
 def known_peers(request: SiteRequest, step: SiteStep) -> str | None:
@@ -256,7 +258,7 @@ def charged(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
     session_name = session.name.hex() if session else ""
     release = release_of(request.terms.run, request.request, request.client.config, session_name)
     if release is not None:
-        request.site.ledger.charge(*release, request.site.home.limits.epsilon)
+        request.site.ledger.charge(*release, request.site.options.limits.epsilon)
     return reply
 
 

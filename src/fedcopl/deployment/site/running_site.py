@@ -40,8 +40,8 @@ _DECODE_SETTINGS = ("window", "bands", "pages")  # of LOCAL["data"]: how image f
 
 
 @dataclass(frozen=True)
-class SiteHome:
-    """The settings of a site."""
+class SiteOptions:
+    """The options of `fedcopl join`."""
 
     name: str
     images: Path  # a folder of images, or a table that lists them
@@ -70,24 +70,28 @@ class SiteHome:
 class RunningSite:
     """A site whose images and model are loaded and checked. Its state between two requests is on disk."""
 
-    def __init__(self, home: SiteHome, progress: ProgressReporter | None = None, approval: Approval = approve_all):
-        self.home, self._settings = home, home.settings()
-        self.approval, self.ledger = approval, SiteLedger(home.folder)
+    def __init__(
+        self, options: SiteOptions, progress: ProgressReporter | None = None, approval: Approval = approve_all
+    ):
+        self.options, self._settings = options, options.settings()
+        self.approval, self.ledger = approval, SiteLedger(options.folder)
         progress = progress or ProgressReporter()
         self.notify = progress.note
-        check_peers(home.peers)
+        check_peers(options.peers)
         self.prepared, self.clip, self.images = _load(self._settings, progress)
         train = self.prepared.dataset.train
-        self.corrections = corrections_of(np.arange(len(train)), expert_labels(home.corrections, self.prepared.dataset))
+        self.corrections = corrections_of(
+            np.arange(len(train)), expert_labels(options.corrections, self.prepared.dataset)
+        )
         self.classes = classes_digest(self.prepared.dataset.classes)
         self.model = backbone_name(self._settings.model.backbone, self.clip)
         self.finished: Path | None = None  # folder of the run, after its last request
-        self._secret = site_secret(home.folder)
+        self._secret = site_secret(options.folder)
         self._client_of = lru_cache(maxsize=1)(self._make_client)  # the settings change only with the run
 
     @property
     def name(self) -> str:
-        return self.home.name
+        return self.options.name
 
     @property
     def folder_name(self) -> str:
@@ -106,7 +110,7 @@ class RunningSite:
     def state_from_earlier(self, client: Client) -> ClientState:
         """Return the state from the previous run of this run; a new state if the site was not in the previous run."""
         name, start = previous_run_name(client.config), client.learner.initial()
-        folder, classes = self.home.folder / "runs" / file_name(name), self.prepared.dataset.classes
+        folder, classes = self.options.folder / "runs" / file_name(name), self.prepared.dataset.classes
         if not (folder / RESULTS).exists():
             self.notify(f"this site was not in the run {one_line(name)} and starts with new prompts")
             return ClientState()
@@ -154,12 +158,12 @@ class RunningSite:
         dataset, labels = self.prepared.dataset, self.prepared.dataset.test.labels
         built = build_model(config, self.clip, dataset.classes, config.model.template or dataset.template)
         test_set: TestSet = NO_TEST_SET
-        if labels is not None and self.has_test_set and self.home.consent.reports_accuracy:
+        if labels is not None and self.has_test_set and self.options.consent.reports_accuracy:
             test_set = built.test_set(built.images(self.prepared.test), labels)
         # The seed of the noise depends on the run: another run with the same requests must not get the same noise.
         secret = sha256(self._secret + run.encode()).digest()
         learner = built.learner(built.images(self.prepared.train), number)
-        min_images = self.home.consent.min_images
+        min_images = self.options.consent.min_images
         return Client(learner, built.config, test_set, secret, self.corrections, min_images=min_images)
 
 

@@ -108,9 +108,9 @@ def _connection_error(server: ServerAddress, error: httpx.HTTPError, finished: s
 
 def run_site(site: RunningSite, server: ServerAddress, progress: ProgressReporter, port: int = 0) -> None:
     """Reply to requests until stopped; with a port, serve metrics there."""
-    folder, reporter = site.home.folder, SiteReporter(progress, server)
+    folder, reporter = site.options.folder, SiteReporter(progress, server)
     stopped = partial(should_stop, folder)
-    status = {"name": site.name, "server": server.address, "conditions": str(site.home.consent)}
+    status = {"name": site.name, "server": server.address, "conditions": str(site.options.consent)}
     private, public = site_key(folder, site.name)
     with (
         holding(folder, "site", status),
@@ -182,7 +182,7 @@ class SiteReporter:
 
 def _handle_requests(site: RunningSite, connection: SiteConnection, reporter: SiteReporter) -> None:
     """Reply to requests until the connection is lost or the site has to stop."""
-    folder, last, gap = site.home.folder, time.monotonic(), 0.0
+    folder, last, gap = site.options.folder, time.monotonic(), 0.0
     stopped = partial(should_stop, folder)
     while not stopped():
         began = time.monotonic()
@@ -192,7 +192,7 @@ def _handle_requests(site: RunningSite, connection: SiteConnection, reporter: Si
             _wait(_poll_interval(time.monotonic() - last, time.monotonic() - began, gap), stopped)
             continue
         gap, began = began - last, time.monotonic()
-        limit = _time_limit(site.home.limits.seconds, stopped)
+        limit = _time_limit(site.options.limits.seconds, stopped)
         reply = reply_to(request, lambda: site, AuditLog(folder), reporter.server.address, limit)
         reporter.replied(request, time.monotonic() - began, site.finished, refused=bool(refusal_of(reply.content)))
         connection.send(reply)
