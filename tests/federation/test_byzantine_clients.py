@@ -37,15 +37,15 @@ def config_of(rounds=1, priors=NO_PRIORS, **sections):
     return RunConfig.from_mapping({"rounds": rounds, "priors": priors, **sections}, "test")
 
 
-def played(config, tamper, learner=FakeLearner):
+def run_with_byzantine_client(config, tamper, learner=FakeLearner):
     """Run all rounds with one Byzantine client of five; return the last state and the reports."""
     reports, federation = [], TamperingTransport(clients(config, learner, count=5), tamper)
     last = run(config, federation, start(), lambda _, report: reports.append(report))
     return last, reports
 
 
-def only(kind, change):
-    """Change the replies of one type only."""
+def tamper_with(kind, change):
+    """Change the replies of one type tamper_with."""
     return lambda message, reply: change(reply) if isinstance(message, kind) else reply
 
 
@@ -53,7 +53,7 @@ MILLION = np.full(CLASSES, 10**6)
 
 
 def test_more_confident_images_than_images_are_dropped_at_select():
-    last, [report] = played(config_of(), only(Estimate, lambda _: Estimated(MILLION)))
+    last, [report] = run_with_byzantine_client(config_of(), tamper_with(Estimate, lambda _: Estimated(MILLION)))
     assert report.dropped == {BYZANTINE: "Select: was confident of 3,000,000 images, but has 12 by its own reports"}
     assert BYZANTINE not in last.members and report.missed_refresh == (BYZANTINE,)
     # The others have 12 images each, so at most 12 confident ones; the bound is ten times their median.
@@ -65,13 +65,15 @@ def test_more_confident_images_than_reported_before_are_dropped_at_once():
     def tamper(message, reply):
         return Estimated(MILLION) if isinstance(message, Estimate) and message.round else reply
 
-    _, [_, report] = played(config_of(rounds=2, labels={"refresh_every": 1}), tamper)
+    _, [_, report] = run_with_byzantine_client(config_of(rounds=2, labels={"refresh_every": 1}), tamper)
     assert report.dropped == {BYZANTINE: "Estimate: is confident of 3,000,000 images, but has 12 by its own reports"}
     assert report.totals.sum() <= 4 * 12
 
 
 def test_weight_above_the_selected_images_is_dropped():
-    last, [report] = played(config_of(), only(Train, lambda reply: replace(reply, examples=10**6)))
+    last, [report] = run_with_byzantine_client(
+        config_of(), tamper_with(Train, lambda reply: replace(reply, examples=10**6))
+    )
     assert "Train: trained on 1,000,000 images, but selected " in report.dropped[BYZANTINE]
     assert report.participants == HONEST
     assert (last.shared["visual"] == 1).all()
@@ -81,13 +83,13 @@ def test_changed_number_of_images_is_dropped():
     def tamper(message, reply):
         return replace(reply, images=13) if isinstance(message, Select) and message.round else reply
 
-    _, reports = played(config_of(rounds=2, labels={"refresh_every": 1}), tamper)
+    _, reports = run_with_byzantine_client(config_of(rounds=2, labels={"refresh_every": 1}), tamper)
     assert reports[1].dropped == {BYZANTINE: "Select: has 13 images, but had 12 before"}
     grown = validate_reply(Evaluate(1, None), Evaluated(5, 11), CLASSES, RunConfig(), ReportedCounts(tested=10))
     assert grown == "tested 11 images, and 10 before"
 
 
-def consistent(message, reply):
+def multiply_by_a_million(message, reply):
     """Consistently reports a million times its numbers of images."""
     match reply:
         case Estimated(counts=counts) if counts is not None:
@@ -103,37 +105,37 @@ def consistent(message, reply):
 
 
 def test_consistent_liar_is_clipped_to_the_bounds_of_the_others():
-    last, [report] = played(config_of(), consistent)
+    last, [report] = run_with_byzantine_client(config_of(), multiply_by_a_million)
     assert report.dropped == {}
     cut = report.bounds.summary()[BYZANTINE]
     assert "Estimate: counts clipped from" in cut
     assert report.totals.sum() <= (10 + 4) * 12  # each honest client has 12 images
     assert "Train: update of visual clipped to 1/10.0 of its length" in cut
     assert 1 < last.shared["visual"].max() < 10  # the honest move by 1, the Byzantine client by 10 at most
-    plain, _ = played(config_of(sharing={"bounded": False}), consistent)
+    plain, _ = run_with_byzantine_client(config_of(sharing={"bounded": False}), multiply_by_a_million)
     assert plain.shared["visual"].max() == pytest.approx(100, abs=0.1)
 
 
 @pytest.mark.parametrize("rule", ["trimmed", "median", "krum"])
 def test_robust_rule_follows_honest_clients(rule):
-    last, _ = played(config_of(sharing={"robust": rule, "bounded": False}), consistent)
+    last, _ = run_with_byzantine_client(config_of(sharing={"robust": rule, "bounded": False}), multiply_by_a_million)
     assert (last.shared["visual"] == 1).all()
 
 
 def test_prior_sums_of_one_client_weigh_at_most_ten_others():
     config = config_of(priors={"logit_bias": True})
-    _, [report] = played(config, consistent)
+    _, [report] = run_with_byzantine_client(config, multiply_by_a_million)
     assert report.dropped == {}
     assert "Adapt: weight clipped from 12,000,000 to 120 images" in report.bounds.summary()[BYZANTINE]
 
 
 def test_client_with_invalid_prior_sums_is_left_out_of_the_refresh():
-    lies = only(Adapt, lambda reply: reply if reply.sums is None else Adapted(reply.sums - 5))
-    last, [report] = played(config_of(priors={"logit_bias": True}), lies)
+    lies = tamper_with(Adapt, lambda reply: reply if reply.sums is None else Adapted(reply.sums - 5))
+    last, [report] = run_with_byzantine_client(config_of(priors={"logit_bias": True}), lies)
     assert report.dropped[BYZANTINE].startswith("Adapt: a class has a negative number of images")
     assert report.missed_refresh == (BYZANTINE,)
     assert last.members == HONEST
-    other, _ = played(config_of(priors={"logit_bias": True}), lambda message, reply: reply)
+    other, _ = run_with_byzantine_client(config_of(priors={"logit_bias": True}), lambda message, reply: reply)
     assert np.isfinite(last.prior_model.logit_bias).all() and other.members == (HONEST[0], BYZANTINE, *HONEST[1:])
 
 
@@ -148,10 +150,10 @@ def test_one_holdout_report_cannot_decide_a_rollback():
             return replace(reply, checks=tuple(found._replace(loss_after=1000.0 * found.images)))
         return reply
 
-    _, reports = played(config, cries)
+    _, reports = run_with_byzantine_client(config, cries)
     assert images  # it did cry
     assert not any(report.server_rolled_back for report in reports)
-    _, unbounded = played(config_of(rounds=3, sharing={"bounded": False}), cries)
+    _, unbounded = run_with_byzantine_client(config_of(rounds=3, sharing={"bounded": False}), cries)
     assert any(report.server_rolled_back for report in unbounded)
 
 
@@ -185,7 +187,7 @@ def test_all_reasons_of_drops_are_recorded():
                 return Evaluated(11, 10)
         return reply
 
-    _, [report] = played(config_of(), tamper)
+    _, [report] = run_with_byzantine_client(config_of(), tamper)
     train, evaluate = report.dropped[BYZANTINE].split("; ")
     assert train.startswith("Train: trained on 1,000,000")
     assert evaluate == "Evaluate: more correct predictions than examples"
@@ -235,10 +237,10 @@ def test_impossible_secure_sum_is_detected_without_its_sender():
     with pytest.raises(
         NoClientReplied, match=r"step Adapt: .*the sender cannot be identified under secure aggregation"
     ):
-        played(config, tamper)
+        run_with_byzantine_client(config, tamper)
 
 
 def test_no_bounds_under_secure_aggregation():
     config = config_of(sharing={"robust": "median"}, privacy={"secure_aggregation": True})
     with pytest.raises(ConfigError, match=r"sharing.robust: median needs the update of each client"):
-        played(config, lambda message, reply: reply)
+        run_with_byzantine_client(config, lambda message, reply: reply)

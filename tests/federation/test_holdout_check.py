@@ -20,7 +20,7 @@ VISUAL = {"visual": np.zeros((2, 3), np.float32)}
 RIGHT = np.arange(10) % 2  # pseudo labels of the ten images, two classes of three; 4 and 9 are the holdout
 
 
-class Driven(FakeLearner):
+class ConfidenceLearner(FakeLearner):
     """The visual prompt is the confidence: logit = 1 + visual. Training adds `move` to it."""
 
     def __init__(self, move=1.0):
@@ -42,7 +42,9 @@ class Driven(FakeLearner):
 
 def client_of(move=1.0, **train):
     labels = {"confidence_filter": False, "entropy_filter": False, "global_allocation": False, "refresh_every": 9}
-    return Client(Driven(move), RunConfig.from_mapping({"rounds": 2, "labels": labels, "train": train}, "test"))
+    return Client(
+        ConfidenceLearner(move), RunConfig.from_mapping({"rounds": 2, "labels": labels, "train": train}, "test")
+    )
 
 
 def ready(client):
@@ -159,17 +161,17 @@ def test_holdout_state_is_stored():
 
 def test_holdout_is_compared_with_priors():
     # A model with uniform predictions, at a client that has only class 0: the prior makes all predictions class 0.
-    class Undecided(Driven):
+    class UniformLearner(ConfidenceLearner):
         def log_probabilities_of(self, prompts, index):
             return np.log(np.full((len(index), 2), 0.5))
 
-    check = replace(client_of(0.0)._check, learner=Undecided())
+    check = replace(client_of(0.0)._check, learner=UniformLearner())
     known = PriorState(model=no_priors(2), class_prior=np.array([0.999, 0.001]), distances=np.zeros((20, 2)))
     log_probs = check._log_probs({}, np.array([0, 7]), ClientState(prior=known))
     assert log_probs == pytest.approx(np.log([[0.999, 0.001]] * 2))
 
 
-class Straying(Driven):
+class OvertrainedLearner(ConfidenceLearner):
     """Training raises the confidence on the holdout, and changes the predictions of three images not trained on."""
 
     def log_probabilities_of(self, prompts, index):
@@ -188,8 +190,8 @@ def even_priors():
     return PriorState(model=no_priors(3), class_prior=even, distances=np.zeros((10, 3)))
 
 
-def doubtful_of_three(client, prior):
-    """Ready, but the images 0, 1, 2 were not chosen."""
+def without_three_images(client, prior):
+    """Return the state of a client that did not select the images 0, 1 and 2."""
     state = ready(client)
     chosen = state.selection.index > 2
     selection = Selection(state.selection.index[chosen], state.selection.label[chosen])
@@ -199,8 +201,8 @@ def doubtful_of_three(client, prior):
 @pytest.mark.parametrize(("prior", "harm"), [(PriorState(), ""), (even_priors(), "against the priors")])
 def test_rollback_of_training_against_the_priors(prior, harm):
     client = client_of()
-    client = replace(client, learner=Straying())
-    reply, state = client.handle(Train(0, VISUAL), doubtful_of_three(client, prior))
+    client = replace(client, learner=OvertrainedLearner())
+    reply, state = client.handle(Train(0, VISUAL), without_three_images(client, prior))
     # By priors p = e^3 / (e^3 + 2) for unchanged predictions, 1 / (e^3 + 2) for changed ones: here three of ten.
     assert state.holdout.training.harm == harm
     assert (reply.examples == 0) == bool(harm)
@@ -209,8 +211,8 @@ def test_rollback_of_training_against_the_priors(prior, harm):
 
 
 def test_rollback_of_average_against_the_priors():
-    client = replace(client_of(), learner=Straying())
-    _, state = client.handle(Train(0, shared(1)), doubtful_of_three(client, even_priors()))
+    client = replace(client_of(), learner=OvertrainedLearner())
+    _, state = client.handle(Train(0, shared(1)), without_three_images(client, even_priors()))
     assert state.holdout.average.harm == "against the priors"
     assert (state.own["visual"] == 0).all()
 

@@ -238,7 +238,7 @@ def test_class_feature_sums_of_fewer_images_than_the_minimum_are_withheld(min_im
 # The server adds up, and starts again without a client that it has lost.
 
 
-class Losing(LocalTransport):
+class LosingTransport(LocalTransport):
     """Loses the replies to some steps of the priors: (client, step), each once."""
 
     def __init__(self, members, lost):
@@ -328,7 +328,7 @@ def test_the_configured_class_prior_is_sent_to_the_clients():
 
 def test_after_a_loss_the_estimation_starts_again_without_the_client():
     config = config_of(priors=NO_FEATURES)
-    federation = Losing(clients(config, SkewedLearner), [("client-2", 3)])
+    federation = LosingTransport(clients(config, SkewedLearner), [("client-2", 3)])
     state, _ = run_round(config, federation, start())
     assert federation.steps == [*range(4), *range(11)]
     two = LocalTransport({name: one for name, one in clients(config, SkewedLearner).items() if name != "client-2"})
@@ -342,14 +342,14 @@ def test_after_a_loss_the_estimation_starts_again_without_the_client():
 
 def test_after_three_losses_the_round_ends():
     config = config_of(priors=NO_FEATURES)
-    federation = Losing(clients(config, count=5), [(f"client-{number}", number) for number in (1, 2, 3)])
+    federation = LosingTransport(clients(config, count=5), [(f"client-{number}", number) for number in (1, 2, 3)])
     with pytest.raises(NoClientReplied, match="clients were lost in 3 estimations"):
         run_round(config, federation, start())
 
 
 def test_later_sums_must_agree_with_the_first_reply():
     # Twelve images in the first step, and twenty-four in the second.
-    class Growing(LocalTransport):
+    class GrowingTransport(LocalTransport):
         def request(self, requests):
             replies = super().request(requests)
             message = requests.get("client-1")
@@ -358,7 +358,7 @@ def test_later_sums_must_agree_with_the_first_reply():
             return replies
 
     config = config_of(priors=NO_FEATURES)
-    _, report = run_round(config, Growing(clients(config)), start())
+    _, report = run_round(config, GrowingTransport(clients(config)), start())
     assert report.dropped == {"client-1": "Adapt: the classes do not add up to 12 images"}
 
 
@@ -398,20 +398,20 @@ def test_client_that_refuses_priors_uses_zero_shot_and_reports_it():
 
 
 def test_a_refusal_is_in_the_report_of_the_round():
-    class Refusing(LocalTransport):
+    class RefusingTransport(LocalTransport):
         def request(self, requests):
             replies = super().request(requests)
             last = isinstance(replies.get("client-1"), Adapted) and replies["client-1"].sums is None
             return replies | ({"client-1": Adapted(None, refused=True)} if last else {})
 
     config = config_of(priors=NO_FEATURES)
-    _, report = run_round(config, Refusing(clients(config)), start())
+    _, report = run_round(config, RefusingTransport(clients(config)), start())
     words = "Adapt: refused the priors, which contradict its most confident images"
     assert report.bounds.summary() == {"client-1": words}
 
 
 def test_a_client_with_swapped_class_sums_is_named_and_left_out():
-    class Swapping(LocalTransport):
+    class SwappingTransport(LocalTransport):
         def request(self, requests):
             replies = super().request(requests)
             message = requests.get("client-1")
@@ -427,7 +427,7 @@ def test_a_client_with_swapped_class_sums_is_named_and_left_out():
         noise = 0.1 * learner.features()
         learner._features = unit_rows(np.eye(WIDTH)[learner.log_probs.argmax(axis=1)] + noise)
     members = {f"client-{n}": Client(learner, config) for n, learner in enumerate(learners)}
-    state, report = run_round(config, Swapping(members), start())
+    state, report = run_round(config, SwappingTransport(members), start())
     words = "Adapt: its class means are those of other classes at the other clients"
     assert report.dropped == {"client-1": words}
     honest = {name: member for name, member in members.items() if name != "client-1"}

@@ -17,13 +17,13 @@ def config_of(**sections):
     return RunConfig.from_mapping({"rounds": 3, "labels": {"refresh_every": 1}, **sections}, "test")
 
 
-def played(federation, config):
+def run_all(federation, config):
     reports = []
     state = run(config, federation, start(), lambda _, report: reports.append(report))
     return state, reports
 
 
-class Recorder(FlakyFederation):
+class RecordingFederation(FlakyFederation):
     """Records all requests."""
 
     def __init__(self, members):
@@ -36,8 +36,8 @@ class Recorder(FlakyFederation):
 
 
 def test_priors_are_estimated_once():
-    federation = Recorder(clients(config_of()))
-    state, reports = played(federation, config_of())
+    federation = RecordingFederation(clients(config_of()))
+    state, reports = run_all(federation, config_of())
     assert {number for _, kind, number in federation.requested if kind == "Adapt"} == {0}
     assert state.prior_model is not None
     assert all(client.learner.predict_calls[0] is None for client in federation._clients.values())  # by plain CLIP
@@ -54,7 +54,7 @@ def test_new_client_gets_the_priors():
     federation = FlakyFederation(clients(config))
     late = "client-2"
     federation.lost = {(late, kind, 0) for kind in ("Adapt", "Estimate", "Evaluate")}
-    state, _ = played(federation, config)
+    state, _ = run_all(federation, config)
     assert [number for client, kind, number in federation.requested if kind == "Adapt" and number] == [1]
     prior = federation.states[late].prior
     assert np.array_equal(prior.model.logit_bias, state.prior_model.logit_bias)
@@ -65,14 +65,14 @@ def test_new_client_without_reply_does_not_end_the_run():
     config = config_of()
     federation = FlakyFederation(clients(config))
     federation.lost = {("client-2", kind, number) for kind in ("Adapt", "Estimate", "Evaluate") for number in (0, 1, 2)}
-    state, reports = played(federation, config)
+    state, reports = run_all(federation, config)
     assert state.round == 3 and reports[-1].participants == ("client-0", "client-1")
 
 
 def test_training_gets_the_logit_adjustment():
     config, seen = config_of(), []
 
-    class Listening(FakeLearner):
+    class RecordingLearner(FakeLearner):
         """Sure enough of its labels to train on them."""
 
         def __init__(self, number):
@@ -85,8 +85,8 @@ def test_training_gets_the_logit_adjustment():
             seen.append((self.number, selection.index, adjustment))
             return super().train(prompts, selection, round, lr_factor, adjustment)
 
-    federation = FlakyFederation(clients(config, Listening))
-    played(federation, config)
+    federation = FlakyFederation(clients(config, RecordingLearner))
+    run_all(federation, config)
     assert seen
     for number, index, adjustment in seen:
         prior = federation.states[f"client-{number}"].prior

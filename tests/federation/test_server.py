@@ -450,7 +450,7 @@ def test_without_neighbours_no_upload_is_kept():
     assert state.uploads == {}
 
 
-class Pulled(FakeLearner):
+class ConfidenceLearner(FakeLearner):
     """The visual prompt is the confidence, to which training adds 1."""
 
     def log_probabilities_of(self, prompts, index):
@@ -461,7 +461,7 @@ class Pulled(FakeLearner):
 def test_server_rollback_of_harmful_average():
     # On the clients' holdouts +1 is good; an average of -1, made of invalid updates, is harmful.
     config = config_of(rounds=4)
-    federation = LocalTransport(clients(config, Pulled))
+    federation = LocalTransport(clients(config, ConfidenceLearner))
     state, _ = run_round(config, federation, start())
     assert (state.shared["visual"] == 1).all()
     assert (state.last_good["visual"] == 0).all()

@@ -20,7 +20,7 @@ def config_of(**sections):
     return RunConfig.from_mapping({"priors": NO_PRIORS, "train": {"holdout": 0}, **sections}, "test")
 
 
-class Overheard(LocalTransport):
+class RecordingTransport(LocalTransport):
     """Records all requests."""
 
     def __init__(self, clients):
@@ -35,13 +35,13 @@ class Overheard(LocalTransport):
         return [request for request in self.requests if isinstance(request, kind)]
 
 
-def looking_like(probs, number=0):
+def learner_with(probs, number=0):
     learner = FakeLearner(number)
     learner.log_probs = np.log(np.array(probs, np.float64))
     return learner
 
 
-def played(config, federation, state=None):
+def run_all(config, federation, state=None):
     return run(config, federation, state or start(), lambda state, report: None)
 
 
@@ -55,7 +55,7 @@ def test_quota_of_unseen_class_grows_with_refreshes():
     # Class 2 at refresh q: ceil(4 (q + 1) / (2 * 3)) = ceil(2 (q + 1) / 3) = 1, 2, 2, 3.
     # With K = 1 it would be 2, 4, 6, 8; with q always 0, 1 each time.
     config = config_of(rounds=7, labels={"refresh_every": 2, **NO_FILTERS})
-    federation = Overheard(clients(config, lambda i: looking_like(ONE_AND_TWO, i)))
+    federation = RecordingTransport(clients(config, lambda i: learner_with(ONE_AND_TWO, i)))
     quotas = []
     run(config, federation, start(), lambda state, _: quotas.append(federation.states["client-0"].quota.tolist()))
     assert quotas[::2] == [[2, 2, 1], [2, 2, 2], [2, 2, 2], [2, 2, 3]]
@@ -65,21 +65,21 @@ def test_quota_of_unseen_class_grows_with_refreshes():
 
 
 def test_number_of_clients_is_that_of_the_sum():
-    class OneIsAway(Overheard):
+    class OneClientLost(RecordingTransport):
         def request(self, requests):
             return {name: reply for name, reply in super().request(requests).items() if name != "client-2"}
 
     config = config_of(rounds=1)
-    federation = OneIsAway(clients(config))
-    played(config, federation)
+    federation = OneClientLost(clients(config))
+    run_all(config, federation)
     assert [request.clients for request in federation.of(Select)] == [2, 2]
 
 
 def test_requests_have_round_and_prompts_of_their_round():
     # Every client adds 1 to the visual prompt in a round: Train requests of round r have r, Evaluate requests r + 1.
     config = config_of(rounds=3, labels={"refresh_every": 1})
-    federation = Overheard(clients(config))
-    played(config, federation)
+    federation = RecordingTransport(clients(config))
+    run_all(config, federation)
     for kind, more in ((Estimate, 0), (Train, 0), (Evaluate, 1)):
         sent = [(request.round, request.shared["visual"][0, 0]) for request in federation.of(kind)[::3]]
         assert sent == [(number, number + more) for number in range(3)], kind
@@ -94,7 +94,7 @@ CONTRARY = [[0.6, 0.2, 0.2], [0.45, 0.549999, 0.000001]]
 
 
 def counted(probs, **labels):
-    client = Client(looking_like(probs), config_of(labels=labels))
+    client = Client(learner_with(probs), config_of(labels=labels))
     return client.handle(Estimate(0, VISUAL), ClientState())[0].counts.tolist()
 
 
@@ -113,8 +113,8 @@ def test_confidence_and_entropy_filters_switch_off_separately(off, counts):
 def last_quota(**labels):
     """At the third refresh of a client alone, with u = (1, 3, 0)."""
     config = config_of(rounds=3, labels={"refresh_every": 1, **NO_FILTERS, **labels})
-    federation = LocalTransport(clients(config, lambda i: looking_like(ONE_AND_TWO, i), count=1))
-    played(config, federation)
+    federation = LocalTransport(clients(config, lambda i: learner_with(ONE_AND_TWO, i), count=1))
+    run_all(config, federation)
     return federation.states["client-0"].quota.tolist()
 
 
@@ -132,7 +132,7 @@ def test_candidates_rule_follows_the_settings(candidates, chosen):
     # u = T = (3, 1, 0), S = 4, M = 4/3: quotas 2, 2 and, of the class without confident images, ceil(4/3 / 2) = 1. With
     # argmax no image is selected for class 2. With any image 3 is the likeliest with 0.2, and image 1, a candidate of
     # class 1 too, is likelier of class 0.
-    client = Client(looking_like(ORDERED), config_of(labels={"candidates": candidates, **NO_FILTERS}))
+    client = Client(learner_with(ORDERED), config_of(labels={"candidates": candidates, **NO_FILTERS}))
     _, state = client.handle(Estimate(0, VISUAL), ClientState())
     _, state = client.handle(Select(0, 0, np.array([3, 1, 0]), 1), state)
     assert state.quota.tolist() == [2, 2, 1]
@@ -155,7 +155,7 @@ class Spy:
 
 
 def trained_client(**sections):
-    learner = looking_like(ORDERED, number=7)  # training adds 7 to the text prompt
+    learner = learner_with(ORDERED, number=7)  # training adds 7 to the text prompt
     client = Client(learner, config_of(labels={"global_allocation": False}, **sections), Spy())
     _, state = client.handle(Estimate(0, VISUAL), ClientState())
     _, state = client.handle(Select(0, 0, None, 1), state)
@@ -188,19 +188,19 @@ def test_averaged_arrays_are_not_kept_by_the_client():
 
 
 def test_learner_gets_round_and_selection():
-    class Noting(FakeLearner):
+    class RecordingLearner(FakeLearner):
         def train(self, prompts, selection, round, lr_factor=1.0, adjustment=None):
-            noted.append((round, selection.index.tolist(), selection.label.tolist(), lr_factor))
+            train_calls.append((round, selection.index.tolist(), selection.label.tolist(), lr_factor))
             return prompts, 0.5
 
-    noted = []
-    learner = Noting()
+    train_calls = []
+    learner = RecordingLearner()
     learner.log_probs = np.log(np.array(ORDERED))
     client = Client(learner, config_of(labels={"global_allocation": False}))
     _, state = client.handle(Estimate(0, VISUAL), ClientState())
     _, state = client.handle(Select(0, 0, None, 1), state)
     client.handle(Train(3, VISUAL), state)
-    assert noted == [(3, [0, 2], [0, 1], 1.0)]
+    assert train_calls == [(3, [0, 2], [0, 1], 1.0)]
 
 
 def test_refresh_changes_the_training_images():

@@ -193,12 +193,14 @@ def test_a_noisy_reply_is_repeated_although_the_model_changed():
     assert again.counts.tolist() == estimated.counts.tolist()
     *_, trained, state = trained_by(client)
     state = state_from(state_tensors(state))
-    back, state = client.handle(Train(0, VISUAL), client.handle(Select(0, 0, TOTALS + 5, 3), again_from(state))[1])
+    back, state = client.handle(
+        Train(0, VISUAL), client.handle(Select(0, 0, TOTALS + 5, 3), state_with_later_secrets(state))[1]
+    )
     assert back.shared["visual"].tobytes() == trained.shared["visual"].tobytes()
     assert (back.examples, math.isnan(back.loss), back.shared["visual"].dtype) == (1, True, np.float32)
 
 
-def again_from(state):
+def state_with_later_secrets(state):
     """Return the state after Estimate, with the secrets of a later state."""
     return rewind(client_with(noise_multiplier=1.0).handle(Estimate(0, VISUAL), ClientState())[1], state)
 

@@ -32,7 +32,7 @@ def clients_of(config, kind=NoisyLearner, count=5, seed=0):
     }
 
 
-def played(config, federation, state=None):
+def run_all(config, federation, state=None):
     reports = []
     last = run(config, federation, state or start(), lambda state, report: reports.append(report))
     return last, reports
@@ -60,7 +60,7 @@ class Lossy(LocalTransport):
 def test_a_secure_run_is_the_plain_run():
     plain, secure = (config_of(privacy, rounds=7, labels={"refresh_every": 3}) for privacy in ({}, SECURE))
     federations = [LocalTransport(clients_of(config)) for config in (plain, secure)]
-    one, other = (played(config, federation) for config, federation in zip((plain, secure), federations, strict=True))
+    one, other = (run_all(config, federation) for config, federation in zip((plain, secure), federations, strict=True))
     for before, after in zip(one[1], other[1], strict=True):
         assert (before.totals is None) == (after.totals is None)
         assert before.totals is None or (before.totals == after.totals).all()
@@ -84,7 +84,7 @@ def test_nothing_but_masked_numbers_is_sent():
 
     seen = []
     config = config_of(SECURE, rounds=1)
-    played(config, Watched(clients_of(config)))
+    run_all(config, Watched(clients_of(config)))
     estimated = [reply for reply in seen if isinstance(reply, Estimated)]
     trained = [reply for reply in seen if isinstance(reply, Trained)]
     assert len(estimated) == len(trained) == 5
@@ -97,7 +97,7 @@ def test_nothing_but_masked_numbers_is_sent():
 
 def test_bytes_are_those_of_the_messages():
     config = config_of(SECURE, rounds=2)
-    _, [first, second] = played(config, LocalTransport(clients_of(config)))
+    _, [first, second] = run_all(config, LocalTransport(clients_of(config)))
     n, prompt, names, name = 5, START["visual"].size, 5 * len("client-0"), 16
     keys = n * KEYS + n * n * SEALED + n * n * SHARE
     assert second.bytes_up == keys + n * (8 * (10 + prompt) + 16) + n * 16  # examples and loss, empty; and the scores
@@ -165,7 +165,7 @@ def test_a_refresh_that_lacks_a_member_is_repeated_when_it_is_back(stage):
 
 def test_with_partial_participation_fixed_cohorts_take_turns():
     config = config_of(SECURE, rounds=4, sharing={"participation": 0.4})
-    _, reports = played(config, LocalTransport(clients_of(config)))
+    _, reports = run_all(config, LocalTransport(clients_of(config)))
     cohorts = [set(report.participants) for report in reports]
     assert cohorts[0] == cohorts[2] and cohorts[1] == cohorts[3]
     assert cohorts[0] | cohorts[1] == {f"client-{i}" for i in range(5)}
@@ -214,7 +214,7 @@ def test_a_sum_over_one_client_is_refused():
 def test_two_clients_suffice_without_losses():
     config = config_of(SECURE, rounds=2)
     federation = LocalTransport(clients_of(config, count=2))
-    _, reports = played(config, federation)
+    _, reports = run_all(config, federation)
     counts = np.sum([state.counts for state in federation.states.values()], axis=0)
     assert (reports[0].totals == counts).all()
 
@@ -310,7 +310,7 @@ def test_training_whose_masks_cannot_be_removed_has_no_average_and_the_next_roun
     # The first sum, of the counts, is valid; the second, of the prompts, is not.
     config = config_of(SECURE, rounds=3)
     federation = spoiling(clients_of(config, FakeLearner), ["client-1"], sums={1})
-    last, reports = played(config, federation)
+    last, reports = run_all(config, federation)
     assert [report.kept_old_prompt for report in reports] == [True, False, False]
     assert [len(report.participants) for report in reports] == [0, 5, 5]
     assert math.isnan(reports[0].loss)
@@ -323,7 +323,7 @@ def test_training_whose_masks_cannot_be_removed_has_no_average_and_the_next_roun
 def test_only_unmasked_sums_are_accounted():
     config = config_of({**SECURE, "noise_multiplier": 1.5}, rounds=2, labels={"refresh_every": 2})
     federation = spoiling(clients_of(config), ["client-1"], sums={1})
-    _, reports = played(config, federation)
+    _, reports = run_all(config, federation)
     assert [[release.of for release in report.releases] for report in reports] == [["counts"], ["prompts"]]
     assert {(release.noise, len(release.clients)) for report in reports for release in report.releases} == {(1.5, 5)}
 
@@ -377,12 +377,12 @@ def test_no_client_has_images_to_train_on():
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_resumed_run_has_the_same_bits(secure):
     config = config_of({"secure_aggregation": secure, "noise_multiplier": 0.5}, rounds=5, labels={"refresh_every": 3})
-    whole, _ = played(config, LocalTransport(clients_of(config)))
+    whole, _ = run_all(config, LocalTransport(clients_of(config)))
     first, state = LocalTransport(clients_of(config)), start()
     for _ in range(2):
         state, _ = run_round(config, first, state)
     kept = {name: state_from(state_tensors(one)) for name, one in first.states.items()}
-    resumed, _ = played(config, LocalTransport(clients_of(config), kept), state)
+    resumed, _ = run_all(config, LocalTransport(clients_of(config), kept), state)
     assert (resumed.shared["visual"] == whole.shared["visual"]).all()
 
 
@@ -399,13 +399,13 @@ def test_a_repeated_round_of_a_deployed_site(secure, same):
 @pytest.mark.parametrize("secure", [False, True])
 def test_with_noise_loss_and_sizes_are_not_sent(secure):
     config = config_of({"secure_aggregation": secure, "noise_multiplier": 1.0}, rounds=2)
-    _, reports = played(config, LocalTransport(clients_of(config)))
+    _, reports = run_all(config, LocalTransport(clients_of(config)))
     assert all(math.isnan(report.loss) and report.examples == report.batches == 0 for report in reports)
 
 
 def test_each_release_is_accounted():
     config = config_of({"noise_multiplier": 1.5}, rounds=4, labels={"refresh_every": 2})
-    _, reports = played(config, LocalTransport(clients_of(config)))
+    _, reports = run_all(config, LocalTransport(clients_of(config)))
     assert [[release.of for release in report.releases] for report in reports] == [
         ["counts", "prompts"],
         ["prompts"],
@@ -436,13 +436,13 @@ def test_a_repeated_first_sum_has_all_of_its_noise():
 def test_numbers_that_are_not_sent_are_not_accounted(sections, releases, secure):
     config = config_of({"noise_multiplier": 1.0, "secure_aggregation": secure}, rounds=1, **sections)
     federation = LocalTransport(clients_of(config))
-    _, reports = played(config, federation, start(sections.get("sharing", {}).get("aggregate", "visual")))
+    _, reports = run_all(config, federation, start(sections.get("sharing", {}).get("aggregate", "visual")))
     assert [[release.of for release in report.releases] for report in reports] == releases
 
 
 def test_without_noise_nothing_is_accounted():
     config = config_of(SECURE, rounds=1)
-    assert played(config, LocalTransport(clients_of(config)))[1][0].releases == []
+    assert run_all(config, LocalTransport(clients_of(config)))[1][0].releases == []
 
 
 @pytest.mark.parametrize("secure", [False, True])

@@ -58,7 +58,7 @@ def clients_of(config, count=5, seed=0):
     }
 
 
-def played(config, federation, state=None):
+def run_all(config, federation, state=None):
     reports = []
     last = run(config, federation, state or start(), lambda state, report: reports.append(report))
     return last, reports
@@ -79,7 +79,7 @@ def test_secure_aggregation_estimates_the_same_priors():
     for privacy in ({}, SECURE):
         config = config_of(privacy, rounds=1)
         federation = RecordingTransport(clients_of(config, count=3))
-        state, _ = played(config, federation)
+        state, _ = run_all(config, federation)
         models.append(state.prior_model)
         priors.append([one.prior.class_prior for one in federation.states.values()])
     # A sum is wrong by at most three roundings to 2^-32; so are the priors.
@@ -92,7 +92,7 @@ def test_secure_aggregation_estimates_the_same_priors():
 def test_nothing_but_masked_numbers_is_sent():
     config = config_of(SECURE, rounds=1)
     federation = RecordingTransport(clients_of(config))
-    played(config, federation)
+    run_all(config, federation)
     replied = [(message, reply) for message, reply in federation.exchanged if message.step < prior_steps(config)]
     assert {message.step for message, _ in replied} == set(range(19))
     assert all(reply.sums is None and reply.masked.dtype == np.uint64 for _, reply in replied)
@@ -149,7 +149,7 @@ def test_decoded_sums_are_exact_up_to_rounding():
 
 
 def test_under_secure_aggregation_later_sums_must_be_of_as_many_images_as_the_first():
-    class Growing(LocalTransport):
+    class GrowingTransport(LocalTransport):
         """One client doubles its sums from the second step on, before they are masked."""
 
         def request(self, requests):
@@ -165,7 +165,7 @@ def test_under_secure_aggregation_later_sums_must_be_of_as_many_images_as_the_fi
 
     config = config_of(SECURE, rounds=1, priors=NO_PROTOTYPES)
     with pytest.raises(NoClientReplied, match="round 1, step Adapt: the classes do not add up to 180 images"):
-        played(config, Growing(clients_of(config, count=3)))
+        run_all(config, GrowingTransport(clients_of(config, count=3)))
 
 
 # Noise
@@ -183,7 +183,7 @@ def alone(config, secret=bytes(range(32))):
 def test_every_release_of_a_run_is_planned_and_accounted(secure):
     # Three rounds, a refresh each two: balance once in three exchanges, counts twice, prompts three times.
     config = config_of({"noise_multiplier": 1.0, "secure_aggregation": secure}, rounds=3, labels={"refresh_every": 2})
-    _, reports = played(config, RecordingTransport(clients_of(config)))
+    _, reports = run_all(config, RecordingTransport(clients_of(config)))
     kinds = [[release.of for release in report.releases] for report in reports]
     assert kinds == [["sums"] * 3 + ["counts", "prompts"], ["prompts"], ["counts", "prompts"]]
     assert sum(map(len, kinds)) == planned_releases(config) == 8
@@ -294,11 +294,11 @@ def test_noisy_priors_are_stored():
 
 def test_a_resumed_run_has_the_same_bits():
     config = config_of({**SECURE, "noise_multiplier": 0.5}, rounds=3, labels={"refresh_every": 2})
-    whole, _ = played(config, LocalTransport(clients_of(config)))
+    whole, _ = run_all(config, LocalTransport(clients_of(config)))
     first, state = LocalTransport(clients_of(config)), start()
     for _ in range(2):
         state, _ = run_round(config, first, state)
     kept = {name: state_from(state_tensors(one)) for name, one in first.states.items()}
-    resumed, _ = played(config, LocalTransport(clients_of(config), kept), state)
+    resumed, _ = run_all(config, LocalTransport(clients_of(config), kept), state)
     assert (resumed.shared["visual"] == whole.shared["visual"]).all()
     assert (resumed.prior_model.logit_bias == whole.prior_model.logit_bias).all()

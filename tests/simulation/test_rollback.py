@@ -56,7 +56,7 @@ def test_only_initial_prompts_that_change_many_predictions_are_noted():
     ]
 
 
-class Listening(ProgressReporter):
+class RecordingReporter(ProgressReporter):
     def __init__(self):
         self.notes = []
 
@@ -68,7 +68,7 @@ class Listening(ProgressReporter):
 def test_a_run_records_its_initial_prompts_and_rollbacks(tmp_path):
     settings = {"rounds": 2, "data": {"clients": 3}, "train": {"epochs": 2, "lr": 100.0}, "model": {"threads": 1}}
     settings["priors"] = {"logit_bias": False, "label_shift": False, "prototypes": False}  # they would outweigh it
-    progress = Listening()
+    progress = RecordingReporter()
     config = RunConfig.from_mapping(settings, "test")
     results = simulate(config, tmp_path / "run", progress=progress, dataset=small_digits())
     assert results.first_prompts.cosine > 0.98

@@ -31,14 +31,14 @@ def few():
     return small_digits(train=120, test=60)
 
 
-def played(folder, *pairs, **how):
+def simulated(folder, *pairs, **how):
     return simulate(config_of(*pairs), folder, dataset=few(), **how)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "quick"
-    return played(folder), folder
+    return simulated(folder), folder
 
 
 def without_times(results):
@@ -127,10 +127,10 @@ def test_the_folder_has_all_files(finished):
 
 def test_equal_seeds_give_the_same_bits_and_others_another_partition(finished, tmp_path):
     results, folder = finished
-    again = played(tmp_path / "again")
+    again = simulated(tmp_path / "again")
     assert without_times(again) == without_times(results)
     assert prompt_bytes(tmp_path / "again") == prompt_bytes(folder)
-    other = played(tmp_path / "other", "seed=2", "rounds=1")
+    other = simulated(tmp_path / "other", "seed=2", "rounds=1")
     assert [c.train for c in other.clients] != [c.train for c in results.clients]
 
 
@@ -150,9 +150,9 @@ class StopAfter(ProgressReporter):
 def test_a_stopped_run_resumes_to_the_same_bits(finished, tmp_path, rounds):
     results, folder = finished
     with pytest.raises(KeyboardInterrupt):
-        played(tmp_path / "run", progress=StopAfter(rounds))
+        simulated(tmp_path / "run", progress=StopAfter(rounds))
     assert not (tmp_path / "run" / "results.json").exists()
-    resumed = played(tmp_path / "run", resume=True)
+    resumed = simulated(tmp_path / "run", resume=True)
     assert without_times(resumed) == without_times(results)
     assert prompt_bytes(tmp_path / "run") == prompt_bytes(folder)
 
@@ -160,7 +160,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(finished, tmp_path, rounds):
 def test_resuming_a_finished_run_changes_nothing(finished, monkeypatch):
     results, folder = finished
     monkeypatch.setattr(ClipLearner, "train", None)  # must not be called
-    assert without_times(played(folder, resume=True)) == without_times(results)
+    assert without_times(simulated(folder, resume=True)) == without_times(results)
 
 
 @pytest.mark.parametrize("change", ["replaced", "removed"])
@@ -179,7 +179,7 @@ def test_a_run_resumes_only_with_the_images_it_began_with(tmp_path, change):
 def test_a_finished_run_is_not_overwritten(finished):
     _, folder = finished
     with pytest.raises(RunFolderError, match="already has a run"):
-        played(folder)
+        simulated(folder)
 
 
 def start_run(root, out, *extra):
@@ -189,10 +189,10 @@ def start_run(root, out, *extra):
 
 
 MOMENTS = {  # of a run with refreshes in rounds 0, 2 and 4: the content of its folder
-    "before anything is known": lambda folder: (folder / "settings.toml").exists(),
-    "labelled, not trained": lambda folder: (folder / "labels").exists() and any((folder / "labels").rglob("*0*")),
-    "a round is kept": lambda folder: (folder / "checkpoint.safetensors").exists(),
-    "in the middle of a run": lambda folder: rounds_in(folder) >= 3,
+    "settings written": lambda folder: (folder / "settings.toml").exists(),
+    "first labels written": lambda folder: (folder / "labels").exists() and any((folder / "labels").rglob("*0*")),
+    "first checkpoint written": lambda folder: (folder / "checkpoint.safetensors").exists(),
+    "three rounds finished": lambda folder: rounds_in(folder) >= 3,
 }
 
 
@@ -201,8 +201,8 @@ def rounds_in(folder):
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
-def how(folder):
-    """A run that was killed before it wrote its settings is started, any other is resumed."""
+def resume_option(folder):
+    """Return the option that resumes a run; a run that was killed before it wrote its settings is started anew."""
     return ["--resume"] if (folder / "settings.toml").exists() else []
 
 
@@ -212,13 +212,13 @@ def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path):
     whole = start_run(tmp_path, "whole")
     killed = 0
     for has_come in MOMENTS.values():
-        process = start_run(tmp_path, "killed", *how(tmp_path / "killed"))
+        process = start_run(tmp_path, "killed", *resume_option(tmp_path / "killed"))
         while process.poll() is None and not has_come(tmp_path / "killed"):
             time.sleep(0.002)
         killed += process.poll() is None
         process.kill()
         process.wait()
-    last = start_run(tmp_path, "killed", *how(tmp_path / "killed"))
+    last = start_run(tmp_path, "killed", *resume_option(tmp_path / "killed"))
     assert last.wait() == 0, last.stdout.read()
     assert killed >= 2
     assert whole.wait() == 0
@@ -228,7 +228,7 @@ def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path):
 
 
 def small_run(folder, *pairs):
-    return played(folder, "rounds=2", *ONLY_LABEL_SHIFT, *pairs)
+    return simulated(folder, "rounds=2", *ONLY_LABEL_SHIFT, *pairs)
 
 
 @pytest.mark.slow

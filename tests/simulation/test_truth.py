@@ -1,9 +1,9 @@
 """Ground truth never enters the unsupervised path: a run with other truths is the same run, to the last bit.
 
-A leak, whatever its name and its way, would make something of the run depend on the truth. So whole runs are played
+A leak, whatever its name and its way, would make something of the run depend on the truth. So whole runs are run_all
 three times: with the true labels, with wrong ones, with none. All that clients keep, say and are calls must be the
 same; only the scores of test sets may differ. Six test images change scores little, so runs are also
-played with test sets that report arbitrary scores.
+run_all with test sets that report arbitrary scores.
 """
 
 import gc
@@ -60,7 +60,7 @@ def config_of(*pairs):
     return with_effective_rounds(RunConfig.from_mapping(override({}, [*QUICK, *pairs]), "test"))
 
 
-class Overheard(LocalTransport):
+class RecordingTransport(LocalTransport):
     """Records every request and every reply but those of evaluations."""
 
     def __init__(self, clients):
@@ -76,11 +76,11 @@ class Overheard(LocalTransport):
         return replies
 
 
-def played(truth, *pairs):
+def run_all(truth, *pairs):
     """All that a run is made of, and how many test images were found right."""
     config = config_of(*pairs)
     simulation = assemble(config, ProgressReporter(), dataset_with(truth))
-    federation, scores = Overheard(simulation.clients), []
+    federation, scores = RecordingTransport(simulation.clients), []
     last = run(config, federation, simulation.server, lambda _, report: scores.append(report.scores))
     states = {name: bits(state_tensors(state)) for name, state in federation.states.items()}
     learned = {} if last.prior_model is None else bits(last.prior_model.to_arrays())
@@ -107,7 +107,7 @@ ALL = [
 def test_a_run_with_wrong_labels_is_the_same_run(method, labeler):
     less = [] if method == "fedcopl" else WITHOUT_ALL_PRIORS
     pairs = [f"method={method}", f"labeler={labeler}", *less]
-    (ours, right), (same, wrong) = (played(truth, *pairs) for truth in ("true", "wrong"))
+    (ours, right), (same, wrong) = (run_all(truth, *pairs) for truth in ("true", "wrong"))
     assert ours == same
     assert right != wrong  # or else the truth was not changed at all
 
@@ -116,7 +116,7 @@ def test_a_run_with_wrong_labels_is_the_same_run(method, labeler):
     "settings", [[], PUBLISHED, ["privacy.noise_multiplier=0.5"]], ids=["usual", "published", "noise"]
 )
 def test_a_run_without_any_label_is_the_same_run(settings):
-    with_labels, without = (played(truth, *settings) for truth in ("true", "none"))
+    with_labels, without = (run_all(truth, *settings) for truth in ("true", "none"))
     assert with_labels[0] == without[0]
     assert without[1][-1] == {"north": (0, 0), "south": (0, 0)}
 
@@ -124,11 +124,11 @@ def test_a_run_without_any_label_is_the_same_run(settings):
 def test_the_folder_of_a_run_differs_only_in_what_was_measured(tmp_path):
     for truth in TRUTHS:
         simulate(config_of(), tmp_path / truth, dataset=dataset_with(truth))
-    true, wrong, none = (kept_in(tmp_path / truth) for truth in TRUTHS)
+    true, wrong, none = (files_of(tmp_path / truth) for truth in TRUTHS)
     assert true == wrong == none
 
 
-def kept_in(folder):
+def files_of(folder):
     """Prompts and labels of a run, which are all that it made."""
     files = [file for part in ("prompts", "labels") for file in (folder / part).rglob("*") if file.is_file()]
     assert len(files) >= 5
@@ -143,7 +143,7 @@ def test_partition_labels_have_no_other_effect(partition, monkeypatch):
 
     monkeypatch.setattr(assembly, "partition_dataset", by_the_truth)
     pairs = [f"partition={partition}", "clients=2", "beta=0.5"]
-    (ours, right), (same, wrong) = (played(truth, *pairs) for truth in ("true", "wrong"))
+    (ours, right), (same, wrong) = (run_all(truth, *pairs) for truth in ("true", "wrong"))
     assert ours == same
     assert right != wrong
 
@@ -174,7 +174,7 @@ def test_scores_do_not_change_the_run(method, monkeypatch):
     pairs, runs = [f"method={method}", "rounds=3", *WITHOUT_ALL_PRIORS], []
     for score in REPORTED_SCORES.values():
         TestSets(monkeypatch, score)
-        runs.append(played("true", *pairs))
+        runs.append(run_all("true", *pairs))
     assert all(made == runs[0][0] for made, _ in runs)
     assert len({str(scores) for _, scores in runs}) == len(runs)  # or else the scores had no effect at all
 
@@ -184,7 +184,7 @@ def test_scores_do_not_change_the_folder(tmp_path, monkeypatch):
     for name, score in REPORTED_SCORES.items():
         TestSets(monkeypatch, score)
         simulate(config_of("rounds=3"), tmp_path / name, dataset=dataset_with("true"), workers=1)
-    one, *others = (kept_in(tmp_path / name) for name in REPORTED_SCORES)
+    one, *others = (files_of(tmp_path / name) for name in REPORTED_SCORES)
     assert all(other == one for other in others)
 
 

@@ -24,7 +24,7 @@ from fedcopl.simulation.worker_pool import open_pool, workers_for, working_memor
 from few_sites import config_of, reference_run, result_files, three_site_digits, without_times  # noqa: F401
 
 
-def played(folder, count, *pairs):
+def simulated(folder, count, *pairs):
     return simulate(config_of(*pairs), folder, workers=count, dataset=three_site_digits())
 
 
@@ -40,7 +40,7 @@ def played(folder, count, *pairs):
 )
 def test_results_do_not_depend_on_the_number_of_workers(tmp_path, reference_run, pairs):  # noqa: F811
     one, folder = reference_run(*pairs)
-    three = played(tmp_path / "3", 3, *pairs)
+    three = simulated(tmp_path / "3", 3, *pairs)
     assert without_times(to_plain(one)) == without_times(to_plain(three))
     assert result_files(folder) == result_files(tmp_path / "3")
 
@@ -56,7 +56,7 @@ def test_a_worker_that_is_killed_changes_no_bit(tmp_path, reference_run, monkeyp
         return handle(client, message, state)
 
     monkeypatch.setattr(Client, "handle", deadly)
-    played(tmp_path / "killed-once", 2)
+    simulated(tmp_path / "killed-once", 2)
     assert mark.exists()
     assert result_files(whole) == result_files(tmp_path / "killed-once")
 
@@ -72,7 +72,7 @@ def test_failing_client_is_named_with_workers(tmp_path, monkeypatch):
 
         monkeypatch.setattr(Client, "handle", broken)
         with pytest.raises(ClientFailed) as error:
-            played(tmp_path / f"{count}-{deed}", count)
+            simulated(tmp_path / f"{count}-{deed}", count)
         messages.append(re.sub("client (east|north|south)", "client X", str(error.value)))
     assert messages[0] == messages[1] == "client X failed in round 1, step Evaluate: a fault"
     assert (
