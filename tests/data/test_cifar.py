@@ -1,22 +1,22 @@
-"""CIFAR in both official forms, and pickles that want more than to be read."""
+"""CIFAR in both published formats, and malicious pickles."""
 
 import io
 import pickle
 import pickletools
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from data.pictures import load, put
 from fedcopl.config import Data
-from fedcopl.data.official import _CIFAR_FORMS, read_cifar
+from fedcopl.data.official import _CIFAR_FORMATS, read_cifar
 from fedcopl.errors import DataError
 
 SIZES = (4, 3)  # images in each file, instead of 10,000
-TEN, HUNDRED = _CIFAR_FORMS["cifar10"], _CIFAR_FORMS["cifar100"]
-TINY_TEN = [replace(form, sizes=SIZES) for form in TEN]
-TINY_HUNDRED = [replace(form, sizes=SIZES) for form in HUNDRED]
+TEN, HUNDRED = _CIFAR_FORMATS["cifar10"], _CIFAR_FORMATS["cifar100"]
+TINY = {name: [replace(form, sizes=SIZES) for form in forms] for name, forms in _CIFAR_FORMATS.items()}
 
 
 def batch(seed: int, size: int, classes: int) -> tuple[np.ndarray, list[int]]:
@@ -86,11 +86,13 @@ def write_binary(root, form, classes):
 
 
 def ten(path):
-    return read_cifar(Data(source="cifar10", path=str(path)), TINY_TEN)
+    with patch.dict(_CIFAR_FORMATS, TINY):
+        return read_cifar(Data(source="cifar10", path=str(path)))
 
 
 def hundred(path):
-    return read_cifar(Data(source="cifar100", path=str(path)), TINY_HUNDRED)
+    with patch.dict(_CIFAR_FORMATS, TINY):
+        return read_cifar(Data(source="cifar100", path=str(path)))
 
 
 @pytest.fixture(params=["python 2", "python 3", "binary"])

@@ -106,7 +106,7 @@ def test_an_existing_data_set_is_not_downloaded_again(server, tmp_path):
 @pytest.mark.parametrize("ranges", [True, False])
 def test_an_interrupted_download_is_resumed(server, tmp_path, ranges):
     server.breaks_after, server.ranges = 50_000, ranges
-    with pytest.raises(DataError, match=r"the connection was interrupted: .*; run the same command again to resume"):
+    with pytest.raises(DataError, match=r"cannot be downloaded: .*; run the same command again to resume"):
         fetch(server.download(), tmp_path)
     server.breaks_after = None
     fetch(server.download(), tmp_path)
@@ -159,9 +159,9 @@ def test_a_file_that_is_no_archive_is_refused(server, tmp_path):
 
 
 def test_a_missing_file_or_server_is_one_error(server, tmp_path):
-    with pytest.raises(DataError, match="cannot be fetched: Not Found"):
+    with pytest.raises(DataError, match="cannot be downloaded: Not Found"):
         fetch(server.download("nothing.tar.gz"), tmp_path)
-    with pytest.raises(DataError, match=r"cannot be fetched: .*refused"):
+    with pytest.raises(DataError, match=r"cannot be downloaded: .*refused"):
         fetch(things("http://127.0.0.1:9/things.tar.gz", ""), tmp_path)
 
 

@@ -167,7 +167,7 @@ class _PredictionFile:
         check_output_file(self.path, overwrite=overwrite)
         if not self.part.exists():
             write_text(self.options_file, json.dumps(self.options))
-            self._append(self.rows.header)
+            self.append(self.rows.header)
             return 0
         try:
             before = json.loads(self.options_file.read_text(encoding="utf-8"))
@@ -190,7 +190,7 @@ class _PredictionFile:
                     kept, rows = end, number
         os.truncate(self.part, kept)
         if not kept:
-            self._append(self.rows.header)
+            self.append(self.rows.header)
         return rows
 
     def skip_written(self, pictures: Iterator[NamedImage]) -> None:
@@ -207,11 +207,8 @@ class _PredictionFile:
         except (ValueError, csv.Error) as error:
             raise RunFolderError(f"{self.part}: {error}; remove it to start again") from error
 
-    def append(self, predictions: Sequence[Prediction]) -> None:
-        """Append the rows of a batch and sync them to disk."""
-        self._append("".join(map(self.rows.line, predictions)))
-
-    def _append(self, text: str) -> None:
+    def append(self, text: str) -> None:
+        """Append rows and sync them to disk."""
         try:
             with self.part.open("ab") as file:
                 file.write(text.encode("utf-8"))
@@ -289,11 +286,11 @@ def label_images(
             done.resumed = file.open(overwrite)
             file.skip_written(pictures)
         for batch in classifier.prediction_batches(pictures, top=rows.top, threshold=threshold):
+            text = "".join(map(rows.line, batch))
             if file is None:
-                sys.stdout.write("".join(map(rows.line, batch)))
-                sys.stdout.flush()
+                print(text, end="", flush=True)
             else:
-                file.append(batch)
+                file.append(text)
             done.add(batch)
             progress(done)
         if file is not None:

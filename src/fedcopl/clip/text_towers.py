@@ -47,9 +47,10 @@ def split_sentences(rows: Sequence[Sequence[int]]) -> Sentences:
 
 
 class TextTower(nn.Module, ABC):
-    """Base of the text transformers: token and position embeddings, and blocks."""
+    """Base of the text transformers: token and position embeddings, blocks, last layer norm and projection."""
 
     block: type[Block] = Block
+    projection_bias = False
 
     def __init__(self, shape: TowerShape, *, vocabulary: int, positions: int, output: int):
         super().__init__()
@@ -58,6 +59,8 @@ class TextTower(nn.Module, ABC):
         self.embedding = nn.Embedding(vocabulary, shape.width)
         self.positions = nn.Parameter(torch.empty(positions, shape.width))
         self.blocks = nn.ModuleList(self.block(shape) for _ in range(shape.depth))
+        self.norm_last: nn.Module = nn.LayerNorm(shape.width, shape.epsilon)
+        self.project: nn.Module = nn.Linear(shape.width, output, bias=self.projection_bias)
 
     @abstractmethod
     def forward(self, sentences: Sentences, context: Tensor | None = None) -> Tensor:
@@ -70,11 +73,6 @@ class TextTower(nn.Module, ABC):
 
 class CausalText(TextTower):
     """CLIP's causal text transformer."""
-
-    def __init__(self, shape: TowerShape, *, vocabulary: int, positions: int, output: int):
-        super().__init__(shape, vocabulary=vocabulary, positions=positions, output=output)
-        self.norm_last = nn.LayerNorm(shape.width, shape.epsilon)
-        self.project = nn.Linear(shape.width, output, bias=False)
 
     def forward(self, sentences: Sentences, context: Tensor | None = None) -> Tensor:
         shared, rest = self._embed(sentences, context)
@@ -124,10 +122,7 @@ def _causal_end(block: Block, shared: Tensor, rest: Tensor, mask: Tensor, end: T
 class PaddedText(TextTower):
     """SigLIP's text transformer: bidirectional, padding included; the feature is the last token's output."""
 
-    def __init__(self, shape: TowerShape, *, vocabulary: int, positions: int, output: int):
-        super().__init__(shape, vocabulary=vocabulary, positions=positions, output=output)
-        self.norm_last = nn.LayerNorm(shape.width, shape.epsilon)
-        self.project = nn.Linear(shape.width, output)
+    projection_bias = True
 
     def forward(self, sentences: Sentences, context: Tensor | None = None) -> Tensor:
         """Encode sentences padded to all positions; a context comes first, and as much padding is removed."""
@@ -163,6 +158,7 @@ class BertText(TextTower):
         super().__init__(shape, vocabulary=vocabulary, positions=positions, output=output)
         self.kinds = nn.Parameter(torch.empty(token_types, shape.width))  # token types, of which row 0 is used
         self.norm_first = nn.LayerNorm(shape.width, shape.epsilon)
+        self.norm_last = nn.Identity()  # each block ends with a layer norm
         layers = [shape.width, output] if hidden is None else [shape.width, hidden, output]
         linear = [nn.Linear(inputs, outputs, bias=False) for inputs, outputs in pairwise(layers)]
         self.project = linear[0] if len(linear) == 1 else nn.Sequential(linear[0], nn.GELU(), linear[1])

@@ -179,13 +179,10 @@ def download_dataset(name: str, folder: Path, progress: _BytesProgress = lambda 
             archive.unlink()
             raise DataError(f"{download.url}: the download has the checksum {md5}, not {download.md5}; it was removed")
         _unpack(archive, dataset_folder)
-    except urllib.error.URLError as error:
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
+        reason = getattr(error, "reason", None) or repr(error)
         raise DataError(
-            f"{download.url}: cannot be fetched: {error.reason}; run the same command again to resume"
-        ) from error
-    except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
-        raise DataError(
-            f"{download.url}: the connection was interrupted: {error!r}; run the same command again to resume"
+            f"{download.url}: cannot be downloaded: {reason}; run the same command again to resume"
         ) from error
     except OSError as error:
         raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from error

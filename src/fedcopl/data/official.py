@@ -78,7 +78,7 @@ _PIXELS = 3 * 32 * 32
 
 
 @dataclass(frozen=True)
-class _CifarForm:
+class _CifarFormat:
     """A published format of CIFAR: its folder, files and the number of images in each."""
 
     folder: str
@@ -89,14 +89,17 @@ class _CifarForm:
 
 
 _BATCHES = [f"data_batch_{number}" for number in range(1, 6)]
-_CIFAR10_FORMS = (
-    _CifarForm("cifar-10-batches-py", _BATCHES, ["test_batch"], "labels", (10000, 10000)),
-    _CifarForm("cifar-10-batches-bin", [f"{name}.bin" for name in _BATCHES], ["test_batch.bin"], 1, (10000, 10000)),
-)
-_CIFAR100_FORMS = (
-    _CifarForm("cifar-100-python", ["train"], ["test"], "fine_labels", (50000, 10000)),
-    _CifarForm("cifar-100-binary", ["train.bin"], ["test.bin"], 2, (50000, 10000)),
-)
+_BINARY_BATCHES = [f"{name}.bin" for name in _BATCHES]
+_CIFAR_FORMATS = {
+    "cifar10": (
+        _CifarFormat("cifar-10-batches-py", _BATCHES, ["test_batch"], "labels", (10000, 10000)),
+        _CifarFormat("cifar-10-batches-bin", _BINARY_BATCHES, ["test_batch.bin"], 1, (10000, 10000)),
+    ),
+    "cifar100": (
+        _CifarFormat("cifar-100-python", ["train"], ["test"], "fine_labels", (50000, 10000)),
+        _CifarFormat("cifar-100-binary", ["train.bin"], ["test.bin"], 2, (50000, 10000)),
+    ),
+}
 _CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
 _CIFAR100_CLASSES = """
     apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
@@ -109,22 +112,12 @@ _CIFAR100_CLASSES = """
 """.split()
 
 
-_CIFAR_FORMS = {"cifar10": _CIFAR10_FORMS, "cifar100": _CIFAR100_FORMS}
-
-
-def read_cifar(data: Data, forms: Sequence[_CifarForm] = ()) -> Dataset:
-    """Read CIFAR-10, or CIFAR-100 with its fine labels, in the first format whose files are in the folder.
-
-    Args:
-        forms: Formats to use instead of the published ones.
-
-    Raises:
-        DataError: A file is missing or has a wrong size.
-    """
-    name, forms = data.source, forms or _CIFAR_FORMS[data.source]
+def read_cifar(data: Data) -> Dataset:
+    """Read CIFAR-10, or CIFAR-100 with its fine labels, in the first format whose files are in the folder."""
+    name, formats = data.source, _CIFAR_FORMATS[data.source]
     classes = _CIFAR10_CLASSES if name == "cifar10" else _CIFAR100_CLASSES
     root = require_folder(data.path, name)
-    for form in forms:
+    for form in formats:
         for folder in (root, root / form.folder):
             missing = [file for file in (*form.train, *form.test) if not (folder / file).is_file()]
             if len(missing) == len(form.train) + len(form.test):
@@ -134,11 +127,11 @@ def read_cifar(data: Data, forms: Sequence[_CifarForm] = ()) -> Dataset:
             splits = ((form.train, form.sizes[0]), (form.test, form.sizes[1]))
             train, test = (_cifar_images(folder, files, size, form, len(classes)) for files, size in splits)
             return Dataset(name, clean_class_names(classes, name), "a photo of a {}.", train, test)
-    folders = " or ".join(form.folder for form in forms)
+    folders = " or ".join(form.folder for form in formats)
     raise DataError(f"{root}: contains no {folders}; download it with: fedcopl data get {name} {root}")
 
 
-def _cifar_images(folder: Path, files: Sequence[str], size: int, form: _CifarForm, classes: int) -> ImageSet:
+def _cifar_images(folder: Path, files: Sequence[str], size: int, form: _CifarFormat, classes: int) -> ImageSet:
     batches = []
     for name in files:
         file = folder / name
@@ -156,7 +149,7 @@ def _cifar_images(folder: Path, files: Sequence[str], size: int, form: _CifarFor
     return ImageSet(images, np.concatenate([labels for _, labels in batches]), names)
 
 
-def _cifar_batch(file: Path, form: _CifarForm, size: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _cifar_batch(file: Path, form: _CifarFormat, size: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Read the pixels, (n, 3072), and the labels of one file."""
     try:
         content = file.read_bytes()
@@ -174,10 +167,6 @@ def _cifar_batch(file: Path, form: _CifarForm, size: int) -> tuple[NDArray[np.ui
     return rows[:, form.labels :], rows[:, form.labels - 1].astype(np.int64)
 
 
-_Sizes = tuple[int, int, int]
-"""Numbers of classes, training images and test images."""
-
-
 @dataclass(frozen=True)
 class _ListedSet:
     """A data set of image files with lists that assign them to classes and splits."""
@@ -185,18 +174,11 @@ class _ListedSet:
     read: Callable[[Path], tuple[list[FileRecord], Sequence[str] | None]]  # its folder -> images, classes if listed
     landmark: str  # a file or folder in its folder, by which the folder is recognised
     folders: Sequence[str]  # published names of the folder
-    sizes: _Sizes
+    sizes: tuple[int, int, int]  # numbers of classes, training images and test images
 
 
-def read_listed(data: Data, sizes: _Sizes | None = None) -> Dataset:
-    """Read DTD, RESISC45, CUB-200-2011 or UCF101, as `data.source` says.
-
-    Args:
-        sizes: Sizes to require instead of the published ones.
-
-    Raises:
-        DataError: A list or an image is missing, or the sizes differ.
-    """
+def read_listed(data: Data) -> Dataset:
+    """Read DTD, RESISC45, CUB-200-2011 or UCF101, as `data.source` says."""
     name, listed = data.source, _LISTED_SETS[data.source]
     path = require_folder(data.path, name)
     candidates = [path, *(path / folder for folder in listed.folders)]
@@ -210,13 +192,13 @@ def read_listed(data: Data, sizes: _Sizes | None = None) -> Dataset:
     if missing:
         raise DataError(f"{root}: {len(missing):,} of {len(records):,} images are missing, the first: {missing[0]}")
     train = sum(record.split == "train" for record in records)
-    expected, actual = sizes or listed.sizes, (len(names), train, len(records) - train)
-    if actual != expected:
-        official, counts = (
+    sizes = (len(names), train, len(records) - train)
+    if sizes != listed.sizes:
+        published, actual = (
             f"{train:,} train and {counted(test, 'test image')} in {count} classes"
-            for count, train, test in (expected, actual)
+            for count, train, test in (listed.sizes, sizes)
         )
-        raise DataError(f"{root}: {name} has {official}; found {counts}. For a part of it use source=folder")
+        raise DataError(f"{root}: {name} has {published}; found {actual}. For a part of it use source=folder")
     return build(name, root, records, listed=ClassList(names, root))
 
 
