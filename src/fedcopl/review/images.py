@@ -2,16 +2,15 @@
 
 import io
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from ..config import RunConfig
 from ..config import load as load_settings
@@ -64,20 +63,17 @@ class _LabelHistory:
     @property
     def label(self) -> NDArray[np.int64]:
         """Return the shown label of each image (n): of the last refresh or of the finished classifier."""
-        label: NDArray[np.int64] = self.labels[-1]
-        return label
+        return np.asarray(self.labels[-1])
 
     @property
     def confidence(self) -> NDArray[np.float64]:
         """Return the log-probability of each shown label (n)."""
-        confidence: NDArray[np.float64] = self.log_probability[-1]
-        return confidence
+        return np.asarray(self.log_probability[-1])
 
     @cached_property
     def changes(self) -> NDArray[np.int64]:
         """Return the number of changes of each image's label between refreshes (n)."""
-        changed: NDArray[np.int64] = (np.diff(self.labels, axis=0) != 0).sum(axis=0)
-        return changed
+        return np.asarray((np.diff(self.labels, axis=0) != 0).sum(axis=0))
 
 
 @dataclass(frozen=True)
@@ -214,7 +210,7 @@ def _final_log_probs(gallery: Gallery, folder: Path, progress: Progress) -> NDAr
 
 SIDES = {"small": 144, "large": 720}  # pixels of the longer side
 _TINY = 64  # pixels; an image up to this side is enlarged without interpolation
-_MEMORY = 64_000_000  # bytes of cached pictures
+_CACHED_PICTURES = 400  # about 150 kB each
 _MAX_DECODING = 3  # images decoded at the same time, of up to 256 MB each
 
 
@@ -224,36 +220,18 @@ class _ShownPicture(NamedTuple):
 
 
 class ShownPictures:
-    """Encoded pictures of a gallery by number and size, the most recently used in memory."""
+    """Encoded pictures of a gallery by number and size; the most recently used are cached."""
 
-    def __init__(self, gallery: Gallery, memory: int = _MEMORY):
-        self._gallery, self._memory = gallery, memory
-        self._cached: OrderedDict[tuple[int, str], _ShownPicture] = OrderedDict()
-        self._bytes = 0
-        self._lock, self._decoding = threading.Lock(), threading.Semaphore(_MAX_DECODING)
+    def __init__(self, gallery: Gallery, cached: int = _CACHED_PICTURES):
+        self._gallery, self._decoding = gallery, threading.Semaphore(_MAX_DECODING)
+        self.get = lru_cache(maxsize=cached)(self._get)
 
-    def get(self, number: int, size: str) -> _ShownPicture:
-        key = (number, size)
-        with self._lock:
-            if key in self._cached:
-                self._cached.move_to_end(key)
-                return self._cached[key]
+    def _get(self, number: int, size: str) -> _ShownPicture:
         try:
             with self._decoding:
-                picture = _encoded(self._gallery.image(number), SIDES[size])
+                return _encoded(self._gallery.image(number), SIDES[size])
         except BadImage:
-            picture = _ShownPicture(_png(_crossed_out()), "image/png")
-        self._keep(key, picture)
-        return picture
-
-    def _keep(self, key: tuple[int, str], picture: _ShownPicture) -> None:
-        with self._lock:
-            if key in self._cached:
-                return
-            self._cached[key] = picture
-            self._bytes += len(picture.content)
-            while self._bytes > self._memory and len(self._cached) > 1:
-                self._bytes -= len(self._cached.popitem(last=False)[1].content)
+            return _ShownPicture(_png(_crossed_out()), "image/png")
 
 
 def _encoded(image: Image.Image, side: int) -> _ShownPicture:
@@ -274,10 +252,9 @@ def _encoded(image: Image.Image, side: int) -> _ShownPicture:
 def _crossed_out() -> Image.Image:
     """Draw the placeholder of an image that cannot be opened."""
     blank = Image.new("L", (48, 48), 200)
-    for x in range(12, 36):
-        for thick in range(3):
-            blank.putpixel((x, min(x + thick, 47)), 110)
-            blank.putpixel((47 - x, min(x + thick, 47)), 110)
+    draw = ImageDraw.Draw(blank)
+    draw.line((12, 12, 36, 36), 110, 3)
+    draw.line((36, 12, 12, 36), 110, 3)
     return blank
 
 
