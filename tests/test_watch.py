@@ -84,7 +84,7 @@ def test_the_run_folder_is_not_changed(folder):
     assert {path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in folder.iterdir()} == before
 
 
-def test_a_folder_that_disappears_and_comes_back(folder):
+def test_a_missing_folder_is_reported_until_it_exists_again(folder):
     write_progress(folder, 2)
     browser = browser_of(folder)
     text_of(browser)

@@ -91,7 +91,7 @@ def test_the_outcome(result):
         result["west"]
 
 
-def test_each_classifier_knows_its_own_threshold(result):
+def test_each_classifier_has_the_threshold_of_its_site(result):
     own, _ = digits("train", 0, 40)
     assert result["north"].threshold == pytest.approx(result["north"].with_abstention(own).threshold)
     assert result["north"].threshold != result["south"].threshold
@@ -179,7 +179,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("do", "kind", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_mistakes(do, kind, message):
+def test_invalid_arguments_are_refused(do, kind, message):
     with pytest.raises(kind, match=message):
         do()
 
@@ -193,7 +193,7 @@ def test_test_images_without_labels_are_refused():
 
 
 @pytest.mark.slow  # mypy reads the whole package
-def test_the_names_are_typed(tmp_path):
+def test_public_names_are_typed(tmp_path):
     code = tmp_path / "use.py"
     code.write_text(
         "from fedcopl import Classifier, Federation, Result, Site, simulate\n"

@@ -10,7 +10,7 @@ from fedcopl.api import _settings_of
 from fedcopl.errors import ConfigError
 
 
-def test_short_and_long_names_mean_the_same():
+def test_short_and_full_names_of_settings_are_equal():
     assert _settings_of({"lr": 0.5}) == _settings_of({"train__lr": 0.5})
     assert _settings_of({"lr": 0.5}).train.lr == 0.5
 
@@ -25,13 +25,13 @@ def test_kinds_of_values():
     assert config.options == {"mu": 0.5}
 
 
-def test_on_top_of_a_whole_set():
+def test_a_package_may_be_a_dataset_on_disk():
     begin = RunConfig.from_mapping({"rounds": 7, "train": {"lr": 0.2}}, "test")
     config = _settings_of({"epochs": 2}, begin)
     assert (config.rounds, config.train.lr, config.train.epochs) == (7, 0.2, 2)
 
 
-def test_mistakes():
+def test_invalid_arguments_are_refused():
     with pytest.raises(ConfigError, match="did you mean rounds"):
         _settings_of({"round": 3})
     with pytest.raises(ConfigError, match="rounds: should be a text, a number"):

@@ -164,7 +164,7 @@ def test_show_the_digits_with_settings_only(tmp_path):
     assert len(fedcopl("data", "show", "digits", "clients=3", "--out", tmp_path).splitlines()) == 2
 
 
-def test_mistakes(tmp_path):
+def test_invalid_arguments_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="unknown data set 'cifar'"):
         fedcopl("data", "check", "cifar", tmp_path)
     with pytest.raises(ConfigError, match="client: unknown setting"):
@@ -173,7 +173,7 @@ def test_mistakes(tmp_path):
         fedcopl("data", "get", "resisc45", tmp_path)
 
 
-def test_a_mistake_is_one_line_and_code_3(tmp_path):
+def test_a_data_error_is_one_line_and_exit_code_3(tmp_path):
     process = run_preloaded("data", "check", "cifar10", str(tmp_path), COLUMNS="80")
     assert process.returncode == 3
     assert process.stderr.startswith(

@@ -60,7 +60,7 @@ def test_export_of_all_clients(run, tmp_path):
     assert said.splitlines() == [str(tmp_path / "all" / name) for name in ("client-0", "client-1")]
 
 
-def test_mistakes_are_found_before_the_model_is_loaded(run, tmp_path, monkeypatch):
+def test_invalid_arguments_are_refused_before_the_model_is_loaded(run, tmp_path, monkeypatch):
     monkeypatch.setattr("fedcopl.classifier.loading.build_clip", lambda *_: pytest.fail("loaded"))
     (tmp_path / "client-1").mkdir()
     (tmp_path / "client-1" / "classifier.safetensors").touch()
@@ -106,7 +106,7 @@ def test_a_missing_package_is_reported_first(tmp_path, monkeypatch):
         fedcopl("export", tmp_path / "no-run", "-o", tmp_path / "x", "--onnx")
 
 
-def test_mistakes(run, tmp_path):
+def test_invalid_arguments_are_refused(run, tmp_path):
     for prior in ("images", "nowhere.csv"):
         with pytest.raises(ConfigError, match=f"--prior: '{prior}' is neither site, none nor a file"):
             fedcopl("export", run, "--client", "client-0", "-o", tmp_path / "x", "--prior", prior)

@@ -85,7 +85,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("words", "code", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_one_line_and_a_code(place, tmp_path, monkeypatch, capsys, words, code, message):
+def test_a_user_error_is_one_line_and_an_exit_code(place, tmp_path, monkeypatch, capsys, words, code, message):
     (tmp_path / "data").symlink_to(place / "data")
     (tmp_path / "ca.pem").symlink_to(place / "certificates/ca.pem")
     monkeypatch.chdir(tmp_path)

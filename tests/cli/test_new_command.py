@@ -53,7 +53,7 @@ def test_a_relative_model_path_is_valid_inside_the_folder(tmp_path, monkeypatch)
     assert load(tmp_path / "study" / "settings.toml").model.backbone == str(tmp_path / "model")
 
 
-def test_mistakes(tmp_path):
+def test_invalid_arguments_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="between 1 and 26"):
         fedcopl("new", tmp_path / "x", "--sites", "0")
     with pytest.raises(ConfigError, match="edit the file by hand"):

@@ -41,7 +41,7 @@ def test_output_below_a_file_is_refused(command, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("command", WORK)
-def test_a_file_for_a_folder_and_a_folder_for_a_file(command, monkeypatch, tmp_path):
+def test_a_file_is_not_a_folder_and_a_folder_is_not_a_file(command, monkeypatch, tmp_path):
     is_folder = command.startswith(FOLDERS)
     (tmp_path / "out.csv").touch() if is_folder else (tmp_path / "out.csv").mkdir()
     said = refused(command, "out.csv", monkeypatch, tmp_path)

@@ -60,7 +60,7 @@ def table(text):
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def test_a_folder_to_csv(classifier, photos, tmp_path):
+def test_predictions_of_a_folder_as_csv(classifier, photos, tmp_path):
     out = tmp_path / "out.csv"
     said = fedcopl("predict", "-c", classifier, photos, "-o", out)
     rows = table(out.read_text())
@@ -92,7 +92,7 @@ def test_a_run_and_json_lines(classifier, photos):
     assert told["abstain"] is None and len(told["top"]) == 1 and told["label"] == told["top"][0]["label"]
 
 
-def test_a_file_that_looks_like_a_formula(classifier, photos, monkeypatch):
+def test_a_file_name_like_a_formula_is_escaped(classifier, photos, monkeypatch):
     monkeypatch.chdir(photos)
     assert table(fedcopl("predict", "-c", classifier, "=cmd").stdout)[0]["image"] == "./=cmd/x.png"
 
@@ -130,7 +130,7 @@ def test_zero_shot_and_a_classifier_exclude_each_other(photos, words, message):
         fedcopl("predict", photos, *words)
 
 
-def test_mistakes(classifier, photos, tmp_path):
+def test_invalid_arguments_are_refused(classifier, photos, tmp_path):
     with pytest.raises(DataError, match=r"nix\.png: there is no such file"):
         fedcopl("predict", "-c", classifier, photos / "nix.png")
     with pytest.raises(ConfigError, match=r"should end in \.csv"):
@@ -175,7 +175,7 @@ def test_a_killed_prediction_continues_with_the_same_bytes(classifier, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_closed_pipe_is_not_a_traceback(classifier, photos):
+def test_a_closed_pipe_gives_no_traceback(classifier, photos):
     command = [sys.executable, "-m", "fedcopl", "predict", "-c", str(classifier), str(photos)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.stdout.close()

@@ -45,7 +45,7 @@ def real(tmp_path_factory):
     return folder
 
 
-def test_the_page_can_be_made_again_from_the_folder_alone(real, fedcopl, tmp_path):
+def test_the_report_can_be_written_again_from_the_folder(real, fedcopl, tmp_path):
     moved = tmp_path / "elsewhere"
     moved.mkdir()
     for name in ("results.json", "examples.json"):
@@ -81,7 +81,7 @@ class Stop(ProgressReporter):
         raise KeyboardInterrupt
 
 
-def test_a_run_that_was_stopped_has_a_page_too(fedcopl, tmp_path):
+def test_a_stopped_run_has_a_report(fedcopl, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         simulate(CONFIG, tmp_path / "run", progress=Stop(), dataset=small_digits())
     assert fedcopl("report", "run") == (0, "run/report.html\n", "next: fedcopl watch run\n")
@@ -117,7 +117,7 @@ def test_a_run_named_twice_is_one_run(fedcopl, tmp_path):
     assert fedcopl("report", "runs", "runs/only", "runs/../runs")[1] == "runs/only/report.html\n"
 
 
-def test_runs_found_in_a_folder_may_have_nothing_to_tell_yet(fedcopl, tmp_path):
+def test_runs_in_a_folder_without_a_finished_round_are_skipped(fedcopl, tmp_path):
     write_run(tmp_path / "runs" / "going", so_far(sample_results(), 3), "progress.json")
     write_run(tmp_path / "runs" / "done", sample_results())
     (tmp_path / "runs/begun").mkdir()
@@ -168,7 +168,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("prepare", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_one_line_and_a_code(fedcopl, tmp_path, prepare, message):
+def test_a_user_error_is_one_line_and_an_exit_code(fedcopl, tmp_path, prepare, message):
     prepare(tmp_path / "x")
     code, told, complaint = fedcopl("report", "x")
     assert (code, told) == (7, "")

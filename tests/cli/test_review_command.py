@@ -51,7 +51,7 @@ def answer_some(folder, wrong=1, right=4):
         survey.answers.add(NewAnswer(survey.gallery.names[number], "", "", "class", said, survey.plan_round))
 
 
-def test_the_score_in_words(typed, run):
+def test_the_score_on_the_terminal(typed, run):
     answer_some(run)
     code, out, _ = typed("review", run, "--score")
     assert code == 0
@@ -119,7 +119,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("words", "code", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_one_line_and_a_code(typed, run, monkeypatch, words, code, message):
+def test_a_user_error_is_one_line_and_an_exit_code(typed, run, monkeypatch, words, code, message):
     monkeypatch.chdir(run.parent)
     left, out, err = typed("review", *words)
     assert (left, out) == (code, "")
@@ -188,7 +188,7 @@ def test_a_taken_port_is_one_line(run):
     assert "Traceback" not in second.stderr
 
 
-def test_which_labels_are_shown_is_said(typed, run):
+def test_the_origin_of_the_labels_is_printed(typed, run):
     why = "; the finished classifier cannot be used: the run is not finished"
     assert typed("review", run, "--score")[2].splitlines() == [
         f"labels of the refresh in round 3{why}",

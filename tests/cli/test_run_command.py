@@ -49,7 +49,7 @@ def test_the_table_shows_the_numbers_of_the_results(told):
         assert f"{100 * results[key]['macro']:.1f}" in process.stdout
 
 
-def test_a_baseline_with_priors_is_named_so(tmp_path):
+def test_the_title_of_a_baseline_names_its_priors(tmp_path):
     words = ["rounds=1", "clients=2", "epochs=1", "method=promptfl", "labeler=fpl", "--out", "run"]
     process = run_preloaded("run", *words, *ONLY_LABEL_SHIFT, cwd=tmp_path)
     title = "PromptFL + FPL + priors (label shift)"
@@ -127,7 +127,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("words", "code", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_one_line_and_a_code(tmp_path, words, code, message):
+def test_a_user_error_is_one_line_and_an_exit_code(tmp_path, words, code, message):
     process = run_preloaded(*words, cwd=tmp_path)
     assert process.returncode == code, process.stderr
     assert message in process.stderr

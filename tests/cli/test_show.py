@@ -24,7 +24,7 @@ def test_training_that_lost_accuracy_is_reported():
 
 @pytest.mark.parametrize("macro", [0.8, None])
 @pytest.mark.parametrize("show", [print_results, print_outcome])
-def test_the_numbers_stand_under_what_ran(capsys, tmp_path, show, macro):
+def test_the_title_of_the_terminal_output_names_the_method(capsys, tmp_path, show, macro):
     run = Outcome(method="PromptFL + FPL + priors", name="demo", rounds=(RoundRecord(round=0, macro=macro),))
     show(run, tmp_path)
     first, second, *_ = capsys.readouterr().out.splitlines()

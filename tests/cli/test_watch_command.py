@@ -39,7 +39,7 @@ def stop(process):
 
 
 @pytest.mark.slow
-def test_a_page_finds_its_way_back_after_a_restart(run, tmp_path):
+def test_an_open_page_reconnects_after_a_restart(run, tmp_path):
     port = free_port()
     first = start(tmp_path, run, "--port", port)
     address = first.stdout.readline().strip()

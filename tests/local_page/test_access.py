@@ -79,13 +79,13 @@ def fields(**more):
     return {"key": KEYS.form_key, "a": "1", **more}
 
 
-def test_our_own_form_is_read():
+def test_a_form_of_the_page_is_accepted():
     answer = client().post("/post", data=fields(b="é &"), headers={"origin": OURS})
     assert answer.status_code == 200
     assert "('b', 'é &')" in answer.text
 
 
-def test_our_own_form_through_a_tunnel_is_read():
+def test_a_form_of_the_page_through_a_tunnel_is_accepted():
     browser = client(base="http://localhost:9000")
     assert browser.post("/post", data=fields(), headers={"origin": "http://localhost:9000"}).status_code == 200
 
@@ -98,13 +98,13 @@ def test_a_form_of_another_page_is_refused(origin):
     assert client().post("/post", data=fields(), headers={"origin": origin}).status_code == 403
 
 
-def test_a_form_from_nowhere_is_refused():
+def test_a_form_without_an_origin_is_refused():
     assert client().post("/post", data=fields()).status_code == 403
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_what_the_browser_calls_foreign_is_refused(method, site):
+def test_a_cross_site_request_is_refused(method, site):
     headers = {"origin": OURS, "sec-fetch-site": site}
     assert client().request(method, "/" if method == "GET" else "/post", headers=headers).status_code == 403
 
@@ -115,7 +115,7 @@ def test_a_form_without_the_key_is_refused(key):
     assert client().post("/post", data=data, headers={"origin": OURS}).status_code == 403
 
 
-def test_only_plain_forms_of_some_length_are_read():
+def test_only_url_encoded_forms_of_limited_length_are_read():
     browser, headers = client(), {"origin": OURS}
     text = f"key={KEYS.form_key}"
     for kind in ("text/plain", "multipart/form-data; boundary=x", "application/json", ""):
@@ -131,7 +131,7 @@ def test_other_methods_are_refused(method):
     assert client().request(method, "/").status_code == 405
 
 
-def test_who_only_reads_takes_no_post_at_all():
+def test_a_read_only_page_refuses_post():
     browser = client(writes=False)
     assert browser.get("/").status_code == 200
     assert browser.head("/").status_code == 200
@@ -141,7 +141,7 @@ def test_who_only_reads_takes_no_post_at_all():
 @pytest.mark.parametrize(
     ("path", "known"), [("/", True), ("/", False), ("/nowhere", True), ("/?token=secret-token", False)]
 )
-def test_every_answer_carries_the_headers(path, known):
+def test_every_response_has_the_security_headers(path, known):
     headers = client(known=known).get(path).headers
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy

@@ -20,7 +20,7 @@ def test_a_taken_port_is_one_sentence():
             serve(lambda keys: None, port=port, token="x", open_it=False)
 
 
-def test_a_lasting_token_is_the_same_for_the_same_folder_only(tmp_path):
+def test_a_persistent_token_is_equal_for_the_same_folder_only(tmp_path):
     key = tmp_path / "deep" / "watch.key"
     token = persistent_token(key, "/runs/a")
     assert persistent_token(key, "/runs/a") == token
@@ -30,7 +30,7 @@ def test_a_lasting_token_is_the_same_for_the_same_folder_only(tmp_path):
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
 
 
-def test_where_no_key_can_be_kept_the_token_is_new_and_long(tmp_path):
+def test_without_a_stored_key_the_token_is_new_and_long(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "short.key").write_bytes(b"abc")  # a key that anybody could guess is not used
     for key in (tmp_path / "file" / "watch.key", tmp_path / "short.key"):

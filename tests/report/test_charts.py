@@ -52,7 +52,7 @@ def test_every_measurement_has_its_place_in_the_picture(values):
         assert (y1 >= y2) if a <= b else (y1 <= y2)  # higher is further up
 
 
-def test_level_and_refreshes_stand_where_their_values_stand():
+def test_levels_and_refreshes_are_drawn_at_their_values():
     drawn = chart([10.0, 20.0, 30.0], levels={"zero-shot": 20.0, "unknown": None, "best": 30.0}, refreshed=[0, 2])
     (x0, _), (_, y1), (x2, y2) = drawn.lines[0].spots
     assert [(level.at, level.text) for level in drawn.levels] == [(y1, "zero-shot, 20.0"), (y2, "best, 30.0")]
@@ -68,12 +68,12 @@ def test_level_and_refreshes_stand_where_their_values_stand():
     ("values", "lowest", "highest"),
     [([99.826, 99.834], 95, 100), ([50.0, 50.1], 47, 53), ([0.1, 0.2], 0, 5), ([80.0, 90.0], 80, 90)],
 )
-def test_a_hundredth_of_a_point_is_no_cliff(values, lowest, highest):
+def test_an_accuracy_axis_spans_at_least_five_points(values, lowest, highest):
     drawn = line_chart("Accuracy", [1, 2], [Series("macro", "s1", values)], PERCENT)
     assert [float(tick.text.split()[0]) for tick in (drawn.up[0], drawn.up[-1])] == [lowest, highest]
 
 
-def test_a_chart_says_in_words_where_its_lines_go():
+def test_the_text_alternative_of_a_chart_has_first_and_last_values():
     lines = [Series("up", "s1", [1.0, None, 3.0]), Series("down", "s2", [9.0, 8.0, None])]
     drawn = line_chart("Both", [1, 2, 3], lines, PLAIN)
     assert drawn.label == "Both: up from 1.0 to 3.0; down from 9.0 to 8.0"
@@ -97,7 +97,7 @@ def test_a_band_reaches_one_deviation_up_and_down():
     assert drawn.strips[1].values == ["20.0 ± 5.0"]
 
 
-def test_a_band_stays_within_what_can_be():
+def test_a_band_is_clipped_to_the_bounds_of_its_unit():
     drawn = line_chart("c", [1, 2], [Series("mean", "s1", [99.0, 95.0], [5.0, 1.0])], Unit(str, bounds=(0, 100)))
     assert drawn.up[-1].text == "100"
     assert min(y for _, y in corners(drawn.lines[0])) == drawn.top
@@ -123,7 +123,7 @@ def test_a_chart_that_includes_zero_begins_there():
     assert [y for _, y in steady.lines[0].spots] == pytest.approx([height] * 2, abs=0.06)
 
 
-def test_nothing_but_zero_still_has_an_axis():
+def test_a_line_of_zeros_has_an_axis():
     nothing = line_chart("c", [1, 2], [Series("x", "s1", [0.0, 0.0])], PLAIN)
     assert {y for _, y in nothing.lines[0].spots} == {nothing.bottom}
 
@@ -138,14 +138,14 @@ def test_bars_are_as_high_as_their_numbers():
     assert drawn.groups[1].text == "y\nhad 0\ngot 100"
 
 
-def test_where_nothing_is_known_there_is_no_bar():
+def test_a_missing_number_has_no_bar():
     drawn = bar_chart("b", ["x", "y"], [Series("had", "a", [None, 5]), Series("got", "b", [4, 5])], PLAIN)
     assert [[bar.style for bar in group.bars] for group in drawn.groups] == [["b"], ["a", "b"]]
     assert drawn.groups[0].text == f"x\nhad {fmt.NOTHING}\ngot 4"
     assert drawn.level is None
 
 
-def test_words():
+def test_number_formats_by_hand():
     space = fmt.SPACE
     assert fmt.percent(0.8634) == f"86.3{space}%"
     assert fmt.percent(0.0) == f"0.0{space}%"

@@ -82,7 +82,7 @@ def test_the_unit_is_written_once_where_it_is_the_same():
     assert Spread(7.25, 0.55).written(lambda value: f"{value:+.1f}") == "+7.2 ± 0.6"
 
 
-def test_experiments_are_titled_by_what_ran():
+def test_experiments_are_titled_by_method_and_labeler():
     named = [outcome(name="first"), outcome(name="mine", method="promptfl")]
     methods = ["PromptFL + FPL (as published)", "PromptFL + FPL + priors"]
     tree = page([run(str(n), one | {"method": what}) for n, (one, what) in enumerate(zip(named, methods, strict=True))])
@@ -90,7 +90,7 @@ def test_experiments_are_titled_by_what_ran():
     assert "method" not in rows(tree.one("section", id="result").one("table"))[0]
 
 
-def test_experiments_of_one_method_are_told_apart_by_settings_or_names():
+def test_experiments_of_one_method_have_settings_or_names_in_their_titles():
     few, many = outcome() | {"method": "FedCoPL"}, outcome(data={"clients": 9}) | {"method": "FedCoPL"}
     runs = [run("a", few), run("b", many)]
     assert [group.label for group in _grouped(runs)] == ["FedCoPL, clients 2", "FedCoPL, clients 9"]
@@ -102,7 +102,7 @@ def test_experiments_of_one_method_are_told_apart_by_settings_or_names():
     assert column(page(unnamed), "method") == ["FedCoPL", "FedCoPL"]
 
 
-def test_a_title_has_only_settings_that_tell_runs_of_its_method_apart():
+def test_a_title_has_only_settings_that_differ_within_its_method():
     one, two = (outcome(rounds=2, data={"clients": n}) | {"method": "FedCoPL"} for n in (2, 9))
     other = outcome(rounds=1) | {"method": "CLIP + priors"}
     runs = [run("a", one), run("b", two), run("c", other)]
@@ -163,7 +163,7 @@ def test_runs_that_differ_only_by_seed_are_one_experiment():
     assert text_of(tree.one("p", class_="lead")).startswith("3 runs of 2 experiments; runs that differ only by")
 
 
-def test_a_run_that_is_repeated_is_no_second_trial():
+def test_a_duplicate_run_is_not_averaged():
     runs = [
         run("a/1", outcome(macro=0.80, seed=1)),
         run("again", outcome(macro=0.80, seed=1, name="copy")),
@@ -176,7 +176,7 @@ def test_a_run_that_is_repeated_is_no_second_trial():
     assert "Left out: again repeats settings and seed of a/1." in text_of(tree.one("p", class_="unfinished"))
 
 
-def test_half_a_run_is_not_averaged_with_a_whole_one_nor_ranked():
+def test_an_unfinished_run_is_neither_averaged_with_a_finished_one_nor_ranked():
     whole = outcome(macro=0.80)
     half = so_far(outcome(macro=0.99, seed=2), 1)
     half["rounds"][0]["macro"] = 0.95
@@ -205,7 +205,7 @@ def test_best_and_second_best():
     assert column(page(runs), "macro") == ["70.0 %", "80.2 % (best)", "80.2 % (best)", "75.0 % (second best)"]
 
 
-def test_of_two_only_the_better_is_marked_and_less_is_better_for_cost():
+def test_of_two_experiments_only_the_better_is_marked_and_lower_costs_are_better():
     tree = page(pair())
     assert column(tree, "macro") == ["80.0 %", "85.0 % (best)"]
     assert column(tree, "sent up") == ["2.0 kB", "1.0 kB (best)"]
@@ -234,13 +234,13 @@ def test_runs_with_other_classes_are_not_ranked():
     assert not tree.all("section", id="classes")
 
 
-def test_folders_are_named_as_shortly_as_tells_them_apart():
+def test_folders_have_the_shortest_distinct_names():
     assert _short_folders([Path("/a/b/one"), Path("/a/b/two")]) == ["one", "two"]
     assert _short_folders([Path("/a/x/run"), Path("/a/y/run"), Path("/a/y/other")]) == ["x/run", "y/run", "y/other"]
     assert _short_folders([Path("/same"), Path("/same")]) == ["same", "same"]
 
 
-def test_what_differs_is_a_table():
+def test_differing_settings_are_a_table():
     head, *body = rows(page(pair()).one("section", id="experiments").one("table"))
     assert head == ["experiment", "method", "rounds done", "runs", "seeds"]
     assert body == [["fedcopl", "fedcopl", "2", "1", "1"], ["promptfl", "promptfl", "2", "1", "1"]]
@@ -288,7 +288,7 @@ def test_a_mean_has_a_band_and_a_deviation():
     assert rows(drawn.one("table"))[2] == ["2", "82.0 % ± 2.8 %", "80.0 %"]
 
 
-def test_runs_of_different_length_and_rhythm():
+def test_runs_with_different_rounds_and_refreshes():
     short, long = (sample_results(clients=2, classes=CLASSES, rounds=n, every=n, name=f"r{n}") for n in (2, 5))
     drawn = figures(page([run("a", short), run("b", long)]))
     two, one = drawn["Training loss"].all("polyline")

@@ -132,7 +132,7 @@ SPILLED = """
 
 
 @pytest.mark.parametrize("options", [LIGHT, PHONE], ids=["desktop", "phone"])
-def test_it_renders_and_asks_for_nothing(visit, made, options):  # noqa: F811
+def test_the_report_renders_and_loads_nothing(visit, made, options):  # noqa: F811
     page = visit(made.path, options)
     assert page.locator("h1").inner_text().startswith(made.heading)
     assert page.title() != "broken"
@@ -184,7 +184,7 @@ def test_every_link_leads_to_its_part(visit, usual):  # noqa: F811
 
 
 @pytest.mark.parametrize("options", [LIGHT, DARK], ids=["light", "dark"])
-def test_text_can_be_read_by_day_and_by_night(visit, usual, options):  # noqa: F811
+def test_text_has_contrast_in_light_and_dark_mode(visit, usual, options):  # noqa: F811
     page = visit(usual.path, options)
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     brightness = sum(map(int, re.findall(r"\d+", ground)[:3]))
@@ -195,7 +195,7 @@ def test_text_can_be_read_by_day_and_by_night(visit, usual, options):  # noqa: F
     assert [text for text in written if text["ratio"] < LEGIBLE] == []
 
 
-def test_printed_it_is_legible_and_keeps_nothing_back(visit, usual):  # noqa: F811
+def test_the_printed_report_is_complete(visit, usual):  # noqa: F811
     page = visit(usual.path, DARK)  # who reads by night prints on white paper all the same
     page.emulate_media(media="print", color_scheme="light")
     assert [text for text in contrasts(page) if text["ratio"] < LEGIBLE] == []
@@ -252,13 +252,13 @@ def test_charts_and_tables_have_names_for_a_screen_reader(visit, usual):  # noqa
     assert page.get_by_role("rowheader").count() > 10
 
 
-def test_best_is_said_and_not_only_shown(visit, pages):  # noqa: F811
+def test_the_best_number_is_named_for_screen_readers(visit, pages):  # noqa: F811
     page = visit(pages["comparison"].path)
     assert page.get_by_role("cell", name=re.compile(r"\(best\)$")).count() == 2  # macro and gain
     assert page.get_by_role("cell", name=re.compile(r"\(second best\)$")).count() == 2
 
 
-def test_it_works_where_scripts_are_forbidden(visit, usual):  # noqa: F811
+def test_the_report_works_without_scripts(visit, usual):  # noqa: F811
     page = visit(usual.path, java_script_enabled=False)
     assert page.locator("h1").inner_text().startswith(usual.heading)
     assert page.locator("svg.chart").count() == usual.charts

@@ -23,7 +23,7 @@ def test_fedcopl_as_the_paper_has_it():
     )
 
 
-def test_what_was_averaged():
+def test_the_summary_names_the_averaged_arrays():
     assert _averages(run_of(["gates", "a bias for each class"])) == "averages their gates and a bias for each class"
     assert _averages(replace(run_of(), averaged=())) == "averages nothing"
     assert _averages(run_of(None, method="newone")) == "averages the arrays that newone shares"
@@ -50,7 +50,7 @@ def test_the_labelers():
         assert "balances" not in sentence(run_of(labeler=labeler))
 
 
-def test_what_is_no_federation_is_not_called_one():
+def test_the_summary_of_a_pooled_run_is_not_that_of_a_federation():
     assert sentence(run_of([], method="zeroshot")).startswith("Zero-shot CLIP predictions, without training")
     assert sentence(run_of([], method="central")).startswith("Training without labels on all")
     assert "not a federation" in sentence(run_of([], method="central"))

@@ -76,13 +76,13 @@ def tiles(tree):
     }
 
 
-def test_a_run_that_goes_on_says_from_which():
+def test_the_report_of_a_continued_run_names_the_previous_run():
     page = _render(sample_outcome(settings={"previous_run": "may 00ff"}), [])
     assert "Continues the run <b>may 00ff</b>" in page and "--from FOLDER-OF-THAT-RUN" in page
     assert "continues" not in _render(sample_outcome(), [])
 
 
-def test_a_report_lies_beside_its_outcome_or_where_it_is_wanted(tmp_path):
+def test_a_report_is_written_to_the_run_folder_or_the_given_file(tmp_path):
     folder = write_run(tmp_path / "run", sample_results())
     (folder / "examples.json").write_text(json.dumps(as_plain([example()])))
     assert write_report(folder) == folder / "report.html"
@@ -91,7 +91,7 @@ def test_a_report_lies_beside_its_outcome_or_where_it_is_wanted(tmp_path):
     assert (tmp_path / "mine.html").read_bytes() == (folder / "report.html").read_bytes()
 
 
-def test_a_name_that_is_no_text_is_shown_as_it_can(tmp_path):
+def test_a_name_of_invalid_utf_8_is_escaped(tmp_path):
     folder = write_run(tmp_path / "run", sample_results(name="caf\udce9"))
     assert "caf\\udce9" in write_report(folder).read_text(encoding="utf-8")
 
@@ -105,7 +105,7 @@ SMALL = sample_results(clients=2, classes=("cat", "dog"), rounds=2, every=1)
 
 
 @given(st.sampled_from(list(paths(SMALL))), st.sampled_from(GARBAGE))
-def test_what_is_broken_is_shown_or_refused(path, value):
+def test_damaged_results_are_rendered_or_refused(path, value):
     try:
         outcome = read_outcome(put(SMALL, path, value))
     except ValueError:
@@ -131,7 +131,7 @@ def test_names_and_language():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_priors_gave_without_training_stands_beside_the_result(kind):
+def test_the_accuracy_of_the_priors_is_next_to_the_result(kind):
     results = sample_results()
     assert "priors" not in tiles(page(results))[f"Accuracy, {kind}"]
     results["rounds"][0]["untrained"] = {"macro": 0.701, "weighted": 0.702, "global": 0.703}
@@ -172,7 +172,7 @@ def test_traffic_time_and_images_used():
     assert "3 min 25 s for 10 rounds; 711 images used of 1,420." in text
 
 
-def test_the_result_leads_with_three_bars_and_the_clients():
+def test_the_result_starts_with_three_bars_and_the_table_of_clients():
     results = sample_results(clients=2)
     results["rounds"][0]["untrained"] = {"macro": 0.701, "clients": [0.6, 0.802]}
     section = page(results).one("section", id="result")
@@ -231,7 +231,7 @@ def test_every_line_has_a_point_per_round():
     assert not loss.all("line", class_="level")
 
 
-def test_pointing_at_a_round_tells_its_numbers():
+def test_hovering_over_a_round_shows_its_numbers():
     results = sample_results()
     drawn = charts(page(results))
     accuracy, loss, time = drawn["Accuracy"], drawn["Training loss"], drawn["Time per round"]
@@ -383,7 +383,7 @@ def test_shades_grow_with_the_number_over_all_heat_maps():
     assert shades[-1] == 9
 
 
-def test_a_client_that_did_not_reply():
+def test_a_client_without_a_reply_has_no_counts():
     results = sample_results()
     for key in ("estimated", "allocated", "selected"):
         results["refreshes"][-1][key][2] = []
@@ -416,7 +416,7 @@ def test_images_per_class_and_per_client():
     assert "equal share" in tree.one("ul", class_="keys").text
 
 
-def test_without_global_allocation_nobody_gave():
+def test_without_global_allocation_there_is_no_change():
     results = sample_results()
     results["settings"]["labels"]["global_allocation"] = False
     tree = page(results)
@@ -494,7 +494,7 @@ def test_drift_of_everything_that_is_trained():
     assert cosine[1:3] == [["1", "0.10", NOTHING], ["2", "0.71", "1.02"]]
 
 
-def test_a_run_that_measured_no_drift_has_no_such_part():
+def test_without_measured_drift_the_section_is_left_out():
     results = sample_results()
     for record in results["rounds"]:
         record["drift"] = {}
@@ -503,7 +503,7 @@ def test_a_run_that_measured_no_drift_has_no_such_part():
     assert "Drift" not in [a.text for a in tree.all("a")]
 
 
-def test_where_the_time_went():
+def test_wall_time_by_kind_of_request():
     results = sample_results() | {"seconds": 50.0}  # ten rounds: labelling 1, training 29, evaluating 4, so 16 are left
     text = words_of(page(results).one("div", id="cost"))
     assert "labelling 1.0 s (2.0 %), training 29 s (58.0 %), evaluating 4.0 s (8.0 %), other 16 s (32.0 %)." in text
@@ -518,7 +518,7 @@ def test_no_step_takes_more_than_all_of_the_time():
     assert "labelling 1.0 s (2.9 %), training 29 s (85.3 %), evaluating 4.0 s (11.8 %), other 0.0 s (0.0 %)." in text
 
 
-def test_candidate_sets_tell_of_coverage_and_size():
+def test_candidate_sets_have_coverage_and_mean_size():
     results = sample_results(settings={"labeler": "cpl"})
     for refresh in results["refreshes"]:
         refresh |= {"coverage": 0.9, "mean_set_size": 1.75}
@@ -530,7 +530,7 @@ def test_candidate_sets_tell_of_coverage_and_size():
     assert "Change by the allocation" not in heat_maps(tree)
 
 
-def test_a_run_that_is_not_finished_says_so():
+def test_the_report_of_an_unfinished_run_is_marked():
     tree = page(so_far(sample_results(), 3))
     notice = words_of(tree.one("p", class_="unfinished"))
     assert notice.startswith("Not finished: 3 of 10 rounds are done.")
@@ -539,7 +539,7 @@ def test_a_run_that_is_not_finished_says_so():
     assert not page(sample_results()).all("p", class_="unfinished")
 
 
-def test_not_finished_and_not_evaluated_yet_shows_the_last_round_that_was():
+def test_an_unfinished_run_shows_the_last_evaluated_round():
     results = so_far(sample_results(), 4)
     first = results["rounds"][0]
     for record in results["rounds"][1:]:
@@ -551,7 +551,7 @@ def test_not_finished_and_not_evaluated_yet_shows_the_last_round_that_was():
     assert rows(tree.one("section", id="result").one("table"))[1][2] == percent(first["clients"][0])
 
 
-def test_a_server_of_real_sites_knows_less():
+def test_the_report_of_a_server_has_no_counts_of_sites():
     results = sample_results()
     tree = page(of_sites(results))
     shown = tiles(tree)
@@ -579,21 +579,21 @@ def test_gallery_marks_right_and_wrong_in_words():
     assert three.one("img").attributes["class"] == "tiny"
 
 
-def test_gallery_says_how_many_there_are():
+def test_the_gallery_has_the_number_of_images_of_each_class():
     results = sample_results()
     chosen = sum(row[3] for row in results["refreshes"][-1]["selected"])
     (article,) = page(results, [example()]).all("article")
     assert words_of(article.one("h3")) == f"three 1 of {chosen}"
 
 
-def test_classes_nobody_was_given_are_named():
+def test_classes_without_a_labelled_image_are_named():
     results = sample_results()
     for row in results["refreshes"][-1]["selected"]:
         row[4] = row[9] = 0
     assert "No image has the label four, nine." in page(results).one("section", id="examples").text
 
 
-def test_many_classes_nobody_was_given_are_counted():
+def test_many_classes_without_a_labelled_image_are_counted():
     results = sample_results(classes=tuple(f"class {n}" for n in range(30)))
     for row in results["refreshes"][-1]["selected"]:
         row[:] = [0] * 30
@@ -613,7 +613,7 @@ def test_settings_versions_seed_and_command():
     assert ("torch", "2.8.0") in shown
 
 
-def test_what_went_wrong_is_told():
+def test_warnings_list_dropped_replies_and_rollbacks():
     assert not page(sample_results()).all("div", class_="warnings")
     results = sample_results()
     results["rounds"][3]["dropped"] = {"client-2": "prompt visual is not finite"}
@@ -721,7 +721,7 @@ def test_equal_priors_are_no_evidence_of_a_difference():
     assert "the evidence for different priors is too weak" in words_of(page(results).one("section", id="priors"))
 
 
-def test_the_accuracy_is_estimated_without_labels_and_named_so():
+def test_the_label_free_accuracy_is_marked_as_an_estimate():
     section = parse(_render(outcome_of(with_priors(labelled=False)), [], LAST_LABELS)).one("section", id="result")
     (estimate,) = section.one("ul", class_="ranges").all("li")
     assert words_of(estimate) == "estimate without labels 65 % 30 % to 82 %"  # 65 - 35, 65 + 35 / 2
@@ -747,12 +747,12 @@ def test_the_range_of_an_estimate_without_labels(confidence, low, high):
     assert _label_free_accuracy(confidence) == pytest.approx((confidence, low, high))
 
 
-def test_the_loss_axis_begins_at_zero():
+def test_the_loss_axis_starts_at_zero():
     loss = charts(page(sample_results()))["Training loss"]
     assert "0.0" in [text.text for text in loss.all("text")]
 
 
-def test_nobody_ever_trained():
+def test_a_run_without_any_training_has_no_loss():
     results = sample_results(labelled=False)
     for record in results["rounds"]:
         record["loss"] = None
@@ -761,7 +761,7 @@ def test_nobody_ever_trained():
     assert "No client trained in any round" in tree.one("div", id="rounds").text
 
 
-def test_a_run_in_which_nobody_trained_does_not_claim_a_trained_classifier():
+def test_the_summary_of_a_run_without_training_names_no_trained_classifier():
     results = sample_results(labelled=False)
     for record in results["rounds"]:
         record |= {"loss": None, "kept_old_prompt": True}
@@ -845,7 +845,7 @@ def test_tables_can_be_reached_and_read_out():
     assert all(img.attributes["alt"] for img in page(sample_results(), [example()]).all("img"))
 
 
-def test_charts_are_told_in_words():
+def test_charts_have_a_text_alternative():
     results = sample_results()
     label = charts(page(results))["Training loss"].attributes["aria-label"]
     first, last = results["rounds"][0]["loss"], results["rounds"][-1]["loss"]

@@ -85,7 +85,7 @@ def test_images_that_are_no_files_have_no_manifest(tmp_path):
         write_manifest(survey, tmp_path / "m.csv")
 
 
-def test_a_name_that_is_no_text_is_named(tmp_path):
+def test_a_file_name_of_invalid_utf_8_is_named_in_the_error(tmp_path):
     make_run(tmp_path / "run", ["a.png", "b\udcff.png"])
     survey = survey_of(tmp_path / "run")
     for number in survey.numbers(SAMPLE):

@@ -47,7 +47,7 @@ def test_answers_without_a_class(answers):
     assert [(a.kind, a.label) for a in answers.current().values()] == [("none", None), ("unclear", None)]
 
 
-def test_undo_takes_back_the_last_of_the_same_tab_only(answers):
+def test_undo_removes_the_last_answer_of_the_same_tab_only(answers):
     answers.add(given("1.png", "cat", tab="a", page="at=1"))
     answers.add(given("1.png", "horse", tab="a", page="at=1"))
     answers.add(given("2.png", tab="b", page="at=2"))
@@ -60,21 +60,21 @@ def test_undo_takes_back_the_last_of_the_same_tab_only(answers):
     assert not answers.can_undo("a")
 
 
-def test_what_was_taken_back_stays_in_the_file(answers):
+def test_an_undone_answer_stays_in_the_file(answers):
     answers.add(given("1.png", tab="a"))
     answers.undo("a")
     with sqlite3.connect(answers.path) as database:
         assert database.execute("SELECT image, undone IS NOT NULL FROM answer").fetchall() == [("1.png", 1)]
 
 
-def test_an_image_of_the_sample_stays_in_it_when_corrected_elsewhere(answers):
+def test_an_answer_of_the_sample_stays_in_it_after_a_correction_in_another_order(answers):
     answers.add(given("1.png", "cat", plan_round=7))
     answers.add(given("1.png", "horse"))
     assert answers.current()["1.png"].sampled
     assert answers.current()["1.png"].label == "horse"
 
 
-def test_the_plan_of_the_sample_is_made_once(answers):
+def test_the_order_of_the_sample_is_fixed_by_the_first_answer(answers):
     answers.add(given("1.png"))
     assert answers.plan_round() is None
     answers.add(given("2.png", plan_round=4))
@@ -82,7 +82,7 @@ def test_the_plan_of_the_sample_is_made_once(answers):
     assert answers.plan_round() == 4
 
 
-def test_nasty_names_are_only_text(tmp_path):
+def test_markup_in_names_is_escaped(tmp_path):
     names = ["'); DROP TABLE answer; --", "a\nb", "\u202e", "", "Robert\0", "🐕"]
     answers = Answers(tmp_path, "../../etc/passwd")
     for name in names:
@@ -114,7 +114,7 @@ def test_several_processes_at_once_make_one_file(tmp_path):
     assert len(Answers(tmp_path, "site").current()) == 60
 
 
-def test_a_file_of_another_kind_is_not_touched(answers):
+def test_a_file_of_another_format_is_refused_and_not_changed(answers):
     answers.path.parent.mkdir()
     answers.path.write_text("these are my notes, not a database")
     with pytest.raises(RunFolderError, match=r"site\.sqlite: the answers cannot be stored: file is not a database"):
@@ -122,7 +122,7 @@ def test_a_file_of_another_kind_is_not_touched(answers):
     assert answers.path.read_text().startswith("these are my notes")
 
 
-def test_a_file_of_a_later_version_is_not_touched(answers):
+def test_a_file_of_a_later_version_is_refused_and_not_changed(answers):
     answers.add(given("1.png"))
     with sqlite3.connect(answers.path) as database:
         database.execute("PRAGMA user_version = 99")

@@ -20,7 +20,7 @@ from fedcopl.simulation.simulate import simulate
 from local_page.run_folder import CLASSES, log_probs, make_run
 
 
-def test_the_surest_classes_are_kept_in_order(tmp_path):
+def test_the_most_probable_classes_are_stored_in_order(tmp_path):
     log_p = np.log(np.array([[0.1, 0.2, 0.05, 0.25, 0.15, 0.25], [0.5, 0.3, 0.1, 0.05, 0.03, 0.02]]))
     write_labels(tmp_path, 4, {"a": log_p})
     [labels] = read_labels(tmp_path, "a")
@@ -54,7 +54,7 @@ def test_fewer_classes_than_are_kept(tmp_path):
     assert read_labels(tmp_path, "empty")[0].classes.shape == (0, 2)
 
 
-def test_who_was_not_there_has_no_labels_of_that_round(tmp_path):
+def test_an_absent_client_has_no_labels_of_that_round(tmp_path):
     for round, clients in ((0, ["a", "b"]), (5, ["b"]), (10, ["b", "a"])):
         write_labels(tmp_path, round, {name: log_probs(3, 4, seed=len(name) + round) for name in clients})
     assert [labels.round for labels in read_labels(tmp_path, "a")] == [0, 10]
@@ -71,7 +71,7 @@ def run(tmp_path_factory):
     return folder, config
 
 
-def test_the_finished_classifier_has_the_last_word(run):
+def test_the_labels_of_the_finished_classifier_are_shown(run):
     folder, _ = run
     gallery = open_gallery(folder, "client-0")
     final = with_final_labels(gallery, folder)
@@ -101,7 +101,7 @@ def test_a_simulation_writes_them_at_each_refresh(run):
         assert [labels.round for labels in read_labels(folder, client)] == [0, 1]
 
 
-def test_they_are_what_the_selection_was_made_from(run):
+def test_stored_labels_are_those_of_the_selection(run):
     folder, _ = run
     for client, state in load_checkpoint(folder).clients.items():
         last = read_labels(folder, client)[-1]
@@ -144,7 +144,7 @@ def test_labels_of_another_number_of_images_are_not_mixed_in(tmp_path):
     assert open_gallery(tmp_path / "run", None).predictions.rounds == (2,)
 
 
-def test_mistakes_are_one_sentence(tmp_path):
+def test_errors_are_one_sentence(tmp_path):
     make_run(tmp_path / "run")
     cases = {
         "there is no such folder": (tmp_path / "nowhere", None),
@@ -195,7 +195,7 @@ def test_labels_that_do_not_fit_the_classes_are_refused(tmp_path):
         open_gallery(tmp_path / "run", "site")
 
 
-def test_images_that_were_handed_over_in_memory_cannot_be_opened(tmp_path):
+def test_images_given_in_memory_cannot_be_opened(tmp_path):
     make_run(tmp_path / "run")
     file = tmp_path / "run" / "labels" / "images.json"
     stored = json.loads(file.read_text())

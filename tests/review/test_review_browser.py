@@ -75,7 +75,7 @@ def test_labelling_by_keyboard(review, visit):  # noqa: F811
     assert "From 5 images of the random sample" in page.inner_text(".estimate").replace("\u00a0", " ")
 
 
-def test_undo_and_moving_about_by_keyboard(review, visit):  # noqa: F811
+def test_undo_and_navigation_by_keyboard(review, visit):  # noqa: F811
     survey, keys = review
     page = enter(visit, keys)
     first = shown(page)
@@ -95,7 +95,7 @@ def test_undo_and_moving_about_by_keyboard(review, visit):  # noqa: F811
     assert said(survey) == []
 
 
-def test_a_held_key_answers_once(review, visit):  # noqa: F811
+def test_a_repeating_key_answers_once(review, visit):  # noqa: F811
     survey, keys = review
     page = enter(visit, keys)
     with page.expect_navigation():
@@ -158,7 +158,7 @@ def test_by_mouse_through_orders_and_classes(review, visit):  # noqa: F811
     assert said(survey) == []
 
 
-def test_nasty_names_do_nothing(review, visit):  # noqa: F811
+def test_markup_in_names_is_not_executed(review, visit):  # noqa: F811
     survey, keys = review
     page = visit.blank()
     page.on("dialog", lambda dialog: pytest.fail(f"a script ran: {dialog.message}"))
@@ -175,7 +175,7 @@ def test_nasty_names_do_nothing(review, visit):  # noqa: F811
     assert {urlsplit(request).netloc for request in visit.requests} == {f"127.0.0.1:{keys.port}"}
 
 
-def test_nothing_comes_from_elsewhere_and_every_picture_is_there(review, visit):  # noqa: F811
+def test_nothing_is_loaded_from_other_hosts_and_every_picture_loads(review, visit):  # noqa: F811
     _, keys = review
     page = enter(visit, keys)
     page.wait_for_load_state("networkidle")
@@ -184,7 +184,7 @@ def test_nothing_comes_from_elsewhere_and_every_picture_is_there(review, visit):
     until(page, "[...document.images].every((image) => image.complete && image.naturalWidth > 0)")
 
 
-def test_without_scripts_it_works_by_its_buttons(review, visit):  # noqa: F811
+def test_without_scripts_the_buttons_work(review, visit):  # noqa: F811
     survey, keys = review
     page = enter(visit, keys, java_script_enabled=False)
     most = str(survey.class_sizes.argmax())
@@ -214,7 +214,7 @@ def test_two_tabs_at_once(review, visit):  # noqa: F811
 
 
 @pytest.mark.parametrize("options", [LIGHT, DARK, PHONE], ids=["light", "dark", "phone"])
-def test_it_fits_and_can_be_read(review, visit, options):  # noqa: F811
+def test_the_report_fits_the_window_and_has_contrast(review, visit, options):  # noqa: F811
     _, keys = review
     page = enter(visit, keys, options)
     press(page, "Enter")
@@ -226,7 +226,7 @@ def test_it_fits_and_can_be_read(review, visit, options):  # noqa: F811
     assert faint == []
 
 
-def test_a_finger_finds_every_target(review, visit):  # noqa: F811
+def test_touch_targets_are_large_enough(review, visit):  # noqa: F811
     survey, keys = review
     page = enter(visit, keys, PHONE)
     for selector in (
@@ -252,7 +252,7 @@ def tree(page):
     return [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in seen]
 
 
-def test_what_a_screen_reader_hears(review, visit):  # noqa: F811
+def test_the_accessibility_tree_announces_answers(review, visit):  # noqa: F811
     survey, keys = review
     page = enter(visit, keys)
     predicted = [survey.gallery.classes[label] for label in survey.gallery.predictions.label[survey.numbers(SAMPLE)]]
@@ -270,7 +270,7 @@ def test_what_a_screen_reader_hears(review, visit):  # noqa: F811
     assert any(role == "image" and name.startswith("Image 2 of 20, ") for role, name in nodes)
 
 
-def test_single_keys_can_be_switched_off_for_good(review, visit):  # noqa: F811
+def test_single_keys_can_be_switched_off_permanently(review, visit):  # noqa: F811
     survey, keys = review
     page = enter(visit, keys)
     page.click("text=Keys")

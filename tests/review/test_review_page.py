@@ -139,14 +139,14 @@ def test_a_class_by_its_name_none_and_cannot_tell(browser, survey):
         ("1e3", "", "There is no such class."),
     ],
 )
-def test_what_is_not_clear_is_not_written(browser, survey, say, text, message):
+def test_an_ambiguous_answer_is_not_stored(browser, survey, say, text, message):
     page = browser.say(survey.numbers(SAMPLE)[0], say, status=422, text=text)
     assert message in page.text
     assert survey.answers.current() == {}
 
 
 @pytest.mark.parametrize("number", ["100", "-1", "", "x", "../1", "9" * 30])
-def test_an_image_that_is_not_there(browser, survey, number):
+def test_an_unknown_image_is_not_found(browser, survey, number):
     browser.say(number, "0", status=422)
     assert survey.answers.current() == {}
 
@@ -182,14 +182,14 @@ def test_two_tabs_do_not_undo_each_other(browser, survey):
     assert set(survey.answers.current()) == {survey.gallery.names[order[1]]}
 
 
-def test_every_tab_gets_a_name_of_its_own(browser):
+def test_each_tab_has_a_unique_name(browser):
     tabs = {browser.get().all("input", name="tab")[0]["value"] for _ in range(5)}
     assert len(tabs) == 5
     [kept] = {attrs["value"] for attrs in browser.get("/?tab=0123abcd").all("input", name="tab")}
     assert kept == "0123abcd"
 
 
-def test_the_place_stands_in_the_address(browser, survey):
+def test_the_position_is_in_the_address(browser, survey):
     page = browser.get("/?order=changed&class=1&at=3")
     numbers = survey.numbers("changed", 1)
     assert shown_number(page) == numbers[3]
@@ -213,7 +213,7 @@ def test_the_place_stands_in_the_address(browser, survey):
         "did=1",
     ],
 )
-def test_an_address_that_makes_no_sense_shows_something_sensible(browser, query):
+def test_invalid_values_in_an_address_are_ignored(browser, query):
     page = browser.get(f"/?{query}")
     assert len(page.all("img", id="image")) == 1
 
@@ -227,21 +227,21 @@ def test_paging_reaches_every_image_once(browser, survey):
     assert seen == survey.numbers("sure").tolist()
 
 
-def test_the_answered_are_shown_last_first(browser, survey):
+def test_the_latest_answers_are_shown_first(browser, survey):
     assert "There are no answers yet." in browser.get("/?order=answered").text
     for number in (5, 6, 7):
         browser.say(number, "0", order="sure")
     assert thumbnails(browser.get("/?order=answered")) == [7, 6, 5]
 
 
-def test_a_class_nobody_predicted_has_no_image(tmp_path):
+def test_a_class_without_predictions_has_no_image(tmp_path):
     browser = Browser(SampleSurvey(FakeGallery(4, label=[0, 0, 1, 1]), Answers(tmp_path, "site")))
     page = browser.get("/?order=sure&class=3")
     assert "No image has this label." in page.text
     assert [attrs["value"] for attrs in page.all("option")[:3]] == ["", "0", "1"]  # and is not offered
 
 
-def test_images_by_number_and_in_no_other_way(browser):
+def test_images_are_requested_by_number_only(browser):
     client = browser.client
     assert client.get("/image/small/3").headers["content-type"] == "image/jpeg"
     assert "max-age" in client.get("/image/large/3").headers["cache-control"]
@@ -260,7 +260,7 @@ def test_images_by_number_and_in_no_other_way(browser):
         assert client.get(path).status_code == 404
 
 
-def test_without_the_cookie_there_is_nothing(survey):
+def test_without_the_cookie_every_request_is_refused(survey):
     client = TestClient(ReviewPage(survey, KEYS).app(), base_url=OURS, headers={"origin": OURS})
     for path in ("/", "/image/small/1", "/answers.csv", "/static/pages.css"):
         assert client.get(path).status_code == 403
@@ -268,7 +268,7 @@ def test_without_the_cookie_there_is_nothing(survey):
     assert survey.answers.current() == {}
 
 
-def test_a_post_of_another_page_writes_nothing(browser, survey):
+def test_a_post_of_another_page_stores_nothing(browser, survey):
     fields = {"number": "1", "answer": "0", "tab": "0000000a", "order": "sure"}
     client = browser.client
     assert client.post("/answer", data=fields).status_code == 403  # no key
@@ -285,7 +285,7 @@ def test_the_table_can_be_downloaded(browser):
     assert answer.text.splitlines()[1].startswith("000003.png,")
 
 
-def test_nasty_names_are_only_text(tmp_path):
+def test_markup_in_names_is_escaped(tmp_path):
     classes = ("<b>cat</b>", "'; DROP TABLE answer; --", "{{ 7 * 7 }}", '" onfocus="alert(3)')
     nasty = "../<script>alert(4)</script>"
     make_run(tmp_path / "run", NASTY, classes, client=nasty)
@@ -303,7 +303,7 @@ def test_nasty_names_are_only_text(tmp_path):
     assert folders == {tmp_path / "run" / "review"}
 
 
-def test_a_broken_image_does_not_stop_anything(tmp_path):
+def test_an_unreadable_image_does_not_stop_the_review(tmp_path):
     survey = SampleSurvey(FakeGallery(3, broken=[0, 1, 2]), Answers(tmp_path, "site"))
     browser = Browser(survey)
     assert browser.client.get("/image/large/1").status_code == 200
@@ -311,7 +311,7 @@ def test_a_broken_image_does_not_stop_anything(tmp_path):
     assert len(survey.answers.current()) == 1
 
 
-def test_answers_that_cannot_be_kept_are_told(browser, survey):
+def test_an_error_is_shown_if_answers_cannot_be_stored(browser, survey):
     survey.answers.path.parent.write_text("in the way")
     page = browser.say(1, "0", status=500)
     assert "the answers cannot be stored" in page.text
@@ -343,10 +343,10 @@ def test_a_hundred_thousand_images_are_paged(tmp_path):
     ("text", "found"),
     [("dog", 1), ("DOG", 1), (" small  dog ", 2), ("small_dog", 2), ("smal", 2), ("c", 0), ("at", 0), ("horse", 3)],
 )
-def test_a_class_is_found_by_any_part_of_its_name(text, found):
+def test_a_search_finds_a_class_by_any_part_of_its_name(text, found):
     assert _find_class(text, ("cat", "dog", "small dog", "horse")) == found
 
 
-def test_many_that_fit_are_not_all_listed():
+def test_of_many_matching_classes_some_are_listed():
     names = [f"kind {n}" for n in range(50)]
     assert _find_class("kind", names).endswith("kind 7, ....")

@@ -27,7 +27,7 @@ def predicted(survey, number):
     return survey.gallery.classes[survey.gallery.predictions.label[number]]
 
 
-def test_nothing_is_known_at_first(survey):
+def test_without_answers_there_is_no_estimate(survey):
     outcome = survey.outcome({})
     assert not outcome.known
     assert (outcome.answered, outcome.corrected, outcome.images) == (0, 0, 100)
@@ -43,7 +43,7 @@ def test_the_sample_counts_up_to_its_first_gap(survey):
     assert [number for number, _ in survey.sample(survey.answers.current())] == list(order[:9])
 
 
-def test_an_answer_given_elsewhere_does_not_count(survey):
+def test_an_answer_in_another_order_is_not_in_the_estimate(survey):
     order = survey.numbers(SAMPLE)
     answer(survey, order[0], "cat", sampled=False)
     answer(survey, order[1], "cat")
@@ -76,7 +76,7 @@ def test_none_of_the_classes_is_wrong_and_unclear_is_left_out(tmp_path):
     assert (outcome.answered, outcome.corrected) == (3, 1)
 
 
-def test_who_answered_all_knows(tmp_path):
+def test_after_answers_about_all_images_the_accuracy_is_exact(tmp_path):
     survey = SampleSurvey(FakeGallery(8, label=[0, 1] * 4), Answers(tmp_path, "site"))
     for number in survey.numbers(SAMPLE):
         answer(survey, number, "cat")
@@ -85,7 +85,7 @@ def test_who_answered_all_knows(tmp_path):
     assert outcome.more == 0
 
 
-def test_answers_outlive_new_labels_and_the_order_stays(tmp_path):
+def test_new_labels_keep_the_answers_and_the_random_order(tmp_path):
     before = SampleSurvey(FakeGallery(50, refreshes=1), Answers(tmp_path, "site"))
     order = before.numbers(SAMPLE)
     for number in order[:10]:
@@ -100,7 +100,7 @@ def test_answers_outlive_new_labels_and_the_order_stays(tmp_path):
     assert sum(same) < 10
 
 
-def test_answers_about_images_that_are_gone_do_not_disturb(survey):
+def test_answers_about_missing_images_are_ignored(survey):
     survey.answers.add(NewAnswer("gone.png", "", "dog", "class", "cat"))
     outcome = survey.outcome(survey.answers.current())
     assert (outcome.answered, outcome.corrected) == (1, 0)
@@ -124,7 +124,7 @@ def test_the_orders():
 
 
 @for_all(st.integers(0, 3), st.sampled_from(["doubtful", "sure", "changed"]))
-def test_a_class_is_a_part_of_the_order(label, order):
+def test_an_order_can_be_restricted_to_a_class(label, order):
     gallery = FakeGallery(40)
     survey, predictions = without_answers(gallery), gallery.predictions
     expected = [n for n in survey.numbers(order) if predictions.label[n] == label]
