@@ -90,7 +90,10 @@ def test_a_missing_folder_is_reported_until_it_exists_again(folder):
     text_of(browser)
     folder.rename(folder.with_name("away"))
     page = text_of(browser)
-    assert "there is no such folder. The page shows the last readable state." in page and "<svg" in page
+    assert (
+        "there is no such folder; name the folder of a run. The page shows the last readable state." in page
+        and "<svg" in page
+    )
     folder.with_name("away").rename(folder)
     assert "Running: round 2 of 4" in text_of(browser)
     shutil.rmtree(folder)

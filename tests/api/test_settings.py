@@ -25,7 +25,7 @@ def test_kinds_of_values():
     assert config.options == {"mu": 0.5}
 
 
-def test_a_package_may_be_a_dataset_on_disk():
+def test_keyword_arguments_override_a_complete_configuration():
     begin = RunConfig.from_mapping({"rounds": 7, "train": {"lr": 0.2}}, "test")
     config = _settings_of({"epochs": 2}, begin)
     assert (config.rounds, config.train.lr, config.train.epochs) == (7, 0.2, 2)

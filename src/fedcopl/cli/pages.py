@@ -74,18 +74,11 @@ def _after_report(runs: "list[ComparedRun]") -> Iterator[Sequence[object]]:
             yield "fedcopl", "predict", "PHOTOS", "-c", folder, *client
 
 
-def _check_is_folder(path: Path, advice: str) -> None:
-    if not path.is_dir():
-        raise RunFolderError(f"{path}: {no_folder(path)}; {advice}")
-
-
 def _read_runs(folders: list[Path]) -> "list[ComparedRun]":
     """Read each run once; runs without a finished round are skipped unless requested by name."""
     from ..report.comparison import ComparedRun
     from ..run.folder import NoFinishedRound, find_runs, read_so_far
 
-    for folder in folders:
-        _check_is_folder(folder, "name the folder of a run, or a folder with several runs")
     requested = {folder.resolve() for folder in folders}
     paths: dict[Path, Path] = {}
     for path in (path for folder in folders for path in find_runs(folder)):
@@ -286,7 +279,8 @@ def watch(run: _RunArgument, port: _Port = 0, open_it: _OpenIt = False) -> None:
     For a folder of several runs, of a server or of a site the page compares its runs. With a fixed --port an open page
     reconnects when this command is started again.
     """
-    _check_is_folder(run, "name the folder of a started run")
+    if not run.is_dir():
+        raise RunFolderError(f"{run}: {no_folder(run)}; name the folder of a started run")
     from ..data.cache import default_folder
     from ..local_page.serving import persistent_token, serve
     from ..watch import LivePage
