@@ -4,14 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# Without Chromium, `say-browser` prints that the tests of pages in a browser are left out.
+# Without Chromium, `browser-notice` prints that the tests of pages in a browser are left out.
 NO_BROWSER := $(if $(shell command -v chromium),,and not browser)
 
 # Tests start many processes, and each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=15 --durations-min=1
 
-.PHONY: demo demo-photos test test-install test-fast test-real test-gpu mutants bench bench-quick docs release-check check clean say-browser
+.PHONY: demo demo-photos test test-install test-fast test-real test-gpu mutants bench bench-quick docs release-check check clean browser-notice
 
 $(VENV)/.installed: pyproject.toml experiments/pyproject.toml
 	rm -rf $(VENV)
@@ -34,7 +34,7 @@ demo-photos: $(VENV)/.installed
 
 # One worker more than cores, because some tests wait for processes; with two more the tests take longer.
 test: WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() + 1)')
-test: $(VENV)/.for-developers say-browser
+test: $(VENV)/.for-developers browser-notice
 	$(PYTEST) -m 'not real and not gpu $(NO_BROWSER)'
 
 # Wheels in a fresh environment, without extras, with the newest dependencies, as users install them. Part of `test`.
@@ -46,7 +46,7 @@ test-fast: WORKERS = auto
 test-fast: $(VENV)/.for-developers
 	$(PYTEST) -m 'not slow and not browser and not real and not gpu'
 
-say-browser:
+browser-notice:
 	@$(if $(NO_BROWSER),echo 'chromium is not installed: the tests of the pages in a browser are LEFT OUT (apt-get install chromium)',true)
 
 # Needs FEDCOPL_REAL_DATA, a folder with the real CIFAR-10, and FEDCOPL_REAL_MODELS, one with a folder for each model;

@@ -57,8 +57,10 @@ def test_the_site_is_built_and_loads_nothing_from_the_network(tmp_path):
     index = (site / "search" / "search_index.js").read_text(encoding="utf-8")
     sections = json.loads(index[index.index("{") : index.rindex("}") + 1])["docs"]
     for word, expected in SEARCHES.items():
-        found = {section["location"] for section in sections if word in f"{section['title']} {section['text']}".lower()}
-        assert expected in found, word
+        locations = {
+            section["location"] for section in sections if word in f"{section['title']} {section['text']}".lower()
+        }
+        assert expected in locations, word
 
 
 @pytest.mark.slow

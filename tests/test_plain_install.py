@@ -86,8 +86,8 @@ def test_no_extra_is_installed(fedcopl):
     printed = subprocess.run(
         [fedcopl.bin / "python", "-c", script], capture_output=True, text=True, check=True, env=fedcopl.environment
     ).stdout
-    found, typer = printed.rsplit(maxsplit=1)
-    assert found == "[]"
+    extras, typer = printed.rsplit(maxsplit=1)
+    assert extras == "[]"
     assert tuple(map(int, typer.split(".")[:2])) >= (0, 29), "users get a newer version of typer"
 
 

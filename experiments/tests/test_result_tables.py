@@ -27,17 +27,17 @@ def table(name, setup, rule, seeds=(1,), **more):
 
 
 def entry(made, row, column, block=""):
-    [found] = [b for b in made.blocks if b.title == block]
-    return dict(found.rows)[row][made.columns.index(column)]
+    [rows] = [b.rows for b in made.blocks if b.title == block]
+    return dict(rows)[row][made.columns.index(column)]
 
 
 def test_mean_and_spread_over_the_seeds():
     # 60, 61, 63: mean 184/3; squared distances 16/9 + 1/9 + 25/9 = 42/9, halved 21/9.
     finals = {1: 0.60, 2: 0.61, 3: 0.63}
     made = table("table2", DEMO, lambda config: finals[config.seed], (1, 2, 3))
-    found = entry(made, ("FedCoPL", "CoPL"), ("digits",)).sample
-    assert found.mean == pytest.approx(184 / 3)
-    assert found.std == pytest.approx(math.sqrt(21 / 9))
+    sample = entry(made, ("FedCoPL", "CoPL"), ("digits",)).sample
+    assert sample.mean == pytest.approx(184 / 3)
+    assert sample.std == pytest.approx(math.sqrt(21 / 9))
     assert our_number(entry(made, ("FedCoPL", "CoPL"), ("digits",)), 1) == "61.3 ± 1.5"
     assert "Mean ± standard deviation over the seeds 1, 2, 3." in made.notes
 
@@ -64,9 +64,9 @@ def test_one_seed_has_no_spread():
 
 def test_paper_number_and_difference_are_shown():
     made = table("table1", PAPER, lambda config: 0.6)
-    found = entry(made, ("FedCoPL", "CoPL"), ("DTD", "β = 0.1"))
-    assert found.difference == pytest.approx(60 - 60.89)
-    assert paper_number(found, 2) == "60.89, −0.89"
+    cell = entry(made, ("FedCoPL", "CoPL"), ("DTD", "β = 0.1"))
+    assert cell.difference == pytest.approx(60 - 60.89)
+    assert paper_number(cell, 2) == "60.89, −0.89"
 
 
 def test_tables_of_digits_show_no_paper_numbers():
@@ -91,8 +91,8 @@ def test_zero_shot_of_the_grid_is_the_mean_over_clients():
 def test_the_average_is_the_mean_over_the_data_sets_seed_by_seed():
     share = {"dtd": 0.1, "resisc45": 0.2, "cub200": 0.3, "ucf101": 0.4, "cifar10": 0.5, "cifar100": 0.6}
     made = table("table2", PAPER, lambda config: share[config.data.source] + 0.01 * config.seed, (1, 3))
-    found = entry(made, ("PromptFL", "FPL"), ("Average",)).sample
-    assert found.values == pytest.approx((36, 38))
+    sample = entry(made, ("PromptFL", "FPL"), ("Average",)).sample
+    assert sample.values == pytest.approx((36, 38))
 
 
 def test_an_average_needs_all_its_data_sets():
@@ -106,9 +106,9 @@ def test_gains_are_counted_seed_by_seed():
         return (0.5 if config.labeler == "fpl" else 0.6) + (0.05 if config.seed == 2 else 0)
 
     made = table("table3", DEMO, rule, (1, 2))
-    found = entry(made, ("PromptFL", "CoPL"), ("digits",))
-    assert found.gain == pytest.approx(10)
-    assert our_number(found, 1) == "62.5 ± 3.5 (+10.0)"
+    cell = entry(made, ("PromptFL", "CoPL"), ("digits",))
+    assert cell.gain == pytest.approx(10)
+    assert our_number(cell, 1) == "62.5 ± 3.5 (+10.0)"
     assert entry(made, ("PromptFL", "FPL"), ("digits",)).gain is None
 
 
@@ -137,7 +137,7 @@ def test_only_numbers_with_the_most_seeds_are_marked():
 
 def test_a_sweep_is_marked_along_its_row():
     made = table("table10", DEMO, lambda config: config.labels.confidence_quantile)
-    marks = {column[0]: found.mark for column, found in zip(made.columns, made.blocks[0].rows[0][1], strict=True)}
+    marks = {column[0]: shown.mark for column, shown in zip(made.columns, made.blocks[0].rows[0][1], strict=True)}
     assert [tau for tau, mark in marks.items() if mark] == ["0.80", "0.90"]
     assert marks["0.90"] == "best"
 
@@ -183,11 +183,11 @@ def test_pseudo_labels_of_the_first_refresh():
         for n, share in {0: 0.8, 5: 0.99}.items()
     )
     made = table("table9", DEMO, lambda config: 0.5, refreshes=refreshes)
-    found = {
+    means = {
         name: entry(made, (name,), ("digits",), "Quantity-based label skew").sample.mean
         for name in ("FPL", "CPL", "CoPL")
     }
-    assert found == pytest.approx({"FPL": 80, "CPL": 75, "CoPL": 80})  # of CPL: share of sets that contain the label
+    assert means == pytest.approx({"FPL": 80, "CPL": 75, "CoPL": 80})  # of CPL: share of sets that contain the label
 
 
 @pytest.mark.parametrize(
