@@ -59,6 +59,7 @@ from ..privacy.masked_layout import (
 from .transport import RoundExchange
 
 Totals = NDArray[np.int64]
+_Clients = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class PlainAggregator:
 
     def counts(
         self, exchange: RoundExchange, clients: Iterable[str], request: Estimate
-    ) -> tuple[tuple[str, ...], Totals | None]:
+    ) -> tuple[_Clients, Totals | None]:
         """Return the clients in the sum, and T, (C,), the sum of their class counts; None if counts are not sent."""
         estimated = exchange.request(clients, lambda _: request, Estimated)
         sent = {client: reply.counts for client, reply in estimated.items() if reply.counts is not None}
@@ -79,9 +80,7 @@ class PlainAggregator:
         rows = _clip_counts(exchange, sent) if self.config.sharing.bounded else list(sent.values())
         return tuple(estimated), np.maximum(np.sum(rows, axis=0, dtype=np.int64), 0)  # noise can make it negative
 
-    def adaptation(
-        self, exchange: RoundExchange, clients: Iterable[str], request: Adapt
-    ) -> tuple[tuple[str, ...], Values]:
+    def adaptation(self, exchange: RoundExchange, clients: Iterable[str], request: Adapt) -> tuple[_Clients, Values]:
         """Return the clients that replied to a step of the prior estimation, and the sum over them."""
         adapted = exchange.request(clients, lambda client: exchange.weighted(request, client), Adapted)
         exchange.add_release("sums", adapted)
@@ -128,9 +127,8 @@ def _clip_counts(exchange: RoundExchange, sent: Mapping[str, Totals]) -> list[To
     for client, row, clipped in zip(sent, rows, bounded, strict=True):
         if (clipped != row).any():
             before, after = (int(np.abs(counts).sum()) for counts in (row, clipped))
-            exchange.report.bounds.add(
-                client, "Estimate", f"counts clipped from {before:,} to {counted(after, 'image')}"
-            )
+            clip = f"counts clipped from {before:,} to {counted(after, 'image')}"
+            exchange.report.bounds.add(client, "Estimate", clip)
     return list(bounded)
 
 
@@ -214,15 +212,14 @@ def _clip_updates(exchange: RoundExchange, trained: Mapping[str, Trained], sent:
             clip = f"weight clipped from {reply.examples:,} to {counted(weight, 'image')}"
             exchange.report.bounds.add(client, "Train", clip)
         for name in (name for name in times if times[name] > 1):
-            exchange.report.bounds.add(
-                client, "Train", f"update of {name} clipped to 1/{times[name]:.1f} of its length"
-            )
+            clip = f"update of {name} clipped to 1/{times[name]:.1f} of its length"
+            exchange.report.bounds.add(client, "Train", clip)
         clipped[client] = replace(reply, examples=weight, shared=clip_update(reply.shared, sent, times))
     return {**trained, **clipped}
 
 
 _SESSION_NAME_BYTES = 16
-_RequestFactory = Callable[[tuple[str, ...]], Adapt | Estimate | Train]
+_RequestFactory = Callable[[_Clients], Adapt | Estimate | Train]
 """Makes the request for masked replies, given the members of the sum."""
 
 
@@ -250,7 +247,7 @@ class SecureAggregator:
 
     def counts(
         self, exchange: RoundExchange, clients: Iterable[str], request: Estimate
-    ) -> tuple[tuple[str, ...], Totals | None]:
+    ) -> tuple[_Clients, Totals | None]:
         """Return the members and T, (C,); without masks if the labeler sends no counts."""
         if not choose_labeler(self.config).cooperative:
             return PlainAggregator(self.config).counts(exchange, clients, request)
@@ -258,9 +255,7 @@ class SecureAggregator:
         exchange.add_release("counts", members)
         return members, totals_of(total)
 
-    def adaptation(
-        self, exchange: RoundExchange, clients: Iterable[str], request: Adapt
-    ) -> tuple[tuple[str, ...], Values]:
+    def adaptation(self, exchange: RoundExchange, clients: Iterable[str], request: Adapt) -> tuple[_Clients, Values]:
         """Return the members and the sum of a step of the prior estimation."""
         members, words = self._sum(exchange, clients, lambda peers: replace(request, peers=peers), request.step > 0)
         exchange.add_release("sums", members)
@@ -274,7 +269,7 @@ class SecureAggregator:
 
     def _sum(
         self, exchange: RoundExchange, clients: Iterable[str], make_request: _RequestFactory, has_members: bool
-    ) -> tuple[tuple[str, ...], Words]:
+    ) -> tuple[_Clients, Words]:
         """Return the members and their sum; without fixed members, a failed sum is repeated without lost clients."""
         members = tuple(clients)
         while True:
@@ -329,9 +324,7 @@ class _Session:
         self.round, self.name = exchange.report.round, os.urandom(_SESSION_NAME_BYTES)
         self.vouchers: Mapping[str, bytes] = {}
 
-    def sum(
-        self, clients: tuple[str, ...], make_request: _RequestFactory, has_members: bool
-    ) -> tuple[tuple[str, ...], Words]:
+    def sum(self, clients: _Clients, make_request: _RequestFactory, has_members: bool) -> tuple[_Clients, Words]:
         """Run the four stages of SecAgg: set up keys, share keys, collect masked vectors, unmask.
 
         Raises:

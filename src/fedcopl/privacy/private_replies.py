@@ -132,12 +132,11 @@ class PrivateReplies:
 
     def adaptation(self, sums: Values, request: Adapt, secrets: Secrets) -> tuple[Adapted, Secrets]:
         """Return the sums for the priors with noise or masks."""
-        privacy, repeated = self.config.privacy, _repeated_reply(request, secrets)
+        privacy, values, repeated = self.config.privacy, sums, _repeated_reply(request, secrets)
         if repeated is not None:
             return Adapted(np.frombuffer(repeated, np.float64)), secrets
-        values = (
-            self._noised(sums, privacy.count_clip, COUNT_BITS, request, secrets) if privacy.noise_multiplier else sums
-        )
+        if privacy.noise_multiplier:
+            values = self._noised(sums, privacy.count_clip, COUNT_BITS, request, secrets)
         if not privacy.secure_aggregation:
             return Adapted(values), self._store_noisy(request, values.tobytes(), secrets)
         secrets = self._pin_totals(request, secrets)
