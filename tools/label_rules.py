@@ -320,7 +320,7 @@ MEASURED = {"cifar10": "photo-clip, CIFAR-10", "letters": "glyph-clip, distorted
 
 def between_markers(page: str, name: str, text: str) -> str:
     pattern = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
-    assert re.search(pattern, page, re.S), f"{PAGE}: no markers for the table {name}"
+    assert re.search(pattern, page, re.S), f"the page has no markers for the table {name}"
     return re.sub(pattern, lambda match: f"{match[1]}\n{text}\n\n{match[2]}", page, flags=re.S)
 
 

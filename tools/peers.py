@@ -3,7 +3,6 @@
 .venv/bin/python tools/peers.py            # seeds 1 to 3, as published, about a minute
 """
 
-import re
 import statistics
 import tempfile
 from pathlib import Path
@@ -12,6 +11,7 @@ from fedcopl.simulation.simulate import simulate
 from fedcopl_experiments.cells import seeded
 from fedcopl_experiments.paper_names import BLOCKS
 from fedcopl_experiments.scales import SKEWS, ExperimentSetup, find_scale
+from label_rules import between_markers
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 SEEDS = (1, 2, 3)
@@ -58,12 +58,8 @@ def table() -> str:
 
 
 def main() -> None:
-    pattern = r"(<!-- table: peers -->\n).*?(<!-- end -->)"
     rows = table()
-    page = PAGE.read_text(encoding="utf-8")
-    assert re.search(pattern, page, re.S), f"{PAGE}: no markers for the table"
-    page = re.sub(pattern, lambda match: f"{match[1]}\n{rows}\n\n{match[2]}", page, flags=re.S)
-    PAGE.write_text(page, encoding="utf-8")
+    PAGE.write_text(between_markers(PAGE.read_text(encoding="utf-8"), "peers", rows), encoding="utf-8")
 
 
 if __name__ == "__main__":
