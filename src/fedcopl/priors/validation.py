@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..algorithm import FloatArray
+from ..plurals import counted
 from .statistics import LOWEST, Statistic, Step, split_sums, symmetric
 
 SLACK = 1e-3  # relative tolerance for rounding errors
@@ -63,7 +64,7 @@ def _reasons_of_moments(
 ) -> Iterator[str]:
     count, total = float(sums[0]), sums[1 + classes : 1 + classes + width]
     if count < 0 or (images is not None and abs(count - images) > _slack(images)):
-        yield f"the sums are over {count:,.0f} images instead of {0 if images is None else images:,.0f}"
+        yield f"the sums are over {counted(count, 'image')} instead of {0 if images is None else images:,.0f}"
         return
     own_counts = None if own is None else own[None, 1 : 1 + classes]
     yield from _reasons_of_counts(sums[None, 1 : 1 + classes], own_counts, count, exact=True)
@@ -88,7 +89,7 @@ def _reasons_of_counts(rows: FloatArray, own: FloatArray | None, images: float |
     if images is not None:
         difference = rows.sum(axis=1) - images
         if (np.abs(difference) if exact else difference).max(initial=0.0) > slack:
-            yield f"the classes do not add up to {images:,.0f} images"
+            yield f"the classes do not add up to {counted(images, 'image')}"
     if own is not None and (rows < own - slack).any():
         yield "the totals do not contain this client's own images"
 
