@@ -28,9 +28,9 @@ def data(tmp_path_factory):
     return root
 
 
-def run_of_sites(grid, data, out, earlier=None):
+def run_of_sites(grid, data, out, previous_run=None):
     plan = ServerPlan(
-        RunConfig.from_mapping(SETTINGS, "test"), data / "classes.txt", out, Timeouts(60, 1, 0.01), False, earlier
+        RunConfig.from_mapping(SETTINGS, "test"), data / "classes.txt", out, Timeouts(60, 1, 0.01), False, previous_run
     )
     return serve(grid, PreparedServer.prepare(plan), ProgressReporter())
 
@@ -71,7 +71,7 @@ def test_a_continued_deployment_equals_a_continued_simulation(data, tmp_path):
         assert own.read_bytes() == (tmp_path / "june/prompts/clients" / f"{name}.safetensors").read_bytes()
     assert not [note for note in progress.notes if "starts with new prompts" in note]
 
-    # A site that has lost its folder reports that it was in no earlier run, and takes part.
+    # A site that has lost its folder reports that it was not in the previous run, and takes part.
     newcomer = site_of("site-b", data, tmp_path / "anew", progress)
     grid = LoopGrid({"site-a": answering(sites["site-a"]), "site-b": answering(newcomer)})
     third = run_of_sites(grid, data, tmp_path / "third", tmp_path / "second")
@@ -88,7 +88,7 @@ def test_a_server_refuses_an_earlier_run_that_does_not_fit_before_any_site_joins
         tmp_path / "fewer.txt",
         tmp_path / "second",
         Timeouts(),
-        earlier=tmp_path / "first",
+        previous_run=tmp_path / "first",
     )
     with pytest.raises(ConfigError, match="has the class 'zero', which is missing now"):
         PreparedServer.prepare(plan)

@@ -39,7 +39,13 @@ def _main(grid: Grid, context: Context) -> None:
     if plan.classes_file is None:
         finished = threading.Event()
         simulate_over(
-            grid, plan.config, plan.out, resume=plan.resume, progress=progress, over=finished, previous_run=plan.earlier
+            grid,
+            plan.config,
+            plan.out,
+            resume=plan.resume,
+            progress=progress,
+            over=finished,
+            previous_run=plan.previous_run,
         )
     else:
         serve(grid, PreparedServer.prepare(plan), progress)

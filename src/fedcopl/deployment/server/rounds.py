@@ -41,7 +41,7 @@ class ServerPlan:
     out: Path
     timeouts: Timeouts
     resume: bool = False
-    earlier: Path | None = None  # folder of a finished run to continue from
+    previous_run: Path | None = None  # folder of the finished run that this run continues
 
 
 @dataclass(frozen=True)
@@ -53,29 +53,29 @@ class PreparedServer:
     classes: tuple[str, ...]
     clip: Clip
     class_prior: FloatArray | None = None  # over all sites
-    earlier: PreviousRun | None = None  # to continue from; None also when resuming after the first round
+    previous_run: PreviousRun | None = None  # None also when resuming after the first round
 
     @classmethod
     def prepare(cls, plan: ServerPlan) -> "PreparedServer":
         """Load classes, model and previous run, and raise every error that can be detected before the run."""
         if plan.classes_file is None:
             raise ConfigError("classes: is missing; give a file of class names, one per line, the same at all sites")
-        earlier = None if plan.earlier is None else read_previous_run(plan.earlier)
+        previous_run = None if plan.previous_run is None else read_previous_run(plan.previous_run)
         listed = read_classes(plan.classes_file)
         classes = tuple(listed.names)
         # The prompt templates are written out: sites must not choose their own.
         template = (plan.config.model.template or TEMPLATE) + listed.synonyms
         model = plan.config.model.model_copy(update={"template": template})
-        config = with_reference(with_effective_rounds(plan.config.model_copy(update={"model": model})), earlier)
+        config = with_reference(with_effective_rounds(plan.config.model_copy(update={"model": model})), previous_run)
         require_accounting(config)
         method = choose_method(config)
         refuse_privacy(config, method.neighbours(), method.full_first_round)
         prior = known_class_prior(config, classes)
         with RunFolder(plan.out) as folder:
             if folder.open(config, resume=plan.resume) is None:
-                require_previous_run(config, earlier)
+                require_previous_run(config, previous_run)
         clip = build_clip(config.model)
-        prepared = cls(plan, config, classes, clip, prior, earlier)
+        prepared = cls(plan, config, classes, clip, prior, previous_run)
         prepared.first_state()  # raises an error if the previous run does not fit
         return prepared
 
@@ -83,10 +83,10 @@ class PreparedServer:
         count = len(self.classes)
         start = choose_method(self.config).start(self.clip, count)
         state = replace(first_state(self.config, start, count, self.clip.feature_size), class_prior=self.class_prior)
-        if self.earlier is None:
+        if self.previous_run is None:
             return state
-        fits = adapt_previous_run(self.earlier, self.config, self.clip, self.classes, start)
-        return replace(state, shared=fits.shared)
+        adapted = adapt_previous_run(self.previous_run, self.config, self.clip, self.classes, start)
+        return replace(state, shared=adapted.shared)
 
 
 def serve(

@@ -139,15 +139,15 @@ def _too_often(request: Request, step: "SiteStep", config: RunConfig, restarts: 
     entry = order_entry(request)
     if entry.stage == _RoundStage.keys and not isinstance(request, SetupKeys):
         return None  # one of each per `SetupKeys`: the secure aggregation itself checks that
-    earlier = sum(computed[:3] == entry[:3] for computed in step.computed)  # of this kind, stage and step
+    count = sum(computed[:3] == entry[:3] for computed in step.computed)  # of this kind, stage and step
     once = _max_aggregations(config, request.round) if isinstance(request, SetupKeys) else 1
     repeats = _MAX_REPEATS if isinstance(request, SetupKeys) or entry.peers else 0
     limit = (once + repeats) * (1 + restarts)
     if isinstance(request, Adapt) and not entry.peers:
         limit = max(MAX_ESTIMATIONS, 1 + restarts)  # over all totals, which may differ without secure aggregation
-    if earlier < limit:
+    if count < limit:
         return None
-    return f"{entry.kind} in round {request.round + 1} for the {earlier + 1}th time, each time with other content"
+    return f"{entry.kind} in round {request.round + 1} for the {count + 1}th time, each time with other content"
 
 
 def _max_aggregations(config: RunConfig, round: int) -> int:

@@ -175,7 +175,7 @@ def respond(request: SiteRequest) -> Reply:
         _refuse(policy(request))
     states = SiteState(request.folder / "state")
     if request.client.config.previous_run and not states.has_begun:
-        states.seed(request.site.state_from_earlier(request.client))
+        states.seed(request.site.state_from_previous_run(request.client))
 
     def compute(step: SiteStep, before: ClientState) -> tuple[Reply, ClientState]:
         for policy in _NEW_REQUEST:

@@ -107,7 +107,7 @@ class RunningSite:
         self.finished = None
         return respond(SiteRequest(self, request, terms))
 
-    def state_from_earlier(self, client: Client) -> ClientState:
+    def state_from_previous_run(self, client: Client) -> ClientState:
         """Return the state from the previous run of this run; a new state if the site was not in the previous run."""
         name, start = previous_run_name(client.config), client.learner.initial()
         folder, classes = self.options.folder / "runs" / file_name(name), self.prepared.dataset.classes
