@@ -1,10 +1,10 @@
-"""After FST-CBDG (Yan & Guo, 2024): a linear classifier on frozen features, with synthetic features of rare classes.
+"""A variant of FST-CBDG (Yan & Guo, 2024): a linear classifier, with synthetic features of rare classes.
 
-The paper keeps a soft label of every image and updates it during training. Here labels are hard, chosen by a labeler,
-and only of selected images.
+In the paper every image has a soft label, which is updated during training; here a labeler selects images and their
+hard labels.
 
-The classifier starts at CLIP's text features. Where a batch has fewer images of a class than of its most frequent one,
-synthetic features around the class's text feature are added, so that a client with few classes does not forget the
+The classifier starts at CLIP's text features. If a batch has fewer images of a class than of its most frequent one,
+synthetic features around the text feature of the class are added, so that a client with few classes does not forget the
 others. The paper samples them; here each is weighted by its expected number, which has the same mean.
 """
 
@@ -25,7 +25,7 @@ _SYNTHETIC = "synthetic features"
 
 
 class _FSTOptions(Section):
-    """Settings after FST-CBDG; `spread` and `samples` are not published."""
+    """Settings of the variant of FST-CBDG; `spread` and `samples` are not published."""
 
     balance: bool = True
     """balance rare classes with synthetic features around their text feature"""
@@ -36,13 +36,13 @@ class _FSTOptions(Section):
 
 
 class FST(FrozenTexts, FrozenImages):
-    """An averaged linear classifier, rare classes balanced with synthetic features (after Yan & Guo).
+    """An averaged linear classifier, rare classes balanced with synthetic features (variant of FST-CBDG).
 
     z_c = <f, w_c + D_c>, where D starts at 0 and is trained. CLIP's scale s is left out: with s, images with the
     model's own pseudo label have almost no loss.
     """
 
-    title, display_names = "after FST-CBDG", {"classifier": "linear classifiers"}
+    title, display_names = "FST-CBDG variant", {"classifier": "linear classifiers"}
     Options = _FSTOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:

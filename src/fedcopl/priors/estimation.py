@@ -121,9 +121,7 @@ def estimation_after(
 
 
 def _equal(one: FloatArray | None, other: FloatArray | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return one is other or np.array_equal(one, other)
+    return one is other or (one is not None and other is not None and np.array_equal(one, other))
 
 
 def _estimate(settings: PriorSettings, text: FloatArray | None) -> Steps:
