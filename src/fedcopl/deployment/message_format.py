@@ -37,6 +37,7 @@ _MESSAGE, _ARRAYS, _TERMS, _REFUSED, _NAME = "message", "arrays", "terms", "refu
 NAME_QUERY = f"query.{_NAME}"  # a message of Flower's grid that is not part of the protocol
 _MAX_REASON = 300
 _MAX_SIZE = 2**40  # of any dimension of an array
+_types = cache(get_type_hints)
 
 
 class Unreadable(ValueError):
@@ -54,11 +55,11 @@ class Packed(NamedTuple):
 def pack(message: Request | Reply) -> Packed:
     """Serialise a message."""
     arrays: list[_PackedArray] = []
-    tree = {field.name: _tree(getattr(message, field.name), arrays) for field in fields(message)}
+    tree = {field.name: _encode(getattr(message, field.name), arrays) for field in fields(message)}
     return Packed(type(message).__name__, json.dumps(tree), tuple(arrays))
 
 
-def _tree(value: Any, arrays: list[_PackedArray]) -> Any:
+def _encode(value: Any, arrays: list[_PackedArray]) -> Any:
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -69,9 +70,9 @@ def _tree(value: Any, arrays: list[_PackedArray]) -> Any:
             arrays.append(np.asarray(value, order="C") if is_array else np.frombuffer(value, np.uint8))
             return {"array" if is_array else "bytes": len(arrays) - 1}
         case tuple() | list():
-            return {"tuple": [_tree(one, arrays) for one in value]}
+            return {"tuple": [_encode(item, arrays) for item in value]}
         case Mapping():
-            return {"map": {key: _tree(one, arrays) for key, one in value.items()}}
+            return {"map": {key: _encode(item, arrays) for key, item in value.items()}}
     raise TypeError(f"a message cannot hold a {type(value).__name__}")
 
 
@@ -87,20 +88,15 @@ def unpack(packed: Packed) -> Request | Reply:
     types = _types(kind)
     if not isinstance(tree, dict) or set(tree) != set(types):
         raise Unreadable(f"message {packed.kind} has fields other than {', '.join(types)}")
-    values = {name: _value(tree[name], packed.arrays, _MAX_DEPTH) for name in tree}
+    values = {name: _decode(tree[name], packed.arrays, _MAX_DEPTH) for name in tree}
     for name, value in values.items():
-        if not _fits(value, types[name]):
-            raise Unreadable(f"field {name} of message {packed.kind} has the wrong type: {_described(value)}")
+        if not _has_type(value, types[name]):
+            raise Unreadable(f"field {name} of message {packed.kind} has the wrong type: {_description(value)}")
     message: Request | Reply = kind(**values)
     return message
 
 
-@cache
-def _types(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _value(tree: Any, arrays: tuple[_PackedArray, ...], depth: int) -> Any:
+def _decode(tree: Any, arrays: tuple[_PackedArray, ...], depth: int) -> Any:
     if not isinstance(tree, dict):
         if isinstance(tree, list):
             raise Unreadable("a list in place of a value")
@@ -109,9 +105,9 @@ def _value(tree: Any, arrays: tuple[_PackedArray, ...], depth: int) -> Any:
         raise Unreadable("a value is nested too deep or of an unknown kind")
     [(kind, inside)] = tree.items()
     if kind == "map" and isinstance(inside, dict):
-        return {key: _value(one, arrays, depth - 1) for key, one in inside.items()}
+        return {key: _decode(item, arrays, depth - 1) for key, item in inside.items()}
     if kind == "tuple" and isinstance(inside, list):
-        return tuple(_value(one, arrays, depth - 1) for one in inside)
+        return tuple(_decode(item, arrays, depth - 1) for item in inside)
     if kind in {"array", "bytes"}:
         if type(inside) is not int or not 0 <= inside < len(arrays):
             raise Unreadable(f"there is no array {_shown(inside)}")
@@ -120,11 +116,11 @@ def _value(tree: Any, arrays: tuple[_PackedArray, ...], depth: int) -> Any:
     raise Unreadable(f"unknown kind of value {_shown(kind)}")
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def _has_type(value: Any, hint: Any) -> bool:
     """Return whether a value is of the type that the data class declares."""
     origin, inside = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType}:
-        return any(_fits(value, one) for one in inside)
+        return any(_has_type(value, option) for option in inside)
     if origin is np.ndarray:
         [kind] = get_args(inside[1]) or (Any,)
         return isinstance(value, np.ndarray) and (kind is Any or value.dtype == np.dtype(kind))
@@ -132,13 +128,13 @@ def _fits(value: Any, hint: Any) -> bool:
         if not isinstance(value, tuple):
             return False
         kinds = (inside[0],) * len(value) if inside[-1:] == (Ellipsis,) else inside
-        return len(value) == len(kinds) and all(map(_fits, value, kinds))
+        return len(value) == len(kinds) and all(map(_has_type, value, kinds))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return isinstance(value, dict) and all(_fits(one, inside[1]) for one in value.values())
+        return isinstance(value, dict) and all(_has_type(item, inside[1]) for item in value.values())
     return type(value) is (NoneType if hint is None else hint)
 
 
-def _described(value: Any) -> str:
+def _description(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype}"
     if isinstance(value, dict | tuple):
