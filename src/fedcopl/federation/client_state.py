@@ -44,6 +44,10 @@ class ClientState:
     secrets: Secrets = field(default_factory=Secrets)  # keys and noise, for privacy
 
 
+def same_arrays(arrays: Mapping[str, NDArray[Any]], others: Mapping[str, NDArray[Any]]) -> bool:
+    return arrays.keys() == others.keys() and all(np.array_equal(arrays[name], others[name]) for name in arrays)
+
+
 def whole_model(start: Prompts, shared: Shared, state: ClientState) -> Prompts:
     """Combine the initial arrays, the server's average and the client's own arrays into its model."""
     return {**start, **state.previous_model, **shared, **state.own}

@@ -25,7 +25,7 @@ from ..algorithm.holdout import (
 from ..algorithm.select import Selection
 from ..config import RunConfig
 from ..messages import Shared
-from .client_state import ClientState, whole_model
+from .client_state import ClientState, same_arrays, whole_model
 from .learner import Learner, Prompts
 
 _MIN_UNSEEN, _MAX_UNSEEN = 8, 64  # unseen images that are compared with the priors, twice a round
@@ -68,7 +68,7 @@ class HoldoutCheck:
         reference = state.holdout.log_probs
         if reference is None:
             reference = self._log_probs(before, holdout.index, state)
-        if _are_equal(before, after):  # a verdict of harm was on an average that the server has rolled back since
+        if same_arrays(before, after):  # a verdict of harm was on an average that the server has rolled back since
             average = None if state.holdout.average is None or state.holdout.average.harm else state.holdout.average
             checked = replace(state.holdout, accepted=after, log_probs=reference, average=average)
             return replace(state, own=own, holdout=checked)
@@ -134,7 +134,3 @@ class HoldoutCheck:
     def _is_held_out(self, state: ClientState) -> NDArray[np.bool_]:
         images = 0 if state.labels is None else len(state.labels)
         return holdout(images, self.config.train.holdout)
-
-
-def _are_equal(one: Prompts, other: Prompts) -> bool:
-    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)

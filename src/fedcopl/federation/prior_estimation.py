@@ -60,8 +60,7 @@ class PriorState:
     def view_agreement(self, log_posteriors: FloatArray) -> float | None:
         """Return the share of images to which text and the nearest prototype give the same class; None without both.
 
-        Args:
-            log_posteriors: The result of `own_log_posteriors` for all images, (n, C).
+        `log_posteriors` is the result of `own_log_posteriors` for all images, (n, C).
         """
         adjustment = self.adjustment()
         if adjustment is None or self.model is None or self.distances is None or not len(log_posteriors):
@@ -188,12 +187,7 @@ def _with_outcome(
 
 
 def contradicts_zero_shot(log_probs: FloatArray, posteriors: FloatArray) -> bool:
-    """Return whether priors change most of the most confident labels by zero-shot CLIP.
-
-    Args:
-        log_probs: By zero-shot CLIP, (n, C).
-        posteriors: The log-posteriors with the priors, (n, C).
-    """
+    """Return whether log-posteriors change most of the most confident zero-shot labels; both arguments are (n, C)."""
     count = max(_MIN_CONFIDENT, round(_CONFIDENT * len(log_probs)))
     if len(log_probs) < count:
         return False

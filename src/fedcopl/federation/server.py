@@ -61,15 +61,7 @@ def _choose_aggregator(config: RunConfig, state: ServerState) -> _Aggregator:
 
 
 def refuse_privacy(config: RunConfig, neighbours: int, full_first_round: bool) -> None:
-    """Check before a run that the settings of `privacy` fit the method and the other settings.
-
-    Args:
-        neighbours: The number of other clients' prompts that the method sends to each client.
-        full_first_round: Whether the method has all clients train in the first round.
-
-    Raises:
-        ConfigError: They do not, or `cryptography` is not installed.
-    """
+    """Raise ConfigError if the settings of `privacy` contradict others or the method, or cryptography is missing."""
     if config.is_private:
         require_cryptography()
     if config.privacy.secure_aggregation and config.sharing.robust != "mean":

@@ -218,13 +218,7 @@ class RoundExchange:
 
 
 def too_few_message(requests: Mapping[str, Request], usable: int, needed: int, invalid: Mapping[str, str]) -> str:
-    """Return the error message of a step with too few usable replies.
-
-    Args:
-        usable: The number of valid replies.
-        needed: The number of replies that the round needs.
-        invalid: The reason of each unusable reply by client; the message names invalid replies before missing ones.
-    """
+    """Return the error message of a step with too few usable replies; `invalid` has the reasons by client."""
     if not requests:
         return "no client is connected"
     request = next(iter(requests.values()))

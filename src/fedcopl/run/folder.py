@@ -33,7 +33,7 @@ from safetensors.numpy import save
 from ..config import RunConfig, by_full_name
 from ..config import load as load_config
 from ..errors import RunFolderError
-from ..federation.client_state import ClientState
+from ..federation.client_state import ClientState, same_arrays
 from ..federation.prior_estimation import PriorState
 from ..federation.server import ServerState
 from ..files import (
@@ -161,8 +161,7 @@ def _own_prior(prior: PriorState, pooled: PosteriorModel | None) -> dict[str, ND
     """Return a client's class prior, and its posterior model only if it differs from the server's."""
     assert prior.model is not None and prior.class_prior is not None
     arrays, common = prior.model.to_arrays(), {} if pooled is None else pooled.to_arrays()
-    same = arrays.keys() == common.keys() and all(np.array_equal(arrays[name], common[name]) for name in arrays)
-    return {SITE_PRIOR: prior.class_prior} | ({} if same else arrays)
+    return {SITE_PRIOR: prior.class_prior} | ({} if same_arrays(arrays, common) else arrays)
 
 
 def own_prompts_file(folder: Path, client: str) -> Path:

@@ -78,13 +78,7 @@ def write_labels(
     log_probs: Mapping[str, NDArray[np.float64]],
     agreement: Mapping[str, float | None] = MappingProxyType({}),
 ) -> None:
-    """Write the pseudo labels of a refresh.
-
-    Args:
-        round: Counted from 0.
-        log_probs: log p_c(x), (n, C), of each client's images.
-        agreement: Share of each client's images to which text and prototypes give the same class; None: unknown.
-    """
+    """Write the pseudo labels of a refresh, given log p_c(x), (n, C), and `LastLabels.agreement` of each client."""
     metadata = {"round": round, "agreement": dict(agreement)}
     _write(folder / _LABELS / f"round-{round:06}.safetensors", metadata, log_probs)
 

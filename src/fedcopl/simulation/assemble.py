@@ -39,7 +39,7 @@ from ..run.loop import complete_outcome
 from ..run.previous_run import PreviousRun, adapt_previous_run, initial_states
 from ..run.progress_reporter import ProgressReporter
 from ..run.record import ClientRecord, FirstPrompts, Outcome
-from .audit import Audit, Evaluator
+from .audit import Audit, Evaluator, sum_scores
 from .worker_pool import WorkerContext, WorkerPool
 
 _COMPARED_CLIENTS = 50  # evenly spaced clients whose mean `Simulation.first_prompts` returns
@@ -52,8 +52,7 @@ class _PooledTestSet:
     test_sets: Mapping[str, TestSet]
 
     def score(self, prompts: Prompts | None, prior: PriorState = NO_PRIOR) -> tuple[int, int]:
-        scores = [test_set.score(prompts, prior) for test_set in self.test_sets.values()]
-        return sum(correct for correct, _ in scores), sum(examples for _, examples in scores)
+        return sum_scores(test_set.score(prompts, prior) for test_set in self.test_sets.values())
 
 
 class _GroundTruthLearner(ClipLearner):

@@ -54,7 +54,7 @@ class Evaluator:
         groups = [[name for name in group if name in self.test_sets] for group in self.pool.groups] if self.pool else []
         groups = [group for group in groups if group] or [[*self.test_sets]]
         by_group = self._run({group[0]: (_score, group, models, prior) for group in groups}).values()
-        return [_sum_scores(scores) for scores in zip(*by_group, strict=True)]
+        return [sum_scores(scores) for scores in zip(*by_group, strict=True)]
 
     def _run(self, jobs: Mapping[str, Job]) -> dict[str, Any]:
         if self.pool is None:
@@ -80,7 +80,7 @@ class Audit:
         """Return the accuracies of zero-shot CLIP, given the clients' own scores."""
         predictions = self.evaluator.predict(dict.fromkeys(self.evaluator.test_sets, (None, NO_PRIOR)))
         own = list(map(_score_of, predictions.values())) if self.centralised else list(scores.values())
-        return replace(measured(own, [_sum_scores(own)]), recall=self._recall(predictions))
+        return replace(measured(own, [sum_scores(own)]), recall=self._recall(predictions))
 
     def round(
         self, before: tuple[Shared, _States], server: ServerState, report: RoundReport, states: _States
@@ -96,7 +96,7 @@ class Audit:
             return untrained
         prior = PriorState(model=model, class_prior=model.class_prior)
         predictions = self.evaluator.predict(dict.fromkeys(self.evaluator.test_sets, (None, prior)))
-        correct, images = _sum_scores(map(_score_of, predictions.values()))
+        correct, images = sum_scores(map(_score_of, predictions.values()))
         return replace(untrained, everywhere=correct / images)
 
     def _measured(self, server: ServerState, scores: Mapping[str, Score], states: _States) -> Measured:
@@ -199,6 +199,7 @@ def _score_of(predictions: _Predictions) -> Score:
     return int((predicted == truth).sum()), len(truth)
 
 
-def _sum_scores(scores: Iterable[Score]) -> Score:
+def sum_scores(scores: Iterable[Score]) -> Score:
+    """Return the sums of correct predictions and of images."""
     listed = list(scores)
     return sum(correct for correct, _ in listed), sum(images for _, images in listed)
