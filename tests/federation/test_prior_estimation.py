@@ -14,7 +14,7 @@ from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState, state_from, state_tensors
 from fedcopl.federation.prior_estimation import (
     PriorState,
-    contradicts_zero_shot,
+    _contradicts_zero_shot,
     is_worth_training,
     prior_settings,
 )
@@ -371,8 +371,8 @@ def test_a_client_refuses_priors_that_change_its_most_confident_labels():
     for changed, contradicts in ((7, False), (8, True)):
         posteriors = log_probs.copy()
         posteriors[:changed] = posteriors[:changed, [1, 0, 2]]
-        assert contradicts_zero_shot(log_probs, posteriors) == contradicts
-    assert not contradicts_zero_shot(log_probs[:9], -log_probs[:9])  # too few to compare
+        assert _contradicts_zero_shot(log_probs, posteriors) == contradicts
+    assert not _contradicts_zero_shot(log_probs[:9], -log_probs[:9])  # too few to compare
 
 
 def test_client_that_refuses_priors_uses_zero_shot_and_reports_it():

@@ -180,13 +180,13 @@ def _with_outcome(
     distances = np.broadcast_to(scores.own_distances(model.prototypes), scores.log_probs.shape).copy()
     kept = ClientScores(scores.log_probs)
     state = PriorState(kept, prior.totals, None, prior.weight, model, scores.class_prior(model), distances)
-    if not contradicts_zero_shot(scores.log_probs, state.own_log_posteriors(scores.log_probs)):
+    if not _contradicts_zero_shot(scores.log_probs, state.own_log_posteriors(scores.log_probs)):
         return state
     fallback = replace(no_priors(settings.classes), strength=math.inf)
     return replace(state, model=fallback, class_prior=fallback.class_prior, distances=0 * distances, refused=True)
 
 
-def contradicts_zero_shot(log_probs: FloatArray, posteriors: FloatArray) -> bool:
+def _contradicts_zero_shot(log_probs: FloatArray, posteriors: FloatArray) -> bool:
     """Return whether log-posteriors change most of the most confident zero-shot labels; both arguments are (n, C)."""
     count = max(_MIN_CONFIDENT, round(_CONFIDENT * len(log_probs)))
     if len(log_probs) < count:
