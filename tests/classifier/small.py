@@ -25,11 +25,11 @@ def digits(split: str, start: int, stop: int) -> tuple[list[Image.Image], np.nda
     return list(images.images[start:stop]), images.labels[start:stop]
 
 
-def holdings() -> list[SiteImages]:
-    return [holding(name, 40 * number) for number, name in enumerate(SITES)]
+def images_of_sites() -> list[SiteImages]:
+    return [images_of_site(name, 40 * number) for number, name in enumerate(SITES)]
 
 
-def holding(name: str, start: int) -> SiteImages:
+def images_of_site(name: str, start: int) -> SiteImages:
     train, _ = digits("train", start, start + 40)
     test, truth = digits("test", start, start + 30)
     return SiteImages(name, pictures(train), pictures(test), truth)
@@ -40,7 +40,7 @@ def pictures(images):
 
 
 def small_dataset():
-    return dataset_of_sites(holdings(), CLASSES)
+    return dataset_of_sites(images_of_sites(), CLASSES)
 
 
 def small_run(folder: Path, **settings) -> Path:

@@ -1,4 +1,4 @@
-"""A classifier says what the exam of its run measured, from whatever form images come in."""
+"""A classifier reproduces the accuracy of its run, for all forms of images."""
 
 import copy
 import gc
@@ -15,7 +15,7 @@ from sklearn.base import is_classifier, is_regressor
 from sklearn.metrics import ConfusionMatrixDisplay, get_scorer
 from sklearn.utils.validation import check_is_fitted
 
-from classifier.small import SITES, digits, holdings, small_dataset, small_run
+from classifier.small import SITES, digits, images_of_sites, small_dataset, small_run
 from fedcopl.classifier import Classifier
 from fedcopl.classifier.loading import FinishedRun, TrainingImages
 from fedcopl.clip.known_models import BUILT_IN
@@ -40,12 +40,12 @@ def test_every_method_scores_as_in_its_run(tmp_path, method):
     opened = FinishedRun(folder, device="cpu")
     measured = {client.name: client.final for client in opened.outcome.clients}
     if method == "central":
-        images = [image for holding in holdings() for image in holding.test.items]
-        truth = np.concatenate([holding.truth for holding in holdings()])
+        images = [image for site in images_of_sites() for image in site.test.items]
+        truth = np.concatenate([site.truth for site in images_of_sites()])
         assert opened.classifier("central").score(images, truth) == measured["central"]
         return
-    for holding in holdings():
-        assert opened.classifier(holding.name).score(holding.test.items, holding.truth) == measured[holding.name]
+    for site in images_of_sites():
+        assert opened.classifier(site.name).score(site.test.items, site.truth) == measured[site.name]
 
 
 @pytest.mark.parametrize(("name", "reason"), [("nowhere", "there is no such folder"), (".", "has no settings.toml")])
@@ -107,7 +107,7 @@ def test_a_copy_predicts_alike(run, north, tmp_path, copied):
 def test_pickles_contain_no_clip_model_and_share_one_when_loaded(run):
     opened = FinishedRun(run, device="cpu")
     pickled = pickle.dumps([opened.classifier(name) for name in SITES])
-    assert len(pickled) < 600_000  # the embedded model alone has 5.6 MB in memory
+    assert len(pickled) < 600_000  # the embedded model has 5.6 MB in memory
     assert str(run.parent).encode() not in pickled
     one, other = pickle.loads(pickled)
     assert one.predictor.model.encoder.clip is other.predictor.model.encoder.clip

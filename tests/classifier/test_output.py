@@ -36,11 +36,11 @@ def prediction(name, label="cat"):
     return Prediction(name, label, 0.75, False, None, ((label, 0.75),))
 
 
-def all_at_once(rows, names):
+def uninterrupted_file(rows, names):
     return (rows.header + "".join(rows.line(prediction(name)) for name in names)).encode()
 
 
-def work(path, rows, names, stop_after=None):
+def write_predictions(path, rows, names, stop_after=None):
     """What `label_images` does, stopped after some batches."""
     file = _PredictionFile(path, rows, OPTIONS)
     pictures = iter([NamedImage(name, path) for name in names])
@@ -58,14 +58,14 @@ def work(path, rows, names, stop_after=None):
 @given(st.lists(texts, max_size=14), st.integers(0, 3), st.integers(0, 10_000), st.sampled_from([csv_rows, json_rows]))
 def test_resuming_after_any_interruption_changes_no_byte(tmp_path_factory, names, batches, cut, kind):
     path, rows = tmp_path_factory.mktemp("out") / "out", kind(1)
-    work(path, rows, names, stop_after=batches)
+    write_predictions(path, rows, names, stop_after=batches)
     part = path.with_name("out.part")
     if part.exists():  # as a process that is killed while it writes leaves it
         content = part.read_bytes()
         part.write_bytes(content[: cut % (len(content) + 1)])
     if not path.exists():
-        work(path, rows, names)
-    assert path.read_bytes() == all_at_once(rows, names)
+        write_predictions(path, rows, names)
+    assert path.read_bytes() == uninterrupted_file(rows, names)
     assert [file.name for file in path.parent.iterdir()] == ["out"]
 
 
@@ -103,20 +103,20 @@ def test_columns():
 
 def test_a_part_of_other_images_or_options_is_refused(tmp_path):
     path, names = tmp_path / "out.csv", [str(n) for n in range(10)]
-    work(path, csv_rows(1), names, stop_after=1)
+    write_predictions(path, csv_rows(1), names, stop_after=1)
     with pytest.raises(RunFolderError, match="started with another classifier"):
         _PredictionFile(path, csv_rows(1), {**OPTIONS, "classifier": "y"}).open(overwrite=False)
     with pytest.raises(RunFolderError, match="row 2 is for '1', but now it would be 'new'"):
-        work(path, csv_rows(1), ["0", "new", "1", "2", "3"])
+        write_predictions(path, csv_rows(1), ["0", "new", "1", "2", "3"])
     with pytest.raises(RunFolderError, match="this image is missing now"):
-        work(path, csv_rows(1), ["0", "1"])
+        write_predictions(path, csv_rows(1), ["0", "1"])
 
 
 def test_an_existing_file_is_kept_until_it_is_replaced(tmp_path):
     path = tmp_path / "out.csv"
-    work(path, csv_rows(1), ["a"])
+    write_predictions(path, csv_rows(1), ["a"])
     with pytest.raises(RunFolderError, match="--overwrite"):
-        work(path, csv_rows(1), ["b"])
+        write_predictions(path, csv_rows(1), ["b"])
     before = path.read_bytes()
     _PredictionFile(path, csv_rows(1), OPTIONS).open(overwrite=True)
     assert path.read_bytes() == before

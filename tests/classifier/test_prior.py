@@ -37,8 +37,8 @@ LOOKS = Prototypes(RNG.uniform(3, 90, 10), 3 * RNG.normal(size=(10, 128)), SIGHT
 FULL = PosteriorModel(EVEN, np.array([0.2, -0.2]), 0.7, 0.2, LOOKING, 0.3)
 
 
-def skewed_holding(name, labels):
-    """A site that holds few classes only."""
+def skewed_site_images(name, labels):
+    """A site with images of few classes."""
     parts = []
     for split, many in (("train", 60), ("test", 30)):
         images, truth = digits(split, 0, 400)
@@ -50,12 +50,12 @@ def skewed_holding(name, labels):
 
 def simulated(folder, **settings):
     config = RunConfig.from_mapping({**QUICK, **settings}, "test")
-    simulate(config, folder, dataset=dataset_of_sites(HOLDINGS, CLASSES))
+    simulate(config, folder, dataset=dataset_of_sites(SITES_IMAGES, CLASSES))
     return folder
 
 
 NO_PRIORS = {"logit_bias": False, "label_shift": False, "prototypes": False}
-HOLDINGS = [skewed_holding(SITES[0], (1, 4, 7)), skewed_holding(SITES[1], (0, 2, 3, 5, 6, 8, 9))]
+SITES_IMAGES = [skewed_site_images(SITES[0], (1, 4, 7)), skewed_site_images(SITES[1], (0, 2, 3, 5, 6, 8, 9))]
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +133,7 @@ def test_a_run_stores_the_common_priors_once_and_each_class_prior(tmp_path):
     assert {name: class_prior.tolist() for name, class_prior in load_file(class_prior_file(tmp_path, "a")).items()} == {
         "site_class_prior": [0.75, 0.25]
     }
-    own = load_file(
-        class_prior_file(tmp_path, "../b")
-    )  # it missed what the others learned last: its answers stay its own
+    own = load_file(class_prior_file(tmp_path, "../b"))  # it missed the last common model and keeps its posterior model
     assert Prior.from_arrays(own, 2, 2).model.text_scale == 1.0
     assert not class_prior_file(tmp_path, "c").exists()
 
@@ -148,7 +146,7 @@ def test_classifiers_of_a_run_use_its_priors(run, north):
     expected = PosteriorModel.from_arrays(known).log_posteriors(*north.predictor.model_outputs(pixels), class_prior)
     assert north.predict_log_proba(images) == pytest.approx(expected, abs=1e-9)
     assert north.prior.class_prior.tolist() == class_prior.tolist()
-    assert class_prior[[1, 4, 7]].sum() > 0.8  # the classes it holds
+    assert class_prior[[1, 4, 7]].sum() > 0.8  # its classes
     other = Classifier.load(run, client=SITES[1], device="cpu")
     assert other.prior.class_prior[[1, 4, 7]].sum() < 0.2
     assert other.fingerprint != north.fingerprint
@@ -157,15 +155,15 @@ def test_classifiers_of_a_run_use_its_priors(run, north):
 def test_classifiers_of_different_sites_score_as_in_their_run(run):
     opened = FinishedRun(run, device="cpu")
     measured = {client.name: client.final for client in opened.outcome.clients}
-    for site in HOLDINGS:
+    for site in SITES_IMAGES:
         assert opened.classifier(site.name).score(site.test.items, site.truth) == measured[site.name]
 
 
 def test_the_results_have_the_class_prior_of_each_site(run):
-    """After the only round of this run that is what its classifiers go by."""
+    """The run has one round, after which classifiers have these class priors."""
     [refresh] = FinishedRun(run, device="cpu").outcome.refreshes
     assert [list(row) for row in refresh.class_prior] == [
-        load_file(class_prior_file(run, site.name))["site_class_prior"].tolist() for site in HOLDINGS
+        load_file(class_prior_file(run, site.name))["site_class_prior"].tolist() for site in SITES_IMAGES
     ]
 
 
@@ -207,7 +205,7 @@ def test_an_exported_classifier_contains_its_prior(north, tmp_path):
 
 @pytest.mark.parametrize("strength", [0.0, 0.3, math.inf])
 def test_an_exported_prior_keeps_its_strength(north, tmp_path, strength):
-    """Files hold finite numbers only, also for the infinite strength of a common class prior."""
+    """Files contain only finite numbers, also for the infinite strength of a common class prior."""
     prior = replace(north.prior, model=replace(north.prior.model, strength=strength))
     predictor = Predictor(north.predictor.model, north.predictor.prompts, prior)
     folder = Classifier(predictor, north.recipe).export(tmp_path / "classifier")
@@ -249,7 +247,7 @@ def test_the_card_states_the_class_prior_by_name(north):
 
 
 def test_another_class_prior_changes_predictions_by_the_ratio_of_the_shares(north):
-    """p~ is proportional to the mix: what the mix multiplies can be read off two answers."""
+    """p~ is proportional to the class prior times a factor that two predictions determine."""
     images, _ = digits("test", 0, 20)
     doubled = north.prior.named_class_prior(CLASSES) | {"three": 2 * north.prior.class_prior[3]}
     before, after = north.predict_log_proba(images), north.with_prior(doubled).predict_log_proba(images)
@@ -338,7 +336,7 @@ def test_a_wrong_file_is_one_clear_line(tmp_path, ending, text, message):
 @pytest.mark.slow
 @pytest.mark.parametrize("prototypes", [True, False])
 def test_the_prior_in_onnx_can_be_set(north, tmp_path, prototypes):
-    """Of skewed sites, so that the mix is not of equal shares; with what the classes look like, and without."""
+    """A run of skewed sites, whose class prior is not uniform, with and without prototypes."""
     import onnxruntime
 
     model = replace(north.prior.model, prototypes=LOOKS if prototypes else None, text_scale=0.7, feature_scale=0.1)

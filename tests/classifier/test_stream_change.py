@@ -1,4 +1,4 @@
-"""Numbers worked by hand, and that chance alone is not taken for a change."""
+"""Statistics computed by hand, and the false-alarm rate of the tests."""
 
 import numpy as np
 import pytest
@@ -17,25 +17,25 @@ from fedcopl.classifier.drift import (
 )
 
 
-def seen(rows, distances=None):
+def predicted_images(rows, distances=None):
     return _PredictedImages(np.array(rows, float), None if distances is None else np.array(distances, float))
 
 
 def test_class_prior_shift_is_total_variation():
-    before, recent = seen([[1, 0, 0], [0, 1, 0]]), seen([[0, 0, 1], [0, 1, 0]])
+    before, recent = predicted_images([[1, 0, 0], [0, 1, 0]]), predicted_images([[0, 0, 1], [0, 1, 0]])
     assert _class_prior_shift(before, recent) == 0.5  # |0.5 - 0| + |0.5 - 0.5| + |0 - 0.5|, halved
     assert _class_share_changes(before, recent).tolist() == [-0.5, 0, 0.5]
 
 
 def test_ks_statistic_by_hand():
-    before, recent = seen([[1]] * 4, [1, 2, 3, 4]), seen([[1]] * 4, [3, 4, 5, 6])
+    before, recent = predicted_images([[1]] * 4, [1, 2, 3, 4]), predicted_images([[1]] * 4, [3, 4, 5, 6])
     assert _ks_statistic(before, recent) == 0.5  # at 2: half of the first, none of the second
     assert _ks_statistic(before, before) == 0
 
 
 def test_low_confidence_share_by_hand():
-    before = seen([[share, 1 - share] for share in np.linspace(0.5, 1, 101)])
-    recent = seen([[0.51, 0.49], [0.52, 0.48], [0.6, 0.4], [0.9, 0.1]])
+    before = predicted_images([[share, 1 - share] for share in np.linspace(0.5, 1, 101)])
+    recent = predicted_images([[0.51, 0.49], [0.52, 0.48], [0.6, 0.4], [0.9, 0.1]])
     assert _low_confidence_share(before, recent) == 0.5  # the tail of a twentieth ends at 0.525
 
 
@@ -49,7 +49,7 @@ def draw(random, class_prior, images, shift=0.0):
 
 
 def test_random_differences_are_no_change():
-    """By design one look of a hundred is a false alarm; of these fixed 40 none may be more than two."""
+    """The designed false-alarm rate is 1 %; at most two of these 40 fixed comparisons may be false alarms."""
     alarms = 0
     for number in range(40):
         random = np.random.default_rng(number)

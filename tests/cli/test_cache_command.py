@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from data.pictures import TRANSFORM, load, plant
+from data.pictures import TRANSFORM, load, make_images
 from fedcopl.cli import app
 from fedcopl.data.cache import PixelCache
 
@@ -25,7 +25,7 @@ def test_info_of_an_empty_cache(cache):
 
 
 def test_info_and_clear(cache, tmp_path):
-    images = load("folder", plant(tmp_path / "images", "cat/0.png", "cat/1.png")).train
+    images = load("folder", make_images(tmp_path / "images", "cat/0.png", "cat/1.png")).train
     cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
     seen = fedcopl("cache", "info")
     assert TRANSFORM.key in seen

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from data.pictures import encoded, noise, plant, put
+from data.pictures import encoded, make_images, noise, put
 from fedcopl.cli import app
 from fedcopl.data.catalog import SOURCES
 from fedcopl.errors import ConfigError, DataError
@@ -23,7 +23,7 @@ def fedcopl(*words):
 
 @pytest.fixture
 def folder(tmp_path):
-    plant(
+    make_images(
         tmp_path / "images",
         *(f"{split}/{name}/{n}.png" for split in ("train", "test") for name in ("cat", "sea_lion") for n in range(6)),
     )
@@ -147,13 +147,13 @@ def test_show_writes_two_pictures(folder, tmp_path):
 
 
 def test_show_a_natural_partition(folder, tmp_path):
-    plant(tmp_path / "sites", *(f"clients/{site}/cat/{n}.png" for site in ("north", "south") for n in range(3)))
+    make_images(tmp_path / "sites", *(f"clients/{site}/cat/{n}.png" for site in ("north", "south") for n in range(3)))
     seen = fedcopl("data", "show", "folder", tmp_path / "sites", "partition=natural", "--out", tmp_path / "out")
     assert len(seen.splitlines()) == 2
 
 
 def test_show_without_labels_is_one_picture(tmp_path):
-    put(plant(tmp_path / "flat", "a.png", "b.png"), "classes.txt", "cat")
+    put(make_images(tmp_path / "flat", "a.png", "b.png"), "classes.txt", "cat")
     assert len(fedcopl("data", "show", "folder", tmp_path / "flat", "--out", tmp_path / "out").splitlines()) == 1
     assert fedcopl("data", "show", tmp_path / "flat", "--out", tmp_path / "out").splitlines() == [
         str(tmp_path / "out/folder-images.png")

@@ -18,7 +18,7 @@ PLAIN = Arithmetic(torch.device("cpu"))
 
 @dataclass(frozen=True)
 class Step:
-    """A step of training both prompts, and what came of it."""
+    """A training step of both prompts, and its results."""
 
     images: Tensor
     classes: Tensor
@@ -29,7 +29,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Distance:
-    features: float  # the largest difference of a number of a feature, which has length one
+    features: float  # largest difference of an element of a feature vector of norm 1
     loss: float  # in shares of the loss
     gradient: float  # length of the difference, in lengths of the gradient
     answers: float  # share of images that are answered otherwise

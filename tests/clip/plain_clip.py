@@ -17,7 +17,7 @@ from fedcopl.clip.vision_towers import VisionTower, _PoolingHead
 Attend = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
 
 
-def written_out(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
+def attention_by_hand(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
     """softmax(Q K^T / sqrt(d)) V: nothing shared with the code under test."""
     scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
     if causal:
@@ -26,12 +26,12 @@ def written_out(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tens
     return scores.softmax(-1) @ value
 
 
-def by_torch(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
+def attention_by_torch(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
     """Torch's fused attention: for measuring time fairly."""
     return F.scaled_dot_product_attention(query, key, value, is_causal=causal)
 
 
-def plain_block(block: Block, x: Tensor, causal: bool, attend: Attend = written_out) -> Tensor:
+def plain_block(block: Block, x: Tensor, causal: bool, attend: Attend = attention_by_hand) -> Tensor:
     """A pre-norm transformer block over all tokens."""
     batch, length, width = x.shape
     normed = F.layer_norm(x, (width,), block.norm_attention.weight, block.norm_attention.bias, block.norm_attention.eps)
@@ -46,7 +46,7 @@ def plain_block(block: Block, x: Tensor, causal: bool, attend: Attend = written_
     return x + F.linear(hidden, block.down.weight, block.down.bias)
 
 
-def plain_vision(tower: VisionTower, tokens: Tensor, prompts: Tensor, attend: Attend = written_out) -> Tensor:
+def plain_vision(tower: VisionTower, tokens: Tensor, prompts: Tensor, attend: Attend = attention_by_hand) -> Tensor:
     count = tokens.shape[1]
     for level, block in enumerate(tower.blocks):
         if level < len(prompts):
@@ -58,7 +58,7 @@ def plain_vision(tower: VisionTower, tokens: Tensor, prompts: Tensor, attend: At
 
 
 def plain_pool(pool: _PoolingHead, tokens: Tensor) -> Tensor:
-    """Torch's own module for attention with other keys than queries, as `transformers` has it."""
+    """Attention by torch's function, with queries and keys from different tokens, as in `transformers`."""
     attention = nn.MultiheadAttention(tokens.shape[-1], pool.heads, batch_first=True, dtype=tokens.dtype)
     attention.in_proj_weight, attention.in_proj_bias = pool.query_key_value.weight, pool.query_key_value.bias
     attention.out_proj.weight, attention.out_proj.bias = pool.out.weight, pool.out.bias
@@ -66,8 +66,8 @@ def plain_pool(pool: _PoolingHead, tokens: Tensor) -> Tensor:
     return x + F.linear(pool.activate(pool.up(pool.norm_mlp(x))), pool.down.weight, pool.down.bias)
 
 
-def plain_text(tower: CausalText, rows: list[list[int]], context: Tensor, attend: Attend = written_out) -> Tensor:
-    """Every sentence padded to full length; what follows the end token cannot be seen from it."""
+def plain_text(tower: CausalText, rows: list[list[int]], context: Tensor, attend: Attend = attention_by_hand) -> Tensor:
+    """Encode sentences padded to full length; the end token does not attend to later tokens."""
     length = len(tower.positions) - len(context)
     padded = torch.tensor([row + [row[-1]] * (length - len(row)) for row in rows])
     words = tower.embedding(padded)
@@ -79,7 +79,7 @@ def plain_text(tower: CausalText, rows: list[list[int]], context: Tensor, attend
 
 
 def plain_padded_text(tower: PaddedText, rows: list[list[int]], context: Tensor, pad: int) -> Tensor:
-    """SigLIP's: context, words and padding, all of them seen by all, the last one read."""
+    """SigLIP's text tower: bidirectional attention over context, words and padding; the feature is the last token's."""
     length = len(tower.positions) - len(context)
     words = tower.embedding(torch.tensor([row + [pad] * (length - len(row)) for row in rows]))
     x = torch.cat([context.expand(len(rows), -1, -1), words], dim=1) + tower.positions

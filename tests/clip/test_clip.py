@@ -138,7 +138,7 @@ def test_the_embedded_model_agrees():
 
 @pytest.fixture(scope="module")
 def openai_model() -> CLIPModel:
-    """Heads by OpenAI's rule, one for every 64 of the width."""
+    """A reference model with width / 64 heads, as OpenAI's models have."""
     return tiny_model(vision={"hidden_size": 128, "num_attention_heads": 2}, text={"num_attention_heads": 1})
 
 

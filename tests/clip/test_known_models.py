@@ -1,4 +1,4 @@
-"""The table of models: what it says of loading is true of the published configurations."""
+"""The table of models states correctly which published configurations can be loaded."""
 
 import json
 import re
@@ -33,7 +33,7 @@ def test_an_unsupported_model_is_refused_with_the_most_similar_supported_one(mod
 
 @pytest.mark.parametrize("model", [m for m in LOADABLE if m.layout != "bare file"], ids=lambda model: model.name)
 def test_a_supported_model_without_weights_is_refused(model, tmp_path):
-    """True sizes take gigabytes: `tools/measure_models.py` tries those."""
+    """Weights of the true sizes take gigabytes; `tools/measure_models.py` loads them."""
     write_config(model, tmp_path)
     wanting = r"model\.safetensors: is damaged|has neither open_clip_model\.safetensors"
     with pytest.raises(ModelError, match=wanting):

@@ -44,7 +44,7 @@ def no_network(monkeypatch):
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
-    """A small model in the files of the real one's repository."""
+    """A small model with the files of the published repository."""
     folder = save_folder(tmp_path_factory.mktemp("published"), tiny_model())
     (folder / "model.safetensors").unlink()
     torch.save(tiny_model().state_dict(), folder / "pytorch_model.bin")

@@ -31,31 +31,31 @@ def noise(width: int, height: int, mode: str = "RGB", seed: int = 0) -> Image.Im
     return coloured.convert("RGB").convert("P" if mode == "PA" else mode).convert(mode)
 
 
-def theirs(image: Image.Image, side: int = 224, **options: object) -> np.ndarray:
+def reference(image: Image.Image, side: int = 224, **options: object) -> np.ndarray:
     processor = CLIPImageProcessorPil(
         size={"shortest_edge": side}, crop_size={"height": side, "width": side}, **options
     )
     return processor(image, return_tensors="np")["pixel_values"][0]
 
 
-def assert_same(ours: np.ndarray, expected: np.ndarray) -> None:
-    assert ours.dtype == np.float32
-    assert ours.flags.c_contiguous
-    assert ours.shape == expected.shape
-    np.testing.assert_allclose(ours, expected, atol=1e-6, rtol=0)
+def assert_same(actual: np.ndarray, expected: np.ndarray) -> None:
+    assert actual.dtype == np.float32
+    assert actual.flags.c_contiguous
+    assert actual.shape == expected.shape
+    np.testing.assert_allclose(actual, expected, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_odd_sizes(size):
     image = noise(*size)
-    assert_same(ImageTransform(224, 224)(image), theirs(image))
+    assert_same(ImageTransform(224, 224)(image), reference(image))
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_odd_modes(mode):
     image = noise(301, 230, mode)
     assert image.mode == mode
-    assert_same(ImageTransform(224, 224)(image), theirs(image))
+    assert_same(ImageTransform(224, 224)(image), reference(image))
 
 
 @pytest.mark.filterwarnings("ignore:Palette images with Transparency")
@@ -65,14 +65,14 @@ def test_palettes_with_transparency(one_colour):
     image.info["transparency"] = image.getpixel((20, 15)) if one_colour else bytes(range(256))
     opaque = image.copy()
     del opaque.info["transparency"]
-    assert_same(ImageTransform(224, 224)(image), theirs(image))
+    assert_same(ImageTransform(224, 224)(image), reference(image))
     assert not np.array_equal(ImageTransform(224, 224)(image), ImageTransform(224, 224)(opaque))
 
 
 @given(st.integers(1, 90), st.integers(1, 90), st.sampled_from(["L", "RGB", "RGBA"]), st.integers(1, 40))
 def test_any_size(width, height, mode, side):
     image = noise(width, height, mode)
-    assert_same(ImageTransform(side, side)(image), theirs(image, side))
+    assert_same(ImageTransform(side, side)(image), reference(image, side))
 
 
 def test_by_hand():

@@ -1,4 +1,4 @@
-"""CLIP's ResNet against one written from the published architecture, with nothing in common but torch."""
+"""CLIP's ResNet compared with an independent implementation of the published architecture."""
 
 import json
 from collections import OrderedDict
@@ -38,7 +38,7 @@ class PlainBottleneck(nn.Module):
 
 
 class PlainPool(nn.Module):
-    """Attention by torch's own multi-head function, every token as a query; the mean's answer is read."""
+    """Attention pooling by torch's multi-head function with all tokens as queries; the output is that of the mean."""
 
     def __init__(self, side: int, embed: int, heads: int, output: int):
         super().__init__()
@@ -99,7 +99,7 @@ class PlainResNet(nn.Module):
 
 
 def plain_resnet(sizes: dict) -> PlainResNet:
-    """Random, with statistics that a batch's own would not equal."""
+    """Random weights, with stored statistics that differ from those of a batch."""
     torch.manual_seed(0)
     plain = PlainResNet(**sizes)
     for name, tensor in plain.state_dict().items():
@@ -111,7 +111,7 @@ def plain_resnet(sizes: dict) -> PlainResNet:
 
 
 def openai_weights(plain: PlainResNet, output: int) -> dict[str, Tensor]:
-    """The ResNet beside a text tower whose features have the same size."""
+    """The ResNet with a text tower of equal feature size."""
     model = tiny_model(text={"num_attention_heads": 1})
     text = {name: value for name, value in in_openai_layout(model).items() if not name.startswith("visual.")}
     text["text_projection"] = torch.randn(64, output, generator=torch.Generator().manual_seed(1)) / 8

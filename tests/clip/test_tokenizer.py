@@ -37,7 +37,7 @@ NASTY = [
 OURS = clip_tokenizer(pad_id=0)
 
 
-def theirs(sentence: str) -> list[int]:
+def reference(sentence: str) -> list[int]:
     return clip_bpe()(sentence).input_ids
 
 
@@ -48,49 +48,49 @@ def test_ids_known_from_openais_package():
 
 @pytest.mark.parametrize("sentence", NASTY, ids=range(len(NASTY)))
 def test_special_strings_give_the_ids_of_transformers(sentence):
-    assert OURS.rows([sentence]) == [theirs(sentence)]
+    assert OURS.rows([sentence]) == [reference(sentence)]
 
 
 def is_assigned(sentence: str) -> bool:
     return all(unicodedata.category(letter) != "Cn" for letter in sentence)
 
 
-# Letters that Python's Unicode tables do not know yet may be known to one library and not to the other.
+# The libraries may differ on characters that are not in Python's Unicode tables yet.
 @settings(max_examples=300)
 @given(st.text(max_size=30).filter(is_assigned))
 @example("Σ<|endoftext|>Σ")
 @example("\u1df6\u1defx")  # marks that newer tables put in another order
 def test_any_text_gives_the_ids_of_transformers(sentence):
-    assert OURS.rows([sentence]) == [theirs(sentence)]
+    assert OURS.rows([sentence]) == [reference(sentence)]
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
+def saved_tokenizer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
     clip_bpe().save_pretrained(folder)
     return folder
 
 
 @pytest.fixture
-def as_two_files(saved, tmp_path):
+def as_two_files(saved_tokenizer, tmp_path):
     """The same as vocab.json and merges.txt."""
-    model = json.loads((saved / "tokenizer.json").read_text())["model"]
+    model = json.loads((saved_tokenizer / "tokenizer.json").read_text())["model"]
     (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"]))
     lines = "\n".join(" ".join(pair) for pair in model["merges"])
     (tmp_path / "merges.txt").write_text(f"#version: 0.2\n{lines}\n", encoding="utf-8")
     return tmp_path
 
 
-def test_the_tokenizer_json_of_a_folder_is_used(saved):
-    tokenizer = read_tokenizer(saved)
-    assert tokenizer.rows(NASTY) == [theirs(sentence) for sentence in NASTY]
+def test_the_tokenizer_json_of_a_folder_is_used(saved_tokenizer):
+    tokenizer = read_tokenizer(saved_tokenizer)
+    assert tokenizer.rows(NASTY) == [reference(sentence) for sentence in NASTY]
     assert (tokenizer.start_id, tokenizer.end_id, tokenizer.vocabulary) == (49406, 49407, 49408)
     assert tokenizer.pad_id == clip_bpe().pad_token_id
 
 
 def test_the_vocabulary_and_merges_of_a_folder_are_used(as_two_files):
     tokenizer = read_tokenizer(as_two_files)
-    assert tokenizer.rows(NASTY) == [theirs(sentence) for sentence in NASTY]
+    assert tokenizer.rows(NASTY) == [reference(sentence) for sentence in NASTY]
     assert tokenizer.pad_id == tokenizer.end_id == 49407
 
 
@@ -107,11 +107,11 @@ def test_padding_that_the_vocabulary_lacks_is_refused(as_two_files):
         read_tokenizer(as_two_files)
 
 
-def test_stored_padding_and_truncation_are_ignored(saved, tmp_path):
-    content = json.loads((saved / "tokenizer.json").read_text())
+def test_stored_padding_and_truncation_are_ignored(saved_tokenizer, tmp_path):
+    content = json.loads((saved_tokenizer / "tokenizer.json").read_text())
     content["truncation"] = {"max_length": 4, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    assert read_tokenizer(tmp_path).rows(["a photo of a cat"]) == [theirs("a photo of a cat")]
+    assert read_tokenizer(tmp_path).rows(["a photo of a cat"]) == [reference("a photo of a cat")]
 
 
 def test_a_folder_without_a_tokenizer_has_none(tmp_path):
@@ -131,8 +131,8 @@ def test_broken_merges_are_refused(merges, as_two_files):
         read_tokenizer(as_two_files)
 
 
-def test_a_tokenizer_of_another_kind_is_refused(saved, tmp_path):
-    content = json.loads((saved / "tokenizer.json").read_text())
+def test_a_tokenizer_of_another_kind_is_refused(saved_tokenizer, tmp_path):
+    content = json.loads((saved_tokenizer / "tokenizer.json").read_text())
     content["post_processor"] = None
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(ModelError, match="adds 0 tokens to a sentence"):

@@ -1,4 +1,4 @@
-"""The fast path against the plain one: the same loss, the same gradients."""
+"""The fast path has the loss and the gradients of a plain implementation."""
 
 import pytest
 import torch
@@ -148,7 +148,7 @@ def test_a_patch_is_pooled_like_an_image_of_one_patch():
 
 
 def test_the_position_of_visual_prompts_does_not_matter():
-    # A prompt has no position of its own, so before or after the image tokens must be the same.
+    # A prompt has no position, so its place before or after the image tokens must not matter.
     vision, _ = towers(0, 16, 3, torch.float64)
     tokens = vision.embed(torch.randn(2, 3, 12, 12, dtype=torch.float64))
     prompts = torch.randn(2, 4, 16, dtype=torch.float64)

@@ -58,7 +58,7 @@ def test_an_invalid_template_is_refused_by_its_text(text, message):
 
 
 def test_a_class_is_the_mean_direction_of_its_sentences():
-    """As in CLIP's paper: each sentence of length one, their mean, again of length one."""
+    """As in CLIP's paper: the normalised mean of the normalised features of the sentences."""
     templates = ("a photo of a {}", "the number {}")
     several = encoder(["one", "two"], " | ".join((*templates, "two = pair"))).class_features(None)
     alone = torch.stack([encoder(["one", "two", "pair"], template).class_features(None) for template in templates])

@@ -34,11 +34,11 @@ def tiny_model(*, vision: dict | None = None, text: dict | None = None, seed: in
     config = CLIPConfig(vision_config=VISION | (vision or {}), text_config=TEXT | (text or {}), projection_dim=40)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return shaken(CLIPModel(config), seed)
+        return perturbed(CLIPModel(config), seed)
 
 
-def shaken(model: CLIPModel, seed: int = 0) -> CLIPModel:
-    """Give biases and norms, which start as zeros and ones, values that a mix-up would show."""
+def perturbed(model: CLIPModel, seed: int = 0) -> CLIPModel:
+    """Add noise to all parameters, so that initial zeros and ones cannot hide confused weights."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -61,7 +61,7 @@ def large_model(kind: type[PreTrainedModel], config: PretrainedConfig) -> PreTra
 
 
 def save_folder(folder: Path, model: CLIPModel, **options: object) -> Path:
-    """All that a Hugging Face repository of a CLIP holds."""
+    """Write all files of a Hugging Face repository of a CLIP."""
     model.save_pretrained(folder, **options)
     side = model.config.vision_config.image_size
     CLIPImageProcessorPil(size={"shortest_edge": side}, crop_size={"height": side, "width": side}).save_pretrained(
@@ -91,14 +91,14 @@ def _merges() -> list[tuple[str, str]]:
 
 
 def _alphabet() -> list[str]:
-    """A visible letter for each byte, those that are visible anyhow first."""
+    """Return a printable character for each byte, as byte-level BPE uses; printable bytes come first."""
     visible = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     hidden = [byte for byte in range(256) if byte not in visible]
     return [chr(byte) for byte in visible] + [chr(256 + place) for place in range(len(hidden))]
 
 
 def features(model: PreTrainedModel, pixels: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Image features, text features and logits per image, all from one pass through the reference."""
+    """Return image features, text features and logits per image of the reference."""
     with torch.no_grad():
         out = model(input_ids=ids, pixel_values=pixels)
     return out.vision_model_output.pooler_output, out.text_model_output.pooler_output, out.logits_per_image
@@ -141,7 +141,7 @@ def _renamed(name: str) -> str:
 
 
 class _Tree(nn.Module):
-    """A module that holds tensors under dotted names."""
+    """A module with tensors under dotted names."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x + 1

@@ -1,4 +1,4 @@
-"""Folders in open_clip's form, made of `transformers`' models: a SigLIP, and a ViT beside a BERT as in BiomedCLIP."""
+"""open_clip folders written from models of `transformers`: a SigLIP, and a ViT with a BERT as in BiomedCLIP."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, BertTokenizer, SiglipModel, ViTConfig, ViTModel
 
-from clip.tiny_clip import shaken
+from clip.tiny_clip import perturbed
 from clip.tiny_siglip import word_pieces
 
 SIGLIP_NAMES = (  # Hugging Face's -> open_clip's
@@ -49,7 +49,7 @@ def renamed(name: str, table: tuple[tuple[str, str], ...]) -> str:
 
 
 def joined(weights: dict[str, Tensor], part: str) -> Tensor:
-    """Queries, keys and values, one below the other."""
+    """Concatenate queries, keys and values along the first axis."""
     return torch.cat([weights.pop(part.replace("q_proj", f"{letter}_proj")) for letter in "qkv"])
 
 
@@ -148,11 +148,11 @@ class TinyBiomed(nn.Module):
 def tiny_biomed(**options: object) -> TinyBiomed:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return shaken(TinyBiomed(**options))
+        return perturbed(TinyBiomed(**options))
 
 
 def true_biomed() -> dict[str, Tensor]:
-    """Random weights of BiomedCLIP's own shape, which is that of `transformers`' base models."""
+    """Random weights of BiomedCLIP's shapes, which are those of the base models of `transformers`."""
     vit = {"hidden_size": 768, "intermediate_size": 3072, "image_size": 224, "patch_size": 16}
     bert = {"vocab_size": 30522, "hidden_size": 768, "intermediate_size": 3072}
     long = {"num_attention_heads": 12, "max_position_embeddings": 512}

@@ -12,7 +12,7 @@ from tokenizers.models import BPE, Unigram
 from transformers import Siglip2Tokenizer, SiglipConfig, SiglipModel, SiglipTokenizer
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
-from clip.tiny_clip import shaken
+from clip.tiny_clip import perturbed
 
 VISION = {
     "hidden_size": 64,
@@ -42,7 +42,7 @@ def tiny_siglip(*, vision: dict | None = None, text: dict | None = None, seed: i
     config = SiglipConfig(vision_config=VISION | (vision or {}), text_config=TEXT | (text or {}))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = shaken(SiglipModel(config), seed)
+        model = perturbed(SiglipModel(config), seed)
     with torch.no_grad():
         model.logit_scale.fill_(4.7)
         model.logit_bias.fill_(-16.5)
@@ -50,7 +50,7 @@ def tiny_siglip(*, vision: dict | None = None, text: dict | None = None, seed: i
 
 
 def save_siglip(folder: Path, model: SiglipModel, **options: object) -> Path:
-    """All that a Hugging Face repository of a SigLIP holds."""
+    """Write all files of a Hugging Face repository of a SigLIP."""
     model.save_pretrained(folder, **options)
     side = model.config.vision_config.image_size
     SiglipImageProcessorPil(size={"height": side, "width": side}).save_pretrained(folder)
@@ -78,7 +78,7 @@ def _learnt() -> bytes:
 
 
 def reference_tokenizer(folder: Path) -> SiglipTokenizer:
-    """`transformers`' own, which runs SentencePiece itself."""
+    """The tokenizer of `transformers`, which runs SentencePiece."""
     (folder / "spiece.model").write_bytes(_learnt())
     return SiglipTokenizer(str(folder / "spiece.model"))
 

@@ -26,7 +26,7 @@ def encoded(image: Image.Image, form: str = "PNG", **options) -> bytes:
     return file.getvalue()
 
 
-def plant(root: Path, *names: str) -> Path:
+def make_images(root: Path, *names: str) -> Path:
     """A different picture under each of these names."""
     for seed, name in enumerate(names):
         put(root, name, encoded(noise(seed)))
@@ -44,6 +44,6 @@ def load(source: str, path: Path | str, **settings):
     return load_dataset(Data(source=source, path=str(path), **settings))
 
 
-def directly(image_set, transform: ImageTransform = TRANSFORM) -> np.ndarray:
+def decoded(image_set, transform: ImageTransform = TRANSFORM) -> np.ndarray:
     """The pixels without any cache."""
     return np.stack([transform.resize_and_crop(image) for image in image_set.images])

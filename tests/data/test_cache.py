@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.pictures import TRANSFORM, directly, encoded, load, noise, plant, put
+from data.pictures import TRANSFORM, decoded, encoded, load, make_images, noise, put
 from fedcopl.clip.preprocess import ImageTransform
 from fedcopl.data import cache as cache_module
 from fedcopl.data import images as images_module
@@ -23,19 +23,19 @@ from fedcopl.errors import DataError
 
 
 class CountingCut:
-    """A transform that knows how often it was used."""
+    """A transform that counts its calls."""
 
     def __init__(self, transform: ImageTransform = TRANSFORM):
         self.transform, self.calls = transform, 0
 
     def __call__(self, image):
-        self.calls += image.size != (1, 1)  # the cache asks for the shape with a single dot
+        self.calls += image.size != (1, 1)  # the cache transforms one pixel to get the shape
         return self.transform.resize_and_crop(image)
 
 
 @pytest.fixture
 def images(tmp_path) -> ImageSet:
-    return load("folder", plant(tmp_path / "images", *(f"cat/{n}.png" for n in range(12)))).train
+    return load("folder", make_images(tmp_path / "images", *(f"cat/{n}.png" for n in range(12)))).train
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def only_entry(cache: PixelCache) -> Path:
 def test_the_cache_gives_the_bytes_of_direct_decoding(images, cache):
     for _ in range(2):
         pixels, bad, contents = cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
-        assert np.array_equal(pixels, directly(images))
+        assert np.array_equal(pixels, decoded(images))
         assert (bad, len(set(contents))) == ({}, 12)
     assert isinstance(pixels, np.memmap)
     assert not pixels.flags.writeable
@@ -62,11 +62,11 @@ def test_any_list_of_images(tmp_path_factory, pictures):
     root = tmp_path_factory.mktemp("any")
     for place, (seed, width, height) in enumerate(pictures):
         put(root, f"cat/{place}.png", encoded(noise(seed, (width, height))))
-    plant(root, "cat/x.png")
+    make_images(root, "cat/x.png")
     images = load("folder", root).train
     cache = PixelCache(root / "cache")
     for _ in range(2):
-        assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, directly(images))
+        assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, decoded(images))
 
 
 def test_each_image_is_decoded_once(images, cache):
@@ -85,13 +85,13 @@ def test_each_transform_has_an_entry(images, cache):
     other = ImageTransform(20, 16)
     first = cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array
     second = cache.pixels(images, other.resize_and_crop, other.key).array
-    assert np.array_equal(first, directly(images))
-    assert np.array_equal(second, directly(images, other))
+    assert np.array_equal(first, decoded(images))
+    assert np.array_equal(second, decoded(images, other))
     assert len(cache.entries()) == 2
 
 
 def test_unusable_images_are_excluded_with_a_reason(tmp_path, cache):
-    root = plant(tmp_path / "images", "cat/0.png", "cat/2.png", "dog/5.png")
+    root = make_images(tmp_path / "images", "cat/0.png", "cat/2.png", "dog/5.png")
     put(root, "cat/1.png", b"")
     put(root, "cat/3.png", "no picture")
     put(root, "dog/4.jpg", encoded(noise(4), "JPEG")[:-300])
@@ -101,7 +101,7 @@ def test_unusable_images_are_excluded_with_a_reason(tmp_path, cache):
         assert {images.names[index] for index in bad} == {"cat/1.png", "cat/3.png", "dog/4.jpg"}
         assert bad[1] == "the file is empty"
         good = images.without(bad)
-        assert np.array_equal(pixels, directly(good))
+        assert np.array_equal(pixels, decoded(good))
         assert (good.names, good.labels.tolist()) == (["cat/0.png", "cat/2.png", "dog/5.png"], [0, 0, 1])
 
 
@@ -124,7 +124,7 @@ def test_relative_and_absolute_paths_in_one_list(cache, tmp_path, monkeypatch):
     paths = [put(tmp_path, f"{number}.png", encoded(noise(number))) for number in range(2)]
     monkeypatch.chdir(tmp_path)
     mixed = ImageSet(ImageList([FilePage(Path(paths[0].name)), FilePage(paths[1])]))
-    assert np.array_equal(cache.pixels(mixed, TRANSFORM.resize_and_crop, TRANSFORM.key).array, directly(mixed))
+    assert np.array_equal(cache.pixels(mixed, TRANSFORM.resize_and_crop, TRANSFORM.key).array, decoded(mixed))
 
 
 def settle(monkeypatch):
@@ -152,7 +152,7 @@ def test_only_a_changed_file_is_decoded_again(images, cache, monkeypatch):
     before = path.stat()
     path.write_bytes(encoded(noise(77)).ljust(before.st_size, b"\0")[: before.st_size])
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # even if somebody sets the time back
-    assert np.array_equal(cache.pixels(images, cut, TRANSFORM.key).array, directly(images))
+    assert np.array_equal(cache.pixels(images, cut, TRANSFORM.key).array, decoded(images))
     assert cut.calls == 13
 
 
@@ -163,7 +163,7 @@ def test_a_file_that_is_replaced_by_another(images, cache, monkeypatch):
     first.rename(first.with_suffix(".x"))
     second.rename(first)
     first.with_suffix(".x").rename(second)
-    assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, directly(images))
+    assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, decoded(images))
 
 
 def test_a_file_that_changes_while_it_is_read(images, cache):
@@ -196,7 +196,7 @@ def test_a_damaged_entry_is_rebuilt(images, cache, spoil):
     cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
     spoil(only_entry(cache))
     assert cache.entries() == []
-    assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, directly(images))
+    assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, decoded(images))
     assert len(cache.entries()) == 1
 
 
@@ -206,7 +206,7 @@ def test_a_damaged_index_is_rebuilt(images, cache, monkeypatch, text):
     cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
     (index,) = cache.folder.glob("*.index.json")
     index.write_text(text)
-    assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, directly(images))
+    assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, decoded(images))
     assert len(json.loads(index.read_text())) == 12
 
 
@@ -229,7 +229,7 @@ def test_a_disk_that_fills_up_during_work(images, cache, monkeypatch):
     monkeypatch.undo()
     assert cache.entries() == []
     assert not list(cache.folder.glob("*.part"))
-    assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, directly(images))
+    assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, decoded(images))
 
 
 def test_a_cache_folder_that_is_a_file(images, tmp_path):
@@ -247,7 +247,7 @@ def test_a_read_only_cache_can_be_read(images, cache, monkeypatch):
 
     monkeypatch.setattr(cache_module.os, "utime", refuse)
     monkeypatch.setattr(cache_module, "FileLock", refuse)
-    assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, directly(images))
+    assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, decoded(images))
     with pytest.raises(DataError, match="cannot be written: Permission denied"):
         cache.pixels(images, TRANSFORM.resize_and_crop, "another transform")
 
@@ -255,7 +255,7 @@ def test_a_read_only_cache_can_be_read(images, cache, monkeypatch):
 def test_embedded_images_are_not_written(cache):
     test = load_digits().test
     pixels, bad, _ = cache.pixels(test, TRANSFORM.resize_and_crop, TRANSFORM.key)
-    assert np.array_equal(pixels, directly(test))
+    assert np.array_equal(pixels, decoded(test))
     assert not cache.folder.exists()
     assert bad == {}
 
@@ -264,7 +264,7 @@ def test_equal_bytes_of_different_shapes_are_different_images(cache):
     dots = np.random.default_rng(0).integers(0, 256, (3, 8, 4, 3), dtype=np.uint8)
     for pixels in (dots, dots.reshape(3, 4, 8, 3)):
         images = ImageSet(ImageArrays(pixels))
-        assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, directly(images))
+        assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, decoded(images))
 
 
 def test_progress_is_reported(images, cache):
@@ -280,7 +280,7 @@ def test_clearing(images, cache, monkeypatch):
     (cache.folder / "0123.part").mkdir()
     cache.clear()
     assert [path for path in cache.folder.iterdir() if path.suffix != ".lock"] == []
-    assert np.array_equal(pixels, directly(images))  # who has it open keeps it
+    assert np.array_equal(pixels, decoded(images))  # an open entry remains usable
     PixelCache(cache.folder / "never made").clear()
 
 
@@ -296,7 +296,7 @@ def test_the_default_cache_folder(monkeypatch, tmp_path):
 
 
 def test_prepare_excludes_unusable_images(tmp_path, cache):
-    root = plant(tmp_path / "images", "train/cat/0.png", "train/dog/1.png", "test/cat/2.png")
+    root = make_images(tmp_path / "images", "train/cat/0.png", "train/dog/1.png", "test/cat/2.png")
     put(root, "train/cat/9.png", b"")
     put(root, "test/dog/8.png", b"?")
     put(root, "train/cat/copy.png", encoded(noise(0)))
@@ -307,8 +307,8 @@ def test_prepare_excludes_unusable_images(tmp_path, cache):
     )
     assert prepared.dataset.train.names == ["train/cat/0.png", "train/cat/copy.png", "train/dog/1.png"]
     assert prepared.dataset.test.labels.tolist() == [0, 1]
-    assert np.array_equal(prepared.train, directly(prepared.dataset.train))
-    assert np.array_equal(prepared.test, directly(prepared.dataset.test))
+    assert np.array_equal(prepared.train, decoded(prepared.dataset.train))
+    assert np.array_equal(prepared.test, decoded(prepared.dataset.test))
     assert [name for name, _ in prepared.dataset.skipped] == ["train/cat/9.png", "test/dog/8.png"]
     assert prepared.notes == (
         "1 training image is an exact copy of another",

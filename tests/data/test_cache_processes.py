@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from data.pictures import TRANSFORM, directly, load, plant
+from data.pictures import TRANSFORM, decoded, load, make_images
 from fedcopl.data.cache import PixelCache
 
 BUILD = """
@@ -45,7 +45,7 @@ IMAGES = 200
 
 @pytest.fixture
 def root(tmp_path):
-    return plant(tmp_path / "images", *(f"cat/{n:03}.png" for n in range(IMAGES)))
+    return make_images(tmp_path / "images", *(f"cat/{n:03}.png" for n in range(IMAGES)))
 
 
 def build(root, folder, stop=0, most=0):
@@ -58,7 +58,7 @@ def build(root, folder, stop=0, most=0):
 
 def build_up_to(row, root, folder):
     """One that stands still at this row, until it is killed or its `communicate` is called."""
-    process = build(root, folder, row + 2)  # the first look at an image is for the shape
+    process = build(root, folder, row + 2)  # the first call is for the shape
     assert process.stdout.readline() == "stands still\n"
     return process
 
@@ -73,7 +73,7 @@ def test_a_killed_process_leaves_no_valid_entry(root, tmp_path, rows):
     assert cache.entries() == []
     assert len(list(folder.glob("pixels/*.part"))) == 1
     images = load("folder", root).train
-    assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, directly(images))
+    assert np.array_equal(cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key).array, decoded(images))
     assert not list(folder.glob("pixels/*.part"))
 
 
@@ -82,7 +82,7 @@ def test_incomplete_entries_of_killed_processes_are_removed(root, tmp_path):
     process = build_up_to(100, root, folder)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    plant(root, "cat/another.png")  # so the next one builds another entry
+    make_images(root, "cat/another.png")  # so that another entry is built
     assert build(root, folder).communicate()[0].split()[0] == str(IMAGES + 1)
     assert not list(folder.glob("pixels/*.part"))
 
@@ -92,11 +92,11 @@ def test_two_processes_build_an_entry_once(root, tmp_path):
     first = build_up_to(100, root, folder)
     second = build(root, folder)
     answers = [process.communicate()[0].split() for process in (first, second)]
-    assert answers[0] == [str(IMAGES), str(IMAGES + 1)]  # one more for the shape
+    assert answers[0] == [str(IMAGES), str(IMAGES + 1)]  # one more call for the shape
     assert answers[1] == [str(IMAGES), "0"]
     images = load("folder", root).train
     (entry,) = PixelCache(folder).entries()
-    assert np.array_equal(entry.array(), directly(images))
+    assert np.array_equal(entry.array(), decoded(images))
 
 
 def test_clearing_keeps_entries_that_are_being_built(root, tmp_path):

@@ -30,7 +30,7 @@ def python_2_pickle(value) -> bytes:
     out.write(b"\x80\x02")
     _write(out, value)
     out.write(b".")
-    pickletools.dis(out.getvalue(), out=io.StringIO())  # is a whole pickle
+    pickletools.dis(out.getvalue(), out=io.StringIO())  # checks that the pickle is complete
     return out.getvalue()
 
 

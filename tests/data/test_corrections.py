@@ -1,4 +1,4 @@
-"""Reading an expert's answers: only of images that are there and are what they were."""
+"""Reading expert labels; labels of missing or changed images are ignored."""
 
 import pytest
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from data.pictures import TRANSFORM, encoded, load, noise, plant, put
+from data.pictures import TRANSFORM, encoded, load, make_images, noise, put
 from fedcopl.classifier.predict import NamedImage, _split_pages, batches
 from fedcopl.classifier.recipe import Recipe, TrainedOn
 from fedcopl.config import Data, RunConfig
@@ -55,7 +55,7 @@ ONE_DOT = [(256, 3, 1, 1), (257, 3, 1, 1), (262, 3, 1, 1), (273, 4, 1, 8)]  # wi
 
 
 def pages(*chain, entries=ONE_DOT, big=False) -> bytes:
-    """A TIFF of bare directories, little-endian: after each comes the one of this number; None is the end."""
+    """A little-endian TIFF of directories without pixels; each names its successor, and None is the end."""
     head, many, place, entry = ("II+\0\x08\0\0\0", "<Q", "<Q", "<HHQQ") if big else ("II*\0", "<H", "<I", "<HHII")
     size = struct.calcsize(many) + len(entries) * struct.calcsize(entry) + struct.calcsize(place)
     first = len(head) + struct.calcsize(place)
@@ -88,7 +88,7 @@ def test_an_endless_tiff_is_refused_before_decoding(tmp_path, monkeypatch, conte
 
 def test_a_survey_reports_an_endless_tiff(tmp_path):
     put(tmp_path, "cat/loop.tif", pages(0))
-    plant(tmp_path, "cat/good.png", "dog/good.png")
+    make_images(tmp_path, "cat/good.png", "dog/good.png")
     assert len((tmp_path / "cat/loop.tif").read_bytes()) == 62
     for settings in ({}, {"bands": "1"}, {"pages": "all"}):
         found = survey(load("folder", tmp_path, **settings)).dataset
@@ -103,7 +103,7 @@ def test_honest_tiffs_of_every_layout_are_read(big, order):
     with silence_decoders():
         assert (dots(content, page=3) == stack[3]).all()
     _check_tiff_pages(content)
-    _check_tiff_pages(content[: len(content) // 2])  # cut off, which a decoder says
+    _check_tiff_pages(content[: len(content) // 2])  # truncated, which the decoder reports
 
 
 def test_too_many_bytes_of_bands_are_refused():
@@ -135,11 +135,11 @@ def test_images_of_eight_bits_are_not_scaled(form, mode):
 
 def test_windows_by_hand():
     numbers = np.array([[0, 1000], [2000, 4000]], np.uint16)
-    # the file's own range, 0 to 4000: 1000 / 4000 * 255 = 63.75, 2000 / 4000 * 255 = 127.5 to the even 128
+    # the range of the file, 0 to 4000: 1000 / 4000 * 255 = 63.75, 2000 / 4000 * 255 = 127.5 to the even 128
     assert scale_to_uint8(numbers, Window("file"))[0].tolist() == [[0, 64], [128, 255]]
     # 0 to 65535: 4000 / 257 = 15.56
     assert scale_to_uint8(numbers, Window("type"))[0].tolist() == [[0, 4], [8, 16]]
-    # 1000 to 2000, what lies outside is black or white
+    # 1000 to 2000; values outside become black or white
     assert scale_to_uint8(numbers, Window("numbers", 1000, 2000))[0].tolist() == [[0, 0], [255, 255]]
     # the quartiles of four numbers: 750 and 2500; (1000 - 750) / 1750 * 255 = 36.4, (2000 - 750) / 1750 * 255 = 182.1
     assert scale_to_uint8(numbers, Window("percentiles", 25, 75))[0].tolist() == [[0, 36], [182, 255]]
@@ -151,7 +151,7 @@ def test_pixels_without_a_value_are_black_and_do_not_count_for_the_range():
     assert (grey.tolist(), span) == ([[0, 0], [0, 255]], IntensityRange(1.0, 3.0))
     with pytest.raises(BadImage, match="no valid pixel"):
         scale_to_uint8(np.full((2, 2), np.nan), Window())
-    assert not scale_to_uint8(np.full((2, 2), 7, np.int32), Window())[0].any()  # of one number only: no range
+    assert not scale_to_uint8(np.full((2, 2), 7, np.int32), Window())[0].any()  # a single value has no range
 
 
 @given(
@@ -189,7 +189,7 @@ def test_unsigned_values_above_the_signed_range_do_not_overflow():
 )
 @pytest.mark.parametrize("planes", ["contig", "separate"])
 def test_colours_of_sixteen_bits_keep_all_bits(options, planes):
-    numbers = DRAW.integers(0, 4096, (8, 6, 3), dtype=np.uint16)  # twelve bits in sixteen: Pillow alone makes it black
+    numbers = DRAW.integers(0, 4096, (8, 6, 3), dtype=np.uint16)  # 12 of 16 bits, which become black in Pillow
     written = numbers if planes == "contig" else numbers.transpose(2, 0, 1)
     content = tiff(written, photometric="rgb", planarconfig=planes, **options)
     window = DecodeOptions(Window("numbers", 0, 4095))
@@ -259,7 +259,7 @@ def test_many_bands_without_a_selection_are_refused_with_the_setting(caplog):
     content = tiff(SCENE.transpose(1, 2, 0), photometric="minisblack", planarconfig="contig")
     with pytest.raises(BadImage, match=r"13 bands; choose three, as in data\.bands=4,3,2"):
         read_picture(content, USUAL)
-    assert caplog.text == ""  # Pillow would complain beside us
+    assert caplog.text == ""  # no logs of Pillow
 
 
 STACK = DRAW.integers(0, 256, (5, 8, 6), dtype=np.uint8)
@@ -285,14 +285,14 @@ def test_a_thumbnail_is_not_a_page(tmp_path):
 
 
 def test_each_page_becomes_an_image(tmp_path):
-    put(plant(tmp_path, "train/cat/a.png"), "train/dog/stack.tif", tiff(STACK, photometric="minisblack"))
+    put(make_images(tmp_path, "train/cat/a.png"), "train/dog/stack.tif", tiff(STACK, photometric="minisblack"))
     dataset = load("folder", tmp_path, pages="all")
     assert dataset.train.names == ["train/cat/a.png", *(f"train/dog/stack.tif#{page}" for page in range(1, 6))]
     assert dataset.train.labels.tolist() == [0, 1, 1, 1, 1, 1]
     assert all(np.array_equal(np.asarray(dataset.train.images[1 + page]), STACK[page]) for page in range(5))
     cache = PixelCache(tmp_path / "cache")
     first = cache.pixels(dataset.train, TRANSFORM.resize_and_crop, TRANSFORM.key)
-    assert len(set(first.digests)) == 6  # five pages of one file are five images
+    assert len(set(first.digests)) == 6  # the five pages of a file have five digests
     assert np.array_equal(first.array, np.stack([TRANSFORM.resize_and_crop(image) for image in dataset.train.images]))
 
 
@@ -322,7 +322,7 @@ def test_each_window_has_an_entry_in_the_cache(tmp_path):
 )
 def test_invalid_settings_are_named(tmp_path, settings, meant):
     with pytest.raises(ConfigError, match=meant):
-        load("folder", plant(tmp_path, "cat/0.png"), **settings)
+        load("folder", make_images(tmp_path, "cat/0.png"), **settings)
 
 
 @given(st.floats(-1e6, 1e6), st.floats(0.001, 1e6))
@@ -346,7 +346,7 @@ def test_a_survey_notes_how_files_were_decoded(tmp_path):
 
 
 def test_a_file_is_decoded_again_when_its_missing_package_is_installed(tmp_path, monkeypatch):
-    put(plant(tmp_path, "cat/a.png"), "cat/deep.tif", tiff(SCENE[0].astype(np.float64)))
+    put(make_images(tmp_path, "cat/a.png"), "cat/deep.tif", tiff(SCENE[0].astype(np.float64)))
     cache, train = PixelCache(tmp_path / "cache"), load("folder", tmp_path).train
 
     def missing(name):

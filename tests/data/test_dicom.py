@@ -1,4 +1,4 @@
-"""DICOM files written by pydicom, and read as its own functions show them; HEIC files written by libheif."""
+"""DICOM files written by pydicom and compared with its functions; HEIC files written by libheif."""
 
 import io
 import warnings
@@ -70,7 +70,7 @@ def dots(content, reading=USUAL, page=None) -> np.ndarray:
 
 
 def shown_by_pydicom(content) -> np.ndarray:
-    """Through pydicom's own functions; its windows end in the units of what was measured."""
+    """Apply pydicom's functions; its windows are in physical units."""
     header = pydicom.dcmread(io.BytesIO(content))
     shown = apply_voi_lut(apply_modality_lut(header.pixel_array, header), header).astype(float)
     slope, intercept = float(header.get("RescaleSlope", 1)), float(header.get("RescaleIntercept", 0))
@@ -95,7 +95,7 @@ def test_a_window_of_the_settings_is_in_physical_units():
     picture = read_picture(content, DecodeOptions(Window("numbers", -1000, 400)))
     assert np.array_equal(np.asarray(picture.image), expected)
     assert picture.remarks == ("DICOM, scaled by the window -1000:400",)
-    whole = dots(content, DecodeOptions(Window("type")))  # twelve bits, whatever is in them
+    whole = dots(content, DecodeOptions(Window("type")))  # the full range of 12 bits
     assert np.array_equal(whole, np.rint(SCAN / 4095 * 255))
 
 
@@ -275,7 +275,7 @@ def test_more_frames_than_a_file_may_have_are_refused_and_not_listed(tmp_path):
 def test_a_deflated_file_that_is_too_large_is_refused(monkeypatch):
     content = scan(syntax=DeflatedExplicitVRLittleEndian)
     assert (dots(content) == dots(scan())).all()
-    monkeypatch.setattr(dicom, "MAX_BYTES", 200)  # its pixels alone have 384
+    monkeypatch.setattr(dicom, "MAX_BYTES", 200)  # its pixels take 384 bytes
     with pytest.raises(BadImage, match=r"^a DICOM that unpacks to more than 200 bytes$"):
         read_picture(content, USUAL)
-    assert read_picture(scan(), USUAL)  # this one is packed by nobody
+    assert read_picture(scan(), USUAL)  # this file is not compressed

@@ -1,4 +1,4 @@
-"""Fetching over HTTP, from a server of our own."""
+"""Downloads from a local HTTP server."""
 
 import hashlib
 import io
@@ -38,7 +38,7 @@ def things(url, md5):
 
 
 class Server(ThreadingHTTPServer):
-    """Serves one file. `breaks_after` bytes it drops the connection; `ranges` says whether it can go on later."""
+    """Serves one file. It drops the connection after `breaks_after` bytes, and supports range requests if `ranges`."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)

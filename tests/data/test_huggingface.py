@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from data.pictures import TRANSFORM, directly, encoded, load, noise, put
+from data.pictures import TRANSFORM, decoded, encoded, load, noise, put
 from fedcopl.data.cache import PixelCache
 from fedcopl.errors import DataError
 
@@ -56,7 +56,7 @@ def table(folder, seeds, labels, **more_features):
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    """A package whose hub holds what the test puts there."""
+    """A replacement for the package whose hub contains the data sets of the test."""
     shelf = {}
     package = SimpleNamespace(
         Image=Image, ClassLabel=ClassLabel, load_dataset=shelf.__getitem__, load_from_disk=shelf.__getitem__
@@ -83,7 +83,7 @@ def test_tables_use_the_cache(hub, tmp_path):
     for _ in range(2):
         pixels, bad, _ = PixelCache(tmp_path / "cache").pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
         assert list(bad) == [2, 3]
-        assert np.array_equal(pixels, directly(images.without([2, 3])))
+        assert np.array_equal(pixels, decoded(images.without([2, 3])))
 
 
 def test_a_single_table_is_the_split_train(hub, tmp_path):

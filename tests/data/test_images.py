@@ -1,4 +1,4 @@
-"""Whatever a file holds: an upright picture of 8 bits, or a reason."""
+"""Decoding any file gives an upright image of 8 bits or a reason."""
 
 import contextlib
 import struct
@@ -53,7 +53,7 @@ def test_sixteen_bits_scaled_by_their_full_range():
     grey = np.array([[0, 128, 129, 257, 32768, 65535]] * 2, np.uint16)
     image = decode(encoded(Image.fromarray(grey)), Window("type"))
     assert image.mode == "L"
-    # 65535 / 255 = 257 steps to one; halves and more round up: 129 / 257 > 0.5
+    # 65535 / 255 = 257 values become one; fractions above one half round up: 129 / 257 > 0.5
     assert np.asarray(image)[0].tolist() == [0, 0, 1, 1, 128, 255]
 
 

@@ -6,7 +6,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from data.pictures import encoded, load, noise, plant, put
+from data.pictures import encoded, load, make_images, noise, put
 from fedcopl.config import Data
 from fedcopl.data.partitioning import partition_dataset
 from fedcopl.errors import DataError
@@ -20,7 +20,7 @@ sub/c.png,dog,test,north,3
 
 @pytest.fixture
 def folder(tmp_path):
-    return plant(tmp_path, "a.png", "b.png", "sub/c.png")
+    return make_images(tmp_path, "a.png", "b.png", "sub/c.png")
 
 
 def check(dataset):

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from data.pictures import load, plant, put
+from data.pictures import load, make_images, put
 from fedcopl.config import Data
 from fedcopl.data.official import _LISTED_SETS, read_listed
 from fedcopl.errors import DataError
@@ -28,7 +28,7 @@ def make_dtd(root):
     }
     for name, lines in lists.items():
         put(root, f"dtd/labels/{name}.txt", "\n".join(lines) + "\n")
-        plant(root, *(f"dtd/images/{line}" for line in lines))
+        make_images(root, *(f"dtd/images/{line}" for line in lines))
     return root
 
 
@@ -75,7 +75,9 @@ CLASSES = ("airplane", "tennis_court")
 
 
 def make_resisc45(root, per_class=10):
-    return plant(root, *(f"{name}/{name}_{number:03}.jpg" for name in CLASSES for number in range(1, per_class + 1)))
+    return make_images(
+        root, *(f"{name}/{name}_{number:03}.jpg" for name in CLASSES for number in range(1, per_class + 1))
+    )
 
 
 def test_resisc45_without_lists_gives_a_fifth_of_each_class(tmp_path):
@@ -123,7 +125,7 @@ def make_cub200(root):
         "001.Black_footed_Albatross/Black_Footed_Albatross_0002.jpg",
         "002.Laysan_Albatross/Laysan_Albatross_0001.jpg",
     ]
-    plant(root, *(f"CUB_200_2011/images/{name}" for name in images))
+    make_images(root, *(f"CUB_200_2011/images/{name}" for name in images))
     put(root, "CUB_200_2011/images.txt", "".join(f"{place} {name}\n" for place, name in enumerate(images, start=1)))
     put(root, "CUB_200_2011/classes.txt", "1 001.Black_footed_Albatross\n2 002.Laysan_Albatross\n")
     put(root, "CUB_200_2011/image_class_labels.txt", "1 1\n2 1\n3 2\n")
@@ -151,7 +153,7 @@ def make_ucf101(root):
         "test": [["Yo_Yo/v_YoYo_g01_c01.jpg", 1, "Yo_Yo"]],
     }
     put(root, "split_zhou_UCF101.json", json.dumps(rows))
-    return plant(root, *(f"UCF-101-midframes/{row[0]}" for split in rows.values() for row in split))
+    return make_images(root, *(f"UCF-101-midframes/{row[0]}" for split in rows.values() for row in split))
 
 
 def test_ucf101_takes_train_and_test_of_coop(tmp_path):
@@ -167,7 +169,7 @@ def test_ucf101_takes_train_and_test_of_coop(tmp_path):
 )
 def test_ucf101_names_are_split_as_coop_does(tmp_path, action, name):
     put(tmp_path, "split_zhou_UCF101.json", json.dumps({"train": [["a/b.jpg", 0, action]], "test": []}))
-    plant(tmp_path, "UCF-101-midframes/a/b.jpg")
+    make_images(tmp_path, "UCF-101-midframes/a/b.jpg")
     assert read("ucf101", tmp_path, 1, 1, 0).classes == (name.replace("_", " "),)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 from PIL import Image
 
-from data.pictures import encoded, load, noise, plant, put
+from data.pictures import encoded, load, make_images, noise, put
 from fedcopl.data.catalog import load_digits
 from fedcopl.data.dataset import Dataset, ImageSet
 from fedcopl.data.images import PillowImages
@@ -11,7 +11,7 @@ from fedcopl.data.overview import contact_sheet, heat_map, survey
 
 
 def test_counts_and_broken_images(tmp_path):
-    plant(tmp_path, "train/cat/0.png", "train/cat/1.png", "train/dog/2.png", "test/cat/3.png")
+    make_images(tmp_path, "train/cat/0.png", "train/cat/1.png", "train/dog/2.png", "test/cat/3.png")
     put(tmp_path, "train/cat/broken.png", b"")
     (tmp_path / "train" / "owl").mkdir()
     progress = []
@@ -23,12 +23,12 @@ def test_counts_and_broken_images(tmp_path):
 
 
 def test_without_labels_there_are_no_counts(tmp_path):
-    put(plant(tmp_path, "a.png", "b.png"), "classes.txt", "cat\ndog")
+    put(make_images(tmp_path, "a.png", "b.png"), "classes.txt", "cat\ndog")
     assert survey(load("folder", tmp_path)).counts() == {"cat": (None, None), "dog": (None, None)}
 
 
 def test_copies_and_small_clients_are_noted(tmp_path):
-    plant(
+    make_images(
         tmp_path,
         *(f"clients/{name}.png" for name in ("a/train/cat/0", "a/train/cat/1", "b/train/cat/2", "c/test/cat/3")),
     )
@@ -43,7 +43,7 @@ def test_copies_and_small_clients_are_noted(tmp_path):
 
 
 def test_a_file_that_disappeared_is_unusable(tmp_path):
-    dataset = load("folder", plant(tmp_path, "cat/0.png", "cat/1.png"))
+    dataset = load("folder", make_images(tmp_path, "cat/0.png", "cat/1.png"))
     (tmp_path / "cat" / "1.png").unlink()
     assert survey(dataset).dataset.skipped == [("cat/1.png", "unreadable: No such file or directory")]
 
@@ -65,7 +65,7 @@ def test_the_contact_sheet_shows_each_class(tmp_path):
 
 
 def test_the_contact_sheet_of_unlabelled_and_unusable_images(tmp_path):
-    put(plant(tmp_path, *(f"{n}.png" for n in range(12))), "classes.txt", "cat")
+    put(make_images(tmp_path, *(f"{n}.png" for n in range(12))), "classes.txt", "cat")
     put(tmp_path, "broken.png", b"")
     contact_sheet(load("folder", tmp_path), tmp_path / "out" / "sheet.png")
     width, height = Image.open(tmp_path / "out" / "sheet.png").size

@@ -5,7 +5,7 @@ import json
 import pytest
 from safetensors.numpy import load_file
 
-from data.pictures import encoded, noise, plant, put
+from data.pictures import encoded, make_images, noise, put
 from fedcopl.config import Data, RunConfig
 from fedcopl.data.catalog import load_digits
 from fedcopl.data.partitioning import client_names
@@ -31,7 +31,7 @@ def run_on(path, folder, source="folder", **data):
 
 def test_without_labels_only_accuracy_is_missing(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCOPL_CACHE", str(tmp_path / "cache"))
-    photos = plant(tmp_path / "photos", *(f"{i}.png" for i in range(12)))
+    photos = make_images(tmp_path / "photos", *(f"{i}.png" for i in range(12)))
     put(photos, "classes.txt", "zero\none\n")
     put(photos, "broken.png", b"not an image")
     put(photos, "empty.png", b"")
@@ -67,7 +67,7 @@ def test_clients_of_a_natural_partition_keep_any_names(tmp_path, monkeypatch):
 
 
 def test_single_class_is_refused(tmp_path):
-    photos = plant(tmp_path / "photos", "1.png", "2.png")
+    photos = make_images(tmp_path / "photos", "1.png", "2.png")
     put(photos, "classes.txt", "zero, one, two\n")
     with pytest.raises(DataError, match=r"only one class, 'zero, one, two'; write one class name per line"):
         run_on(photos, tmp_path / "run", partition="iid", clients=1)
@@ -75,7 +75,7 @@ def test_single_class_is_refused(tmp_path):
 
 def test_too_long_class_names_are_refused_before_training(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCOPL_CACHE", str(tmp_path / "cache"))
-    photos = plant(tmp_path / "photos", "1.png", "2.png")
+    photos = make_images(tmp_path / "photos", "1.png", "2.png")
     put(photos, "classes.txt", "zero\nantidisestablishmentarianism of the highest order\n")
     with pytest.raises(ConfigError, match=r"class 'antidis.*shorten it, or lower model\.text_prompts"):
         run_on(photos, tmp_path / "run", partition="iid", clients=1)

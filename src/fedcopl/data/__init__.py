@@ -1,1 +1,1 @@
-"""Where images come from: readers, a cache of pixels, who holds which."""
+"""Readers of data sets, cache of pixels, partition over clients."""
