@@ -320,8 +320,8 @@ def test_loss_scaling_does_not_change_the_result(clip, encoder, images, monkeypa
 
 def test_stored_and_recomputed_tokens_are_bit_identical(clip, digits, images):
     unstored = store_of(clip, digits.images[:100], memory=0)
-    assert unstored.kept is None
-    assert images.store.kept is not None
+    assert unstored.tokens is None
+    assert images.store.tokens is not None
     some = np.array([7, 3, 99, 3])
     assert torch.equal(unstored[some], images.store[some])
 

@@ -179,10 +179,10 @@ class FinishedRun:
             return str(client)
         if client is None and len(self.clients) == 1:
             return self.clients[0]
-        known = ", ".join(self.clients[:10]) + (", ..." if len(self.clients) > 10 else "")
+        names = ", ".join(self.clients[:10]) + (", ..." if len(self.clients) > 10 else "")
         if client is None:
-            raise ConfigError(f"{self.folder}: has a classifier for each client; name one with --client ({known})")
-        raise ConfigError(f"{self.folder}: has no client {client!r} ({known}){did_you_mean(client, self.clients)}")
+            raise ConfigError(f"{self.folder}: has a classifier for each client; name one with --client ({names})")
+        raise ConfigError(f"{self.folder}: has no client {client!r} ({names}){did_you_mean(client, self.clients)}")
 
     def classifier(self, client: str) -> Classifier:
         """Return one client's model as it was last evaluated."""
@@ -200,8 +200,9 @@ class FinishedRun:
         file, common = class_prior_file(self.folder, client), self.folder / PRIORS
         if not file.exists():
             return None
-        own, shared = _read_arrays(file, np.float64), _read_arrays(common, np.float64) if common.exists() else {}
-        arrays = own if len(own) > 1 else shared | own  # a client that missed the last common model stores its own
+        arrays = _read_arrays(file, np.float64)
+        if len(arrays) == 1 and common.exists():  # only the class prior; the model is stored once for all clients
+            arrays = _read_arrays(common, np.float64) | arrays
         try:
             return Prior.from_arrays(arrays, len(self.classes), self.model.encoder.clip.feature_size)
         except ModelError as error:
@@ -209,8 +210,8 @@ class FinishedRun:
 
     def _about(self, client: str) -> dict[str, Any]:
         """Return facts for the model card, without paths and file names."""
-        [own] = [record for record in self.outcome.clients if record.name == client]
-        accuracy = {"final": own.final, "zero_shot": own.zero_shot, "images": own.test}
+        [record] = [record for record in self.outcome.clients if record.name == client]
+        accuracy = {"final": record.final, "zero_shot": record.zero_shot, "images": record.test}
         training = {
             "method": run_title(self.config),
             "rounds": self.config.rounds,
@@ -218,9 +219,9 @@ class FinishedRun:
             "learning rate": self.config.train.lr,
             "seed": self.config.seed,
             "sites": len(self.clients),
-            "images of this site": own.train,
+            "images of this site": record.train,
         }
-        measured = None if own.final is None else accuracy
+        measured = None if record.final is None else accuracy
         return {"client": client, "training": training, "accuracy": measured, "versions": dict(self.outcome.versions)}
 
 

@@ -182,14 +182,14 @@ class _PredictionFile:
 
     def _truncate_to_batches(self) -> int:
         """Truncate the part after its last complete batch, and return the number of rows."""
-        kept, rows, end = 0, 0, 0
+        size, rows, end = 0, 0, 0
         with self.part.open("rb") as lines:
             for number, line in enumerate(lines, start=0 if self.rows.header else 1):
                 end += len(line)
                 if line.endswith(b"\n") and number % ENCODE_BATCH == 0:
-                    kept, rows = end, number
-        os.truncate(self.part, kept)
-        if not kept:
+                    size, rows = end, number
+        os.truncate(self.part, size)
+        if not size:
             self.append(self.rows.header)
         return rows
 

@@ -108,7 +108,7 @@ class TokenStore:
     clip: Clip
     pixels: NDArray[np.uint8]  # (n, 3, side, side)
     memory: float = math.inf  # bytes available for tokens or features of these images
-    kept: Tensor | None = None
+    tokens: Tensor | None = None  # (n, N, width), on the CPU
 
     @classmethod
     def of(cls, clip: Clip, pixels: NDArray[np.uint8], memory: float) -> "TokenStore":
@@ -116,13 +116,13 @@ class TokenStore:
         store = cls(clip, pixels, memory)
         if not len(pixels) or store[np.arange(1)].nbytes * len(pixels) > memory:
             return store
-        return replace(store, kept=torch.cat([store[rows] for rows in _in_batches(np.arange(len(pixels)))]))
+        return replace(store, tokens=torch.cat([store[rows] for rows in _in_batches(np.arange(len(pixels)))]))
 
     @torch.no_grad()
     def __getitem__(self, rows: Rows) -> Tensor:
         """Return the tokens of these rows, (n, N, width), on the CPU."""
-        if self.kept is not None:
-            return self.kept[torch.from_numpy(rows)]
+        if self.tokens is not None:
+            return self.tokens[torch.from_numpy(rows)]
         # Small batches on a CPU: the tokens of an image must not depend on the other images of the batch.
         clip, size = self.clip, self.clip.vision.embed_batch if self.clip.device.type == "cpu" else ENCODE_BATCH
         batches = (torch.from_numpy(clip.preprocess.scale(self.pixels[batch])) for batch in _in_batches(rows, size))

@@ -1,6 +1,6 @@
 """Zero-shot sentences of the classes from templates and synonyms of class names.
 
-One line holds both: in `a photo of a {} | a drawing of a {} | cat = kitten | cat = feline`, parts with {} are
+Both are given in one line: in `a photo of a {} | a drawing of a {} | cat = kitten | cat = feline`, parts with {} are
 templates and parts with = are synonyms.
 """
 

@@ -110,7 +110,7 @@ def pages_in(path: Path, options: DecodeOptions) -> int:
 
 
 def is_readable_now(reason: str) -> bool:
-    """Return whether the package is installed now whose absence was the reason to exclude an image."""
+    """Return whether an image was excluded for lack of a package that is installed now."""
     return any(f"fedcopl[{extra}]" in reason and find_spec(package) for extra, package in _EXTRAS.items())
 
 

@@ -39,7 +39,7 @@ class _PickledNumpy:
 def _encode(text: object, encoding: object = "latin1") -> bytes:
     """Replacement for `_codecs.encode`, with which Python 3 pickles bytes in old protocols."""
     if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
-        raise pickle.UnpicklingError("holds text in an unexpected encoding")
+        raise pickle.UnpicklingError("contains text in an unexpected encoding")
     return text.encode("latin1")
 
 
