@@ -55,6 +55,7 @@ RENAMED = {  # keys, folders and arrays of older versions: their present names
     "believed_mix": "class_prior",
     "mixes": "class_priors",
     "site_mix": "site_class_prior",
+    "pools": "centralised",
 }
 
 
