@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from fedcopl.algorithm.aggregate import weighted_mean
 from fedcopl.algorithm.robust import (
-    _FURTHEST,
+    _MAX_RATIO,
     _distances_to_median,
     _nearest_to_others,
     _trim_count,
@@ -111,8 +111,8 @@ def test_no_weight_exceeds_ten_times_the_median_of_the_others(weights):
     assert all(one <= weight for one, weight in zip(allowed, weights, strict=True))
     for number, one in enumerate(allowed):
         others = [weight for other, weight in enumerate(weights) if other != number and weight]
-        assert len(others) < 2 or one <= _FURTHEST * np.median(others)
-    if min(weights) * _FURTHEST >= max(weights):
+        assert len(others) < 2 or one <= _MAX_RATIO * np.median(others)
+    if min(weights) * _MAX_RATIO >= max(weights):
         assert allowed == weights
 
 
@@ -140,7 +140,7 @@ def test_an_update_is_clipped_to_ten_times_the_median_of_the_others():
     # The others moved by 5 each, so the maximum is 50; 500 are clipped to a tenth.
     too_far = update_excess(sent, start)
     assert [one["visual"] for one in too_far] == pytest.approx(
-        [5 / (_FURTHEST * 252.5), 5 / (_FURTHEST * 252.5), 500 / (_FURTHEST * 5)]
+        [5 / (_MAX_RATIO * 252.5), 5 / (_MAX_RATIO * 252.5), 500 / (_MAX_RATIO * 5)]
     )
     cut = [clip_update(part, start, far) for part, far in zip(sent, too_far, strict=True)]
     assert cut[0] is sent[0] and cut[1] is sent[1]

@@ -195,5 +195,5 @@ def test_the_capacity_grows_with_each_refresh():
     # GRIP on DTD, n = 2820, C = 47, ten refreshes: 282 more images each time, 6 for each class.
     assert [_growing_quota(q, 2820, 47, refreshes=10) for q in range(10)] == list(range(6, 61, 6))
     # One client of ten, n = 282: floor(282 / 4) = 70 more images; 70, 140, 210 and 280 of 47 are 1, 2, 4 and 5.
-    assert [_growing_quota(q, 282, 47) for q in range(4)] == [1, 2, 4, 5]
-    assert _growing_quota(0, 3, 47) == 1
+    assert [_growing_quota(q, 282, 47, refreshes=4) for q in range(4)] == [1, 2, 4, 5]
+    assert _growing_quota(0, 3, 47, refreshes=4) == 1

@@ -20,21 +20,21 @@ from . import BoolArray, FloatArray, IntArray
 from .aggregate import NamedArrays, flattened, weighted_mean
 
 _RobustRule = Literal["mean", "trimmed", "median", "krum"]
-FEWEST = 3  # clients; with fewer, no outlier can be identified
+MIN_CLIENTS = 3  # clients; with fewer, no outlier can be identified
 _TRIMMED = 0.2  # share of the clients that is trimmed on each side
-_FURTHEST = 10.0  # times the median of the other clients: the limit of an update or a weight
+_MAX_RATIO = 10.0  # of an update or a weight to the median of the other clients
 _MIN_COMPARED = 5  # clients, to compare their class means, responses and evidence
 _MIN_CLASSES, _MIN_CLASS = 2, 5.0  # least number of compared classes of a client, and of images in each
 _MIN_FIT, _MAX_EXCESS = 0.1, 2.0  # on the demo swapped clients have fits up to 0.06 and an excess of 2.9 and more
 _RESPONSE_SLACK = 1e-6  # share of a client's images, for rounding errors
 _MIN_RESPONSE = 0.02  # share of the median response to the logit bias; a client below it does not respond
-_RANGES = 2.0  # ranges of the others' evidence; with 1.0 a third of the honest clients of the demo are clipped
-_LENGTHS = 3.0  # norms of the sent array by which it may always change: with good priors most updates are tiny
+_MAX_RANGES = 2.0  # ranges outside the others' evidence; with 1.0 a third of the honest clients of the demo are clipped
+_MIN_LIMIT = 3.0  # of an update, in norms of the sent array: with good priors most updates are tiny
 
 
 def robust_mean(rule: _RobustRule, parts: Sequence[NamedArrays], weights: Sequence[int]) -> dict[str, NDArray[Any]]:
     """Aggregate the clients' named arrays; the weights, numbers of images, are used by `mean` only."""
-    if rule == "mean" or len(parts) < FEWEST or not parts[0]:
+    if rule == "mean" or len(parts) < MIN_CLIENTS or not parts[0]:
         return weighted_mean(parts, weights)
     if rule == "krum":
         return dict(parts[_nearest_to_others([flattened(part) for part in parts])])
@@ -60,7 +60,7 @@ def _trim_count(clients: int) -> int:
     >>> [_trim_count(clients) for clients in (2, 3, 5, 10, 20)]
     [0, 1, 1, 2, 4]
     """
-    return 0 if clients < FEWEST else max(1, int(_TRIMMED * clients))
+    return 0 if clients < MIN_CLIENTS else max(1, int(_TRIMMED * clients))
 
 
 def _nearest_to_others(updates: Sequence[FloatArray]) -> int:
@@ -78,7 +78,7 @@ def _nearest_to_others(updates: Sequence[FloatArray]) -> int:
 
 
 def bounded_weights(weights: Sequence[int]) -> list[int]:
-    """Clip each weight to _FURTHEST times the median of the other non-zero weights.
+    """Clip each weight to _MAX_RATIO times the median of the other non-zero weights.
 
     >>> bounded_weights([5, 10, 100]), bounded_weights([5, 10, 10**9]), bounded_weights([1, 99])
     ([5, 10, 75], [5, 10, 75], [1, 99])
@@ -97,14 +97,14 @@ def bounded_counts(counts: IntArray) -> IntArray:
 def update_excess(parts: Sequence[NamedArrays], start: NamedArrays) -> list[dict[str, float]]:
     """Return the length of each client's update of each array, divided by the maximum length; above 1 it is too long.
 
-    The maximum is _FURTHEST times the median length of the other clients' non-zero updates, or _LENGTHS times the norm
-    of the array in `start` if that is more.
+    The maximum is _MAX_RATIO times the median length of the other clients' non-zero updates, or _MIN_LIMIT times the
+    norm of the array in `start` if that is more.
     """
     excess: list[dict[str, float]] = [{} for _ in parts]
     for name, value in start.items():
         origin = value.astype(np.float64)
         lengths = np.array([float(np.linalg.norm(part[name].astype(np.float64) - origin)) for part in parts])
-        maximum = np.maximum(_limits(lengths), _LENGTHS * float(np.linalg.norm(origin)))
+        maximum = np.maximum(_limits(lengths), _MIN_LIMIT * float(np.linalg.norm(origin)))
         for of_client, ratio in zip(excess, (lengths / maximum).tolist(), strict=True):
             of_client[name] = ratio
     return excess
@@ -204,11 +204,11 @@ def impossible_responses(biases: FloatArray, sums: FloatArray) -> list[int]:
         response = np.maximum(response, np.abs(change).sum(axis=1) / sizes)
     if len(sums) >= _MIN_COMPARED:
         wrong |= response < _MIN_RESPONSE * np.median(response)
-    return [] if 2 * wrong.sum() >= len(sums) >= FEWEST else np.flatnonzero(wrong).tolist()
+    return [] if 2 * wrong.sum() >= len(sums) >= MIN_CLIENTS else np.flatnonzero(wrong).tolist()
 
 
 def bounded_evidence(values: FloatArray) -> FloatArray:
-    """Clip each client's evidence per image, (K, ...), to at most _RANGES times the range of the others outside it.
+    """Clip each client's evidence per image, (K, ...), to at most _MAX_RANGES times the range of the others outside it.
 
     The range leaves out the highest and lowest `_trim_count` - 1 values, so that this number of Byzantine clients
     cannot support each other. With fewer than _MIN_COMPARED clients nothing is clipped.
@@ -219,7 +219,7 @@ def bounded_evidence(values: FloatArray) -> FloatArray:
     ordered = np.sort(values, axis=0)  # the others lack one of these values
     low = np.where(values <= ordered[trimmed - 1], ordered[trimmed], ordered[trimmed - 1])
     high = np.where(values >= ordered[-trimmed], ordered[-trimmed - 1], ordered[-trimmed])
-    margin = _RANGES * (high - low)
+    margin = _MAX_RANGES * (high - low)
     clipped: FloatArray = np.clip(values, low - margin, high + margin)
     return clipped
 
@@ -231,17 +231,17 @@ def trimmed_total(values: Sequence[float]) -> float:
 
 
 def _limits(sizes: FloatArray) -> FloatArray:
-    """Return _FURTHEST times the median of the other clients' non-zero sizes, (K,); inf if there are too few."""
+    """Return _MAX_RATIO times the median of the other clients' non-zero sizes, (K,); inf if there are too few."""
     has_any = sizes > 0
     ordered, many = np.sort(sizes[has_any]), int(has_any.sum())
     limits = np.full(len(sizes), np.inf)
-    if many + 1 >= FEWEST:
-        limits[~has_any] = _FURTHEST * np.median(ordered)
-    if many >= FEWEST:
+    if many + 1 >= MIN_CLIENTS:
+        limits[~has_any] = _MAX_RATIO * np.median(ordered)
+    if many >= MIN_CLIENTS:
         rank = np.searchsorted(ordered, sizes[has_any])  # of equal sizes, any one may be left out
         below, above = (many - 2) // 2, (many - 1) // 2  # positions of the median among the others
         middle = (ordered[below + (below >= rank)] + ordered[above + (above >= rank)]) / 2
-        limits[has_any] = _FURTHEST * middle
+        limits[has_any] = _MAX_RATIO * middle
     return limits
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..algorithm.robust import (
-    FEWEST,
+    MIN_CLIENTS,
     bounded_counts,
     bounded_evidence,
     bounded_weights,
@@ -116,7 +116,7 @@ class PlainAggregator:
         total = HoldoutSums(*np.sum(checks or [NO_HOLDOUT_SUMS], axis=0).tolist())
         updates = {client: reply.shared for client, reply in trained.items()}
         compared = tuple(sums for sums in checks if sums.images)
-        holdouts = compared if sharing.bounded and len(compared) >= FEWEST else ()
+        holdouts = compared if sharing.bounded and len(compared) >= MIN_CLIENTS else ()
         return TrainingSum(tuple(trained), sum(weights), batches, loss, mean, total, updates, holdouts)
 
 

@@ -120,6 +120,6 @@ class PerClassLabeler(Labeler):
         return confident_images(log_probs, labels.confidence_quantile) if labels.among == "confident" else None
 
 
-def _growing_quota(refresh_index: int, images: int, classes: int, refreshes: int = 4) -> int:
+def _growing_quota(refresh_index: int, images: int, classes: int, refreshes: int) -> int:
     """Return GRIP's quota at refresh q: K_q = max(1, floor((q + 1) floor(n / refreshes) / C)), finally about n / C."""
     return max(1, (refresh_index + 1) * (images // refreshes) // classes)
