@@ -16,7 +16,7 @@ from .models import class_rows, towers
 from .step_worker import CONTEXT, VECTORS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from clip.plain_clip import by_torch, plain_text, plain_vision
+from clip.plain_clip import attention_by_torch, plain_text, plain_vision
 
 BATCH, CLASSES = 64, (47, 100, 200)
 
@@ -44,8 +44,8 @@ def step_flop(classes: int, batch: int = BATCH) -> tuple[int, int]:
             return vision(tokens, tuple(visual)) @ text(sentences, context).T
 
         def plain() -> Tensor:
-            images = plain_vision(vision, vision.embed(pixels), visual, by_torch)
-            return images @ plain_text(text, rows, context, by_torch).T
+            images = plain_vision(vision, vision.embed(pixels), visual, attention_by_torch)
+            return images @ plain_text(text, rows, context, attention_by_torch).T
 
         return _flop(fast), _flop(plain)
 

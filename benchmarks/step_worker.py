@@ -23,7 +23,7 @@ from .measure import seconds
 from .models import class_rows, vit_b32
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from clip.plain_clip import by_torch, plain_text, plain_vision
+from clip.plain_clip import attention_by_torch, plain_text, plain_vision
 
 VECTORS, CONTEXT = 5, 16
 PATHS = ("fast", "plain")
@@ -49,8 +49,8 @@ class Step:
         self._backward(self.vision(self.tokens, tuple(self.visual)), self.text(self.sentences, self.context))
 
     def plain(self) -> None:
-        images = plain_vision(self.vision, self.vision.embed(self.pixels), self.visual, by_torch)
-        self._backward(images, plain_text(self.text, self.rows, self.context, by_torch))
+        images = plain_vision(self.vision, self.vision.embed(self.pixels), self.visual, attention_by_torch)
+        self._backward(images, plain_text(self.text, self.rows, self.context, attention_by_torch))
 
     def _backward(self, images: Tensor, classes: Tensor) -> None:
         self.visual.grad = self.context.grad = None
