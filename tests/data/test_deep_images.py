@@ -339,8 +339,9 @@ def test_a_survey_notes_how_files_were_decoded(tmp_path):
     put(tmp_path, "cat/d.tif", tiff(SCENE.transpose(1, 2, 0), photometric="minisblack", planarconfig="contig"))
     found = survey(load("folder", tmp_path))
     assert found.notes == (
-        "2 x grey of 16 bits, each scaled by its own range: in all 0 to 4095; data.window=0:4095 scales all alike",
-        "1 x the first of several pages; data.pages=all uses every page",
+        "2 images: grey of 16 bits, each scaled by its own range, together 0 to 4095; "
+        "data.window=0:4095 scales all alike",
+        "1 image: the first of several pages; data.pages=all uses every page",
     )
     assert found.dataset.skipped == [("cat/d.tif", "13 bands; choose three, as in data.bands=4,3,2")]
 

@@ -14,6 +14,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from ..errors import DataError, RunFolderError
 from ..files import write_bytes
+from ..plurals import counted
 from .cache import Progress, describe_duplicates
 from .dataset import Dataset, ImageSet
 from .decoding import BadImage, IntensityRange
@@ -102,8 +103,8 @@ def _decoding_notes(opened: Sequence[_OpenedImage]) -> Iterator[str]:
             low, high = min(span.low for span in ranges), max(span.high for span in ranges)
             values = f": {low:.10g} to {high:.10g}"
             if len(ranges) > 1:
-                values = f": in all {low:.10g} to {high:.10g}; data.window={low:.10g}:{high:.10g} scales all alike"
-        yield f"{count:,} x {remark}{values}"
+                values = f", together {low:.10g} to {high:.10g}; data.window={low:.10g}:{high:.10g} scales all alike"
+        yield f"{counted(count, 'image')}: {remark}{values}"
 
 
 _PER_ROW = 10  # images
