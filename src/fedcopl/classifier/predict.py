@@ -20,13 +20,7 @@ from ..data.cache import ToPixels
 from ..data.dataset import Skipped
 from ..data.decoding import BadImage, DecodeOptions
 from ..data.images import FilePage, ImageList, ImageSource, pages_of, silence_decoders
-from ..data.in_memory import (
-    ImageLabels,
-    Images,
-    class_numbers,
-    collect_images,
-    files_below,
-)
+from ..data.in_memory import ImageLabels, Images, class_numbers, collect_images, files_below
 from ..data.label_files import parse_class_prior
 from ..data.parallel import parallel_map
 from ..errors import ConfigError, DataError, ModelError, naming_arguments

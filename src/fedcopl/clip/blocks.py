@@ -112,7 +112,7 @@ class Block(nn.Module):
         return _split_heads(key, self.heads), _split_heads(value, self.heads)
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Add the attention output, (B, heads, N, D / heads), then apply the MLP."""
+        """Add the projected attention output, (B, heads, N, D / heads), to the tokens, then the output of the MLP."""
         x = x + self.out(attended.transpose(1, 2).flatten(2))
         del attended  # frees memory for the MLP
         return x + self.mlp(self.norm_mlp(x))

@@ -28,7 +28,7 @@ class Clip(nn.Module):
         self.vision, self.text = parts.vision, parts.text
         self.logit_scale = parts.logit_scale
         self.tokenizer, self.preprocess = parts.tokenizer, parts.transform
-        self._prepare = parts.prepare
+        self._to_sentences = parts.to_sentences
         self.requires_grad_(False).eval()
 
     @property
@@ -59,7 +59,7 @@ class Clip(nn.Module):
 
     def encode_text(self, token_ids: Tensor) -> Tensor:
         """Encode token ids, (n, L), to features, (n, d), not normalised; ids after the end token are ignored."""
-        features: Tensor = self.text(self._prepare(token_ids.tolist()).to(self.device))
+        features: Tensor = self.text(self._to_sentences(token_ids.tolist()).to(self.device))
         return features
 
     def tokenize(self, sentences: Sequence[str]) -> Tensor:
@@ -72,7 +72,7 @@ class Clip(nn.Module):
 
     def sentences(self, texts: Sequence[str]) -> Sentences:
         """Tokenize sentences for the text tower, on its device."""
-        return self._prepare(self._rows(texts)).to(self.device)
+        return self._to_sentences(self._rows(texts)).to(self.device)
 
     def _rows(self, sentences: Sequence[str]) -> list[list[int]]:
         rows = self.tokenizer.rows(sentences)

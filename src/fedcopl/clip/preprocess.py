@@ -46,7 +46,7 @@ class ImageTransform:
 
     def scale(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Normalise the colours of (..., 3, height, width)."""
-        mean, std = (np.asarray(three, np.float32)[:, None, None] for three in (self.mean, self.std))
+        mean, std = (np.asarray(channels, np.float32)[:, None, None] for channels in (self.mean, self.std))
         scaled: NDArray[np.float32] = (np.asarray(pixels, np.float32) / np.float32(255) - mean) / std
         return scaled
 
@@ -115,7 +115,7 @@ def _side(size: Any, file: Path) -> int:
     sides = [*size.values()] if isinstance(size, Mapping) else [size]
     side = sides[0] if sides and sides.count(sides[0]) == len(sides) else None
     if not isinstance(side, int) or side < 1:
-        raise ModelError(f"{file}: a size must be one positive number, not {size!r}")
+        raise ModelError(f"{file}: size and crop_size must each give one positive number, not {size!r}")
     return side
 
 

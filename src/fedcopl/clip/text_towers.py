@@ -81,7 +81,7 @@ class CausalText(TextTower):
         for block in before:
             shared_attended, attended = _causal_attention(block, shared, rest, mask)
             shared, rest = block.finish(shared, shared_attended), block.finish(rest, attended)
-        features: Tensor = self.project(self.norm_last(_causal_end(last, shared, rest, mask, sentences.end)))
+        features: Tensor = self.project(self.norm_last(_causal_output_at_end(last, shared, rest, mask, sentences.end)))
         return features
 
     def _embed(self, sentences: Sentences, context: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -110,7 +110,7 @@ def _causal_attention(block: Block, shared: Tensor, rest: Tensor, mask: Tensor) 
     return shared_attended, attended
 
 
-def _causal_end(block: Block, shared: Tensor, rest: Tensor, mask: Tensor, end: Tensor) -> Tensor:
+def _causal_output_at_end(block: Block, shared: Tensor, rest: Tensor, mask: Tensor, end: Tensor) -> Tensor:
     """Return the last block's output at each sentence's end token, (C, width)."""
     shared_key, shared_value = block.keys_values(shared)
     query, key, value = block.query_keys_values_of_row(rest, end)
@@ -131,7 +131,7 @@ class PaddedText(TextTower):
         words = self.embedding(sentences.rest[:, : self.context_length - context_tokens])
         tokens = _insert_context(words, context, 0) + self.positions
         row = torch.full((len(tokens),), self.context_length - 1, device=tokens.device)
-        features: Tensor = self.project(self.norm_last(_bidirectional(self.blocks, tokens, None, row)))
+        features: Tensor = self.project(self.norm_last(_bidirectional_output(self.blocks, tokens, None, row)))
         return features
 
 
@@ -168,9 +168,9 @@ class BertText(TextTower):
         length, context_tokens = tokens.shape[1], 0 if context is None else len(context)
         self._check_length(length)
         tokens = self.norm_first(tokens + self.positions[:length] + self.kinds[0])
-        visible = torch.arange(length, device=tokens.device) <= (sentences.end + context_tokens)[:, None]
+        mask = torch.arange(length, device=tokens.device) <= (sentences.end + context_tokens)[:, None]
         row = torch.zeros(len(tokens), dtype=torch.long, device=tokens.device)
-        features: Tensor = self.project(_bidirectional(self.blocks, tokens, visible[:, None, None], row))
+        features: Tensor = self.project(_bidirectional_output(self.blocks, tokens, mask[:, None, None], row))
         return features
 
 
@@ -181,21 +181,21 @@ def _insert_context(words: Tensor, context: Tensor | None, after: int) -> Tensor
     return torch.cat([words[:, :after], context.expand(len(words), -1, -1), words[:, after:]], dim=1)
 
 
-def _bidirectional(blocks: nn.ModuleList, tokens: Tensor, visible: Tensor | None, row: Tensor) -> Tensor:
+def _bidirectional_output(blocks: nn.ModuleList, tokens: Tensor, mask: Tensor | None, row: Tensor) -> Tensor:
     """Apply all blocks and return the output of token `row[c]` of each sentence c, (C, width)."""
     *before, last = cast(Sequence[Block], blocks)
     for block in before:
         query, key, value = block.queries_keys_values(tokens)
-        tokens = block.finish(tokens, F.scaled_dot_product_attention(query, key, value, attn_mask=visible))
+        tokens = block.finish(tokens, F.scaled_dot_product_attention(query, key, value, attn_mask=mask))
     query, key, value = last.query_keys_values_of_row(tokens, row)
-    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=visible)
+    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     return last.finish(take_row(tokens, row), attended)[:, 0]
 
 
 def split_at_end(rows: Sequence[Sequence[int]], end_id: int | None) -> Sentences:
     """Truncate token rows after the end token, and split them for a causal tower.
 
-    With None the end token of a row is its highest id, as in older checkpoints.
+    If `end_id` is None, the end token of a row is its highest id, as in older checkpoints.
     """
     truncated = []
     for row in rows:

@@ -37,7 +37,7 @@ class Tokenizer:
         return self.rows([text])[0][0 if self.start_id is None else 1 : -1]
 
 
-def canonical(text: str) -> str:
+def canonicalize_text(text: str) -> str:
     """Clean a text as in SigLIP's training: lower case, no punctuation, single spaces."""
     return " ".join(text.lower().translate(_PUNCTUATION).split())
 
@@ -59,7 +59,7 @@ def read_tokenizer(folder: Path, clean: Callable[[str], str] | None = None) -> T
     if len(markers) not in (1, 2):
         raise ModelError(f"{file}: adds {len(markers)} tokens to a sentence, instead of a start and an end token")
     start, end = [None, *markers][-2:]
-    pad = _special(folder, "pad_token")
+    pad = _special_token(folder, "pad_token")
     pad_id = end if pad is None else inner.token_to_id(pad)
     if pad_id is None or end is None:
         raise ModelError(f"{file}: the padding token {pad!r} is not in the vocabulary")
@@ -81,7 +81,7 @@ def _byte_pairs(file: Path) -> tokenizers.Tokenizer:
         if line.strip() and not line.startswith("#version"):
             first, second = line.split()
             pairs.append((first, second))
-    start, end = _special(file.parent, "bos_token") or _START, _special(file.parent, "eos_token") or _END
+    start, end = _special_token(file.parent, "bos_token") or _START, _special_token(file.parent, "eos_token") or _END
     vocabulary = json.loads(file.read_text(encoding="utf-8"))
     model = models.BPE(vocabulary, pairs, unk_token=end, end_of_word_suffix=_WORD_END)
     inner = tokenizers.Tokenizer(model)
@@ -96,7 +96,7 @@ def _byte_pairs(file: Path) -> tokenizers.Tokenizer:
     return inner
 
 
-def _special(folder: Path, role: str) -> str | None:
+def _special_token(folder: Path, role: str) -> str | None:
     """Return the special token that the folder's configs give for a role such as `pad_token`, or None."""
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         file = folder / name

@@ -53,7 +53,7 @@ class VisionTower(nn.Module):
     `prompts[l]`, (P, width), are the visual prompts of block l.
     """
 
-    embed_batch = 8  # with few images in a batch, each is embedded independently of the others
+    embed_batch = 8  # in a larger batch, the last bits of an image's tokens may depend on the other images
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class VisionTower(nn.Module):
         if self.pool is not None:
             pooled: Tensor = self.pool(self.norm_last(last.finish(x, _attention(last, x, prompt))))
             return pooled
-        features: Tensor = self.project(self.norm_last(_class_token(last, x, prompt)))
+        features: Tensor = self.project(self.norm_last(_class_token_output(last, x, prompt)))
         return features
 
     def blank_states(self) -> Iterator[Tensor]:
@@ -134,7 +134,7 @@ def _attention(block: Block, tokens: Tensor, prompt: Tensor | None) -> Tensor:
     return F.scaled_dot_product_attention(query, *_with_prompt(block, key, value, prompt))
 
 
-def _class_token(block: Block, tokens: Tensor, prompt: Tensor | None) -> Tensor:
+def _class_token_output(block: Block, tokens: Tensor, prompt: Tensor | None) -> Tensor:
     """Return the block's output at the first token of each image, (B, width)."""
     first_row = torch.zeros(len(tokens), dtype=torch.long, device=tokens.device)
     query, key, value = block.query_keys_values_of_row(tokens, first_row)
@@ -220,8 +220,8 @@ class _AttentionPool(nn.Module):
         features: Tensor = self.c_proj(attended.transpose(1, 2).flatten(1))
         return features
 
-    def all_positions(self, tokens: Tensor) -> Tensor:
-        """Return the outputs of all tokens as queries, without a prompt, (B, 1 + cells, output)."""
+    def pool_by_each_token(self, tokens: Tensor) -> Tensor:
+        """Pool the tokens once with each token as the query, without a prompt: (B, 1 + cells, output)."""
         query, key, value = (self._split_heads(project(tokens)) for project in (self.q_proj, self.k_proj, self.v_proj))
         attended = F.scaled_dot_product_attention(query, key, value)
         features: Tensor = self.c_proj(attended.transpose(1, 2).flatten(2))
@@ -272,8 +272,8 @@ class ResNetTower(nn.Module):
         yield _to_double(self).embed(blank)[0, 1:]
 
     def patch_features(self, tokens: Tensor) -> Tensor:
-        """Return the features of all cells as queries of the attention pooling, (B, cells, output)."""
-        return self.attnpool.all_positions(tokens)[:, 1:]
+        """Return the features of all cells, (B, cells, output), each pooled with its cell as the query."""
+        return self.attnpool.pool_by_each_token(tokens)[:, 1:]
 
 
 def _stage(width_in: int, width: int, depth: int, *, stride: int) -> nn.Sequential:

@@ -63,7 +63,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def positive(kind: type[_Number], value: Any, name: str, file: Path) -> _Number:
-    """Validate a setting that must be a positive number."""
+    """Return a setting of a config; raises ModelError unless it is a positive number."""
     if isinstance(value, bool) or not isinstance(value, kind) or not value > 0:
         raise ModelError(f"{file}: {name} must be a positive number, not {value!r}")
     return value
@@ -94,7 +94,7 @@ def first_sentence(error: Exception) -> str:
 
 
 def _read_shards(index: Path) -> dict[str, Tensor]:
-    """Read the files that an index lists; they must be in its folder."""
+    """Read the tensors of the files that an index lists; the files must be in its folder."""
     shard_of: dict[str, str] = read_json(index)["weight_map"]
     shards = {name: read_weights(index.parent / Path(name).name) for name in sorted(set(shard_of.values()))}
     return {tensor: shards[shard].get(tensor) for tensor, shard in shard_of.items()}

@@ -9,7 +9,7 @@ from ...errors import ModelError
 from ..blocks import Activation
 from ..preprocess import HALF, read_transform
 from ..text_towers import CausalText, PaddedText, TextTower, pad_rows, split_at_end
-from ..tokenizer import Tokenizer, canonical, clip_tokenizer, read_tokenizer
+from ..tokenizer import Tokenizer, canonicalize_text, clip_tokenizer, read_tokenizer
 from ..vision_towers import VisionTower
 from .files import positive, read_json, read_weights
 from .layouts import (
@@ -109,18 +109,18 @@ def load_hugging_face(folder: Path) -> ClipParts:
     defaults = {"image_mean": HALF, "image_std": HALF} if is_siglip else {}
     if is_siglip:
         tokenizer = _siglip_tokenizer(folder)
-        prepare = partial(pad_rows, pad_id=tokenizer.pad_id, length=text.context_length)
+        to_sentences = partial(pad_rows, pad_id=tokenizer.pad_id, length=text.context_length)
     else:
         tokenizer = read_tokenizer(folder) or clip_tokenizer()
         end = text_config.get("eos_token_id", tokenizer.end_id)
         if end not in (_LEGACY_END, tokenizer.end_id):
             raise ModelError(f"{file}: eos_token_id is {end}, but the tokenizer's is {tokenizer.end_id}")
-        prepare = partial(split_at_end, end_id=None if end == _LEGACY_END else tokenizer.end_id)
+        to_sentences = partial(split_at_end, end_id=None if end == _LEGACY_END else tokenizer.end_id)
     if tokenizer.vocabulary > (rows := text.embedding.num_embeddings):
         raise ModelError(f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, the weights only {rows}")
     preprocessor = folder / "preprocessor_config.json"
     settings = defaults | (read_json(preprocessor) if preprocessor.is_file() else {})
-    return ClipParts(vision, text, scale, tokenizer, read_transform(settings, vision.image, preprocessor), prepare)
+    return ClipParts(vision, text, scale, tokenizer, read_transform(settings, vision.image, preprocessor), to_sentences)
 
 
 def _section(config: Mapping[str, Any], tower: str, file: Path) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def _siglip_tokenizer(folder: Path) -> Tokenizer:
     """Read the tokenizer; SigLIP lower-cases and removes punctuation, SigLIP 2 (Gemma's tokenizer) only lower-cases."""
     config = folder / "tokenizer_config.json"
     kind = str(read_json(config).get("tokenizer_class")).lower() if config.is_file() else ""
-    tokenizer = read_tokenizer(folder, str.lower if "gemma" in kind or "siglip2" in kind else canonical)
+    tokenizer = read_tokenizer(folder, str.lower if "gemma" in kind or "siglip2" in kind else canonicalize_text)
     if tokenizer is None:
         raise ModelError(f"{folder}: tokenizer.json is missing; spiece.model is not supported")
     return tokenizer

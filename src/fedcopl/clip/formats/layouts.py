@@ -103,7 +103,11 @@ def _grid_side(tokens: int, name: str, weights: Weights, class_tokens: int = 1) 
 
 
 def build_vision(weights: Weights, names: WeightNames, traits: BlockTraits, image: int | None = None) -> VisionTower:
-    """Build a vision transformer from its weights; the patches may leave a margin of an image of side `image`."""
+    """Build a vision transformer from its weights.
+
+    `image` is the side of input images in the config. If it is not a multiple of the patch size, the remaining pixels
+    belong to no patch. It is ignored if its number of patches is not that of the weights.
+    """
     (*_, patch) = weights.shape(names.of("patches.weight"), 4)
     (tokens, _) = weights.matrix_shape(names.of("positions"))
     has_class = "class_token" in names.tower
@@ -137,8 +141,8 @@ def build_bert(weights: Weights, names: WeightNames, traits: BlockTraits, length
     (vocabulary, _) = weights.shape(names.of("embedding.weight"), 2)
     (positions, _) = weights.shape(names.of("positions"), 2)
     (token_types, _) = weights.shape(names.of("kinds"), 2)
-    is_double = names.of("project.0.weight") in weights.tensors
-    (output, hidden) = weights.shape(names.of("project.2.weight" if is_double else "project.weight"), 2)
+    has_two_matrices = names.of("project.0.weight") in weights.tensors
+    (output, hidden) = weights.shape(names.of("project.2.weight" if has_two_matrices else "project.weight"), 2)
     with without_weights():
         tower = BertText(
             _tower_shape(weights, names, traits),
@@ -146,7 +150,7 @@ def build_bert(weights: Weights, names: WeightNames, traits: BlockTraits, length
             positions=positions,
             output=output,
             token_types=token_types,
-            hidden=hidden if is_double else None,
+            hidden=hidden if has_two_matrices else None,
         )
     tower.context_length = min(length, positions)
     return _load_weights(tower, weights, names)
@@ -181,7 +185,7 @@ def _count_blocks(weights: Weights, prefix: str) -> int:
 
 
 def _feature_size(weights: Weights, names: WeightNames) -> int:
-    """Return the number of features, the rows of the projection."""
+    """Return the number of features: the rows of the projection, or its columns if it is stored transposed."""
     return weights.shape(names.of("project.weight"), 2)["project.weight" in names.transposed]
 
 
@@ -257,4 +261,4 @@ class ClipParts:
     logit_scale: float
     tokenizer: Tokenizer
     transform: ImageTransform
-    prepare: Callable[[Sequence[Sequence[int]]], Sentences]  # rows of token ids -> input of the text tower
+    to_sentences: Callable[[Sequence[Sequence[int]]], Sentences]  # rows of token ids -> input of the text tower

@@ -10,7 +10,7 @@ from ...errors import ModelError
 from ..blocks import Activation
 from ..preprocess import HALF, read_open_clip_transform
 from ..text_towers import BertText, CausalText, PaddedText, TextTower, pad_rows, split_at_end
-from ..tokenizer import Tokenizer, canonical, clip_tokenizer, read_tokenizer
+from ..tokenizer import Tokenizer, canonicalize_text, clip_tokenizer, read_tokenizer
 from ..vision_towers import VisionTower
 from .files import Weights, positive, read_json, read_weights
 from .layouts import (
@@ -175,8 +175,8 @@ def _assemble(
     text = build_text(weights, _OPENAI_TEXT, text_traits, CausalText)
     scale = check_towers(weights, (vision, vision_names), (text, _OPENAI_TEXT))
     transform = read_open_clip_transform(preprocess, vision.image, weights.file.with_name(OPEN_CLIP_CONFIG))
-    prepare = partial(split_at_end, end_id=None)
-    return ClipParts(vision, text, scale, _plain_tokenizer(weights, text), transform, prepare)
+    to_sentences = partial(split_at_end, end_id=None)
+    return ClipParts(vision, text, scale, _plain_tokenizer(weights, text), transform, to_sentences)
 
 
 def _plain_tokenizer(weights: Weights, text: TextTower) -> Tokenizer:
@@ -230,8 +230,8 @@ def _sections(config: _OpenClipSettings, file: Path) -> tuple[_OpenClipSettings,
     vision, text = model["vision_cfg"], model["text_cfg"]
     supported = {"vision_cfg": _PLAIN_VISION, "text_cfg": _PLAIN_TEXT}
     if vision.get("timm_model_name"):
-        with_timm = _BERT_SETTINGS if text.get("hf_model_name") else _SIGLIP_TEXT_SETTINGS
-        supported = {"vision_cfg": _TIMM_VISION, "text_cfg": _PLAIN_TEXT | with_timm}
+        text_settings = _BERT_SETTINGS if text.get("hf_model_name") else _SIGLIP_TEXT_SETTINGS
+        supported = {"vision_cfg": _TIMM_VISION, "text_cfg": _PLAIN_TEXT | text_settings}
     for section, settings in supported.items():
         for setting, value in model[section].items():
             if value and setting not in settings | _TRAINING_ONLY:
@@ -266,13 +266,13 @@ def _load_with_timm(
     image = positive(int, vision.get("image_size", 224), "image_size", file)
     vision_tower = build_vision(weights, vision_names, traits, image)
     is_bert = bool(text.get("hf_model_name"))
-    tower = _bert(weights, text, file) if is_bert else _padded(weights, text, file)
-    scale = check_towers(weights, (vision_tower, vision_names), (tower, _BERT_TEXT if is_bert else _SIGLIP_TEXT))
+    text_tower = (_build_bert_text if is_bert else _build_siglip_text)(weights, text, file)
+    scale = check_towers(weights, (vision_tower, vision_names), (text_tower, _BERT_TEXT if is_bert else _SIGLIP_TEXT))
     defaults = {"mean": HALF, "std": HALF, "resize_mode": "squash"} if is_pooled else {}
     transform = read_open_clip_transform({**defaults, **preprocess}, vision_tower.image, file)
-    tokenizer = _timm_tokenizer(weights, tower, text)
-    prepare = partial(pad_rows, pad_id=tokenizer.pad_id, length=0 if is_bert else tower.context_length)
-    return ClipParts(vision_tower, tower, scale, tokenizer, transform, prepare)
+    tokenizer = _timm_tokenizer(weights, text_tower, text)
+    to_sentences = partial(pad_rows, pad_id=tokenizer.pad_id, length=0 if is_bert else text_tower.context_length)
+    return ClipParts(vision_tower, text_tower, scale, tokenizer, transform, to_sentences)
 
 
 def _is_pooled(vision: _OpenClipSettings, file: Path) -> bool:
@@ -299,7 +299,7 @@ def _timm_traits(name: Any, file: Path) -> BlockTraits:
     return BlockTraits(_TIMM_HEADS[match[1]], activation, _TIMM_EPSILON)
 
 
-def _padded(weights: Weights, text: _OpenClipSettings, file: Path) -> PaddedText:
+def _build_siglip_text(weights: Weights, text: _OpenClipSettings, file: Path) -> PaddedText:
     """Build SigLIP's text tower; its settings are checked, because a causal tower has the same weights."""
     for setting, required in (("no_causal_mask", True), ("pool_type", "last"), ("proj_bias", True)):
         if text.get(setting) != required:
@@ -310,7 +310,7 @@ def _padded(weights: Weights, text: _OpenClipSettings, file: Path) -> PaddedText
     return build_text(weights, _SIGLIP_TEXT, BlockTraits(heads, "gelu_tanh" if tanh else "gelu", epsilon), PaddedText)
 
 
-def _bert(weights: Weights, text: _OpenClipSettings, file: Path) -> BertText:
+def _build_bert_text(weights: Weights, text: _OpenClipSettings, file: Path) -> BertText:
     pooler = text.get("hf_pooler_type") or text.get("pooler_type") or _CLS_POOLER
     if pooler != _CLS_POOLER:
         raise ModelError(f"{file}: text_cfg.hf_pooler_type is {pooler!r}; only {_CLS_POOLER!r} is supported")
@@ -322,7 +322,8 @@ def _bert(weights: Weights, text: _OpenClipSettings, file: Path) -> BertText:
 
 def _timm_tokenizer(weights: Weights, tower: TextTower, text: _OpenClipSettings) -> Tokenizer:
     """Read the tokenizer in the folder of the weights, applied after open_clip's cleaning."""
-    clean = (text.get("tokenizer_kwargs") or {}).get("clean")
-    is_canonical = clean == "canonicalize" or isinstance(tower, PaddedText)
+    cleaning = (text.get("tokenizer_kwargs") or {}).get("clean")
+    is_canonical = cleaning == "canonicalize" or isinstance(tower, PaddedText)
     # open_clip replaces underscores by spaces before it removes punctuation.
-    return _folder_tokenizer(weights, tower, (lambda text: canonical(text.replace("_", " "))) if is_canonical else None)
+    clean_text = (lambda text: canonicalize_text(text.replace("_", " "))) if is_canonical else None
+    return _folder_tokenizer(weights, tower, clean_text)
