@@ -16,7 +16,7 @@ from fedcopl.algorithm.robust import (
     bounded_evidence,
     bounded_weights,
     clip_update,
-    impossible_responses,
+    inconsistent_posterior_sums,
     robust_mean,
     swapped_classes,
     trimmed_total,
@@ -261,33 +261,33 @@ scores_of_images = arrays(np.float64, st.tuples(st.integers(1, 8), st.just(3)), 
 
 @given(scores_of_images, arrays(np.float64, (4, 3), elements=st.floats(-8, 8)))
 def test_the_sums_of_any_images_under_any_biases_are_possible(scores, biases):
-    assert impossible_responses(biases, posterior_sums(scores, biases)[None]) == []
+    assert inconsistent_posterior_sums(biases, posterior_sums(scores, biases)[None]) == []
 
 
 def test_impossible_sums_are_returned():
     images = np.array([[2.0, 0.0, -1.0], [0.5, 0.3, 0.0], [0.0, 1.0, 0.5], [-1.0, 0.0, 2.0]])
     honest = posterior_sums(images)
     # The sums of the next class fall where their own bias rises.
-    assert impossible_responses(BIASES, np.stack([honest, np.roll(honest, 1, axis=1), honest])) == [1]
+    assert inconsistent_posterior_sums(BIASES, np.stack([honest, np.roll(honest, 1, axis=1), honest])) == [1]
     # Of 4 images 2.9 cannot become one without their class's bias falling.
     jump = honest.copy()
     jump[1] = [0.0, 4.0, 0.0]
-    assert impossible_responses(BIASES, np.stack([honest, honest, jump])) == [2]
+    assert inconsistent_posterior_sums(BIASES, np.stack([honest, honest, jump])) == [2]
 
 
 def test_sums_that_fall_with_a_rising_bias_are_returned():
     # Within what the bias allows each class (0.95 > exp(0.9 - 1), 1.05 < exp(1 - 0.9)), but (b - b') (N - N') = -0.09.
     biases = np.array([[0.0, 0.0, 0.0, 0.0], [1.0, 0.9, -1.0, -0.9]])
-    assert impossible_responses(biases, np.array([[[1.0, 1.0, 1.0, 1.0], [1.0, 0.95, 1.0, 1.05]]])) == [0]
-    assert impossible_responses(biases, np.array([[[1.0, 1.0, 1.0, 1.0], [1.0, 1.05, 1.0, 0.95]]])) == []
+    assert inconsistent_posterior_sums(biases, np.array([[[1.0, 1.0, 1.0, 1.0], [1.0, 0.95, 1.0, 1.05]]])) == [0]
+    assert inconsistent_posterior_sums(biases, np.array([[[1.0, 1.0, 1.0, 1.0], [1.0, 1.05, 1.0, 0.95]]])) == []
 
 
 def test_a_client_that_does_not_respond_is_returned_among_at_least_five():
     honest = posterior_sums(np.array([[2.0, 0.0, -1.0], [0.5, 0.3, 0.0], [0.0, 1.0, 0.5]]))
     frozen = np.tile([3.0, 0.0, 0.0], (3, 1))
-    assert impossible_responses(BIASES, np.stack([honest, honest, frozen, honest, honest])) == [2]
-    assert impossible_responses(BIASES, np.stack([honest, honest, frozen, honest])) == []  # four clients
-    assert impossible_responses(BIASES, np.stack([frozen] * 5)) == []  # a model that is certain of every image
+    assert inconsistent_posterior_sums(BIASES, np.stack([honest, honest, frozen, honest, honest])) == [2]
+    assert inconsistent_posterior_sums(BIASES, np.stack([honest, honest, frozen, honest])) == []  # four clients
+    assert inconsistent_posterior_sums(BIASES, np.stack([frozen] * 5)) == []  # a model that is certain of every image
 
 
 def test_evidence_is_clipped_to_the_range_of_the_others():

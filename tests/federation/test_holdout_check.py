@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fakes import START, FakeLearner
-from fedcopl.algorithm.holdout import _expected_loss
+from fedcopl.algorithm.holdout import _extra_errors
 from fedcopl.algorithm.select import Selection
 from fedcopl.config import RunConfig
 from fedcopl.federation.client import Client
@@ -206,7 +206,7 @@ def test_rollback_of_training_against_the_priors(prior, harm):
     # By priors p = e^3 / (e^3 + 2) for unchanged predictions, 1 / (e^3 + 2) for changed ones: here three of ten.
     assert state.holdout.training.harm == harm
     assert (reply.examples == 0) == bool(harm)
-    fewer = _expected_loss(client.learner.log_probs, np.array([2, 2, 2, *RIGHT[3:]]))
+    fewer = _extra_errors(client.learner.log_probs, np.array([2, 2, 2, *RIGHT[3:]]))
     assert fewer == pytest.approx(3 * (np.e**3 - 1) / (np.e**3 + 2))
 
 

@@ -53,7 +53,8 @@ def drawn_order(strata: IntArray, rng: np.random.Generator) -> IntArray:
 def estimate_share(strata: IntArray, index: IntArray, right: BoolArray) -> AccuracyEstimate:
     """Estimate the share of right labels among all images from the reviewed ones.
 
-    p = sum_h W_h k_h / n_h with W_h = N_h / N, and Wilson's interval for the effective sample size
+    With n_h reviewed images among the N_h of a stratum, k_h of them with the right label, and W_h = N_h / N, the share
+    is p = sum_h W_h k_h / n_h, with Wilson's interval for the effective sample size
     n* = 1 / sum_h W_h^2 (N_h - n_h) / (N_h - 1) / n_h. If all images were reviewed, the interval has zero width.
 
     Args:
@@ -72,7 +73,7 @@ def estimate_share(strata: IntArray, index: IntArray, right: BoolArray) -> Accur
 
 
 def _wilson(share: float, images: float) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a share of `images` independent images, possibly a fraction."""
+    """Return Wilson's 95 % interval of a share among independent images, whose effective number need not be whole."""
     if images == 0:
         return 0.0, 1.0
     shrink = _Z95**2 / images
@@ -82,12 +83,12 @@ def _wilson(share: float, images: float) -> tuple[float, float]:
 
 
 def images_needed(share: float, images: int, half_width: float) -> int:
-    """Return the least number of `images` to review for an interval of at most 2 `half_width` around this share."""
+    """Return how many of `images` to review, at least, for an interval around `share` of at most 2 `half_width`."""
     for reviewed in range(1, images):
         low, high = _wilson(share, reviewed * (images - 1) / (images - reviewed))  # n* of one stratum with all images
         if high - low <= 2 * half_width:
             return reviewed
-    return images  # then the width is 0
+    return images  # all reviewed: the width is 0
 
 
 def _merge_strata(strata: IntArray, index: IntArray, right: BoolArray) -> tuple[IntArray, IntArray, IntArray]:

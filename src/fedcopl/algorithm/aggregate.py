@@ -31,10 +31,10 @@ def weighted_mean(parts: Sequence[NamedArrays], weights: Sequence[int]) -> dict[
     if any(layout != layouts[0] for layout in layouts):
         raise ValueError("arrays to average must have the same names, shapes and dtypes")
     total = sum(weights)
-    return {name: _mean([(part[name], weight / total) for part, weight in counted]) for name in parts[0]}
+    return {name: _weighted_sum([(part[name], weight / total) for part, weight in counted]) for name in parts[0]}
 
 
-def _mean(arrays: list[tuple[NDArray[Any], float]]) -> NDArray[Any]:
+def _weighted_sum(arrays: list[tuple[NDArray[Any], float]]) -> NDArray[Any]:
     # The sum starts from the first term, not from 0: 0 + (-0.0) is 0.0, so a single client's bits would change.
     terms = (fraction * array.astype(np.float64) for array, fraction in arrays)
     return sum(terms, start=next(terms)).astype(arrays[0][0].dtype)
@@ -43,7 +43,7 @@ def _mean(arrays: list[tuple[NDArray[Any], float]]) -> NDArray[Any]:
 def nearest(client: str, uploads: Mapping[str, NamedArrays], count: int) -> list[str]:
     """Return the `count` other clients with the nearest prompts by L2 distance, nearest first.
 
-    A client that has not sent prompts yet gets an empty list. Of equal distances, the first in `uploads` counts.
+    A client that has not sent prompts yet gets an empty list. Ties go to the first in `uploads`.
     """
     if client not in uploads:
         return []
@@ -54,5 +54,5 @@ def nearest(client: str, uploads: Mapping[str, NamedArrays], count: int) -> list
 
 
 def flattened(prompts: NamedArrays) -> FloatArray:
-    """Return all values as one float64 vector, the arrays in the order of their names."""
+    """Return the values of all arrays, sorted by name, as one float64 vector."""
     return np.concatenate([np.ravel(prompts[name]).astype(np.float64) for name in sorted(prompts)])

@@ -23,7 +23,7 @@ Harm = Literal[
 _SLACK = 0.01  # nats per image by which the loss may rise
 MIN_AGREEMENT = 0.5  # share of the holdout that must be predicted as its reference label after training
 _MAX_CHANGED = 0.1  # share of the predictions on the holdout that may change; one always may
-_MAX_EXPECTED_LOSS = 0.02  # share of the images not trained on that may become wrong by the priors; one always may
+_MAX_EXTRA_ERRORS = 0.02  # share of the images not trained on that may become wrong by the priors; one always may
 _MAX_SHIFT = 0.5  # maximum total variation between the predicted class shares before and after
 LARGEST_LOSS = 1000.0  # nats per image, to which losses are clipped so that sums stay finite
 _LR_DECAY, _LR_RECOVERY = 0.5, 2**0.25  # factors on a client's learning rate after a harmful and after another round
@@ -56,7 +56,7 @@ class HoldoutState:
     lr_factor: float = 1.0  # factor on the learning rate
     average: HoldoutVerdict | None = None  # on the last average that the client received
     training: HoldoutVerdict | None = None  # on the client's last training
-    was_reset: bool = False  # at the end the model contradicted most of the first holdout's labels
+    was_reset: bool = False  # to its initial arrays: the final model contradicted most labels of the first holdout
 
 
 def evenly_spaced(count: int, limit: int) -> IntArray:
@@ -69,9 +69,9 @@ def evenly_spaced(count: int, limit: int) -> IntArray:
 
 
 def holdout(images: int, share: float) -> BoolArray:
-    """Return whether each image is held out, (n,): evenly spaced, so that sorted images are represented as well."""
-    passed = np.floor(np.arange(images + 1) * share + 1e-9)
-    held_out: BoolArray = np.diff(passed) > 0
+    """Return whether each image is held out, (n,): evenly spaced, because images are often sorted by class."""
+    held_out_before = np.floor(np.arange(images + 1) * share + 1e-9)
+    held_out: BoolArray = np.diff(held_out_before) > 0
     return held_out
 
 
@@ -98,23 +98,24 @@ def compare_training(before: FloatArray, after: FloatArray, labels: IntArray) ->
     return verdict
 
 
-def _expected_loss(posteriors: FloatArray, predictions: IntArray) -> float:
-    """Return the expected number of images lost by these predictions, (n,), under log-posteriors, (n, C).
+def _extra_errors(log_posteriors: FloatArray, predictions: IntArray) -> float:
+    """Return the expected errors of predictions, (n,), beyond those of the best ones by log-posteriors, (n, C).
 
-    >>> round(_expected_loss(np.log([[0.9, 0.1], [0.5, 0.5], [0.3, 0.7], [0.2, 0.8]]), np.array([0, 1, 0, 1])), 9)
+    >>> round(_extra_errors(np.log([[0.9, 0.1], [0.5, 0.5], [0.3, 0.7], [0.2, 0.8]]), np.array([0, 1, 0, 1])), 9)
     0.4
     """
-    probabilities = np.exp(posteriors)
-    chosen = probabilities[np.arange(len(predictions)), predictions]
-    return float((probabilities.max(axis=1, initial=0.0) - chosen).sum())
+    posteriors = np.exp(log_posteriors)
+    of_predictions = posteriors[np.arange(len(predictions)), predictions]
+    return float((posteriors.max(axis=1, initial=0.0) - of_predictions).sum())
 
 
-def is_against_priors(posteriors: FloatArray, predictions: IntArray) -> bool:
-    """Return whether the predictions lose more images under the log-posteriors, (n, C), than training may cost."""
-    return _expected_loss(posteriors, predictions) > max(1.0, _MAX_EXPECTED_LOSS * len(predictions))
+def is_against_priors(log_posteriors: FloatArray, predictions: IntArray) -> bool:
+    """Return whether predictions, (n,), are wrong by log-posteriors, (n, C), on more images than training may cost."""
+    return _extra_errors(log_posteriors, predictions) > max(1.0, _MAX_EXTRA_ERRORS * len(predictions))
 
 
 def _harm(old: Evidence, new: Evidence, shift: float) -> Harm:
+    """Return the reason why a new model is harmful, by its evidence and the shift of its predictions."""
     if is_less_confident(old, new):
         return "less confident"
     if new.agreed < old.agreed - max(1.0, _MAX_CHANGED * old.images):
@@ -123,12 +124,12 @@ def _harm(old: Evidence, new: Evidence, shift: float) -> Harm:
 
 
 def is_less_confident(old: Evidence, new: Evidence) -> bool:
-    """Return whether the loss on the holdout rose by more than the slack, for one client or for a sum of clients."""
+    """Return whether the loss on the holdout rose by more than the slack, at one client or in sums over clients."""
     return not new.loss <= old.loss + _SLACK * old.images
 
 
-def rise(old: Evidence, new: Evidence) -> float:
-    """Return the rise of the loss in excess of the slack, in nats."""
+def loss_rise(old: Evidence, new: Evidence) -> float:
+    """Return by how much the loss rose in excess of the slack, in nats; negative below it."""
     return new.loss - old.loss - _SLACK * old.images
 
 

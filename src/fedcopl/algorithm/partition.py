@@ -116,12 +116,12 @@ def _draw_dirichlet(
     shares, counts = np.zeros(logs.shape), np.zeros(logs.shape, np.int64)
     client_sizes, images = np.zeros(clients, np.int64), sizes.sum()
     for c, size in enumerate(sizes):
-        has_room = np.flatnonzero(client_sizes * clients < images)
-        if len(has_room) == 0:  # all train images are assigned; later classes have at most test images
-            has_room = np.arange(clients)
+        open_clients = np.flatnonzero(client_sizes * clients < images)
+        if len(open_clients) == 0:  # all train images are assigned; later classes have at most test images
+            open_clients = np.arange(clients)
         # Gamma draws divided by their sum are a Dirichlet draw, also those of a subset of the clients.
-        shares[c, has_room] = softmax(logs[c, has_room])
-        counts[c, has_room] = _apportion(shares[c, has_room], size)
+        shares[c, open_clients] = softmax(logs[c, open_clients])
+        counts[c, open_clients] = _apportion(shares[c, open_clients], size)
         client_sizes += counts[c]
     return counts, shares
 
@@ -153,14 +153,14 @@ def _move_to_small_clients(counts: IntArray, minimum: int, preferred: BoolArray)
     There must be at least minimum * K images.
     """
     counts, client_sizes = counts.copy(), counts.sum(axis=0)
-    for short in np.flatnonzero(client_sizes < minimum):
-        while client_sizes[short] < minimum:
-            c, donor = _largest_source(counts, client_sizes - minimum, preferred[:, short])
-            moved = min(minimum - client_sizes[short], client_sizes[donor] - minimum, counts[c, donor])
+    for receiver in np.flatnonzero(client_sizes < minimum):
+        while client_sizes[receiver] < minimum:
+            c, donor = _largest_source(counts, client_sizes - minimum, preferred[:, receiver])
+            moved = min(minimum - client_sizes[receiver], client_sizes[donor] - minimum, counts[c, donor])
             counts[c, donor] -= moved
-            counts[c, short] += moved
+            counts[c, receiver] += moved
             client_sizes[donor] -= moved
-            client_sizes[short] += moved
+            client_sizes[receiver] += moved
     return counts
 
 
@@ -186,24 +186,24 @@ def _assign_classes(
     """
     per_client = min(per_client, len(present))
     ends = np.arange(clients + 1) * len(present) // clients  # of an even split, which gives every class one client
-    numbers = np.full(clients, per_client) if per_client * clients >= len(present) else np.diff(ends)
+    class_counts = np.full(clients, per_client) if per_client * clients >= len(present) else np.diff(ends)
     assigned = np.zeros((classes, clients), np.bool_)
     remaining = rng.permutation(present)
-    for client, number in enumerate(numbers):
-        if len(remaining) < number:
+    for client, count in enumerate(class_counts):
+        if len(remaining) < count:
             shuffled = rng.permutation(present)
             taken = np.isin(shuffled, remaining)
             remaining = np.concatenate([remaining, shuffled[~taken], shuffled[taken]])
-        assigned[remaining[:number], client] = True
-        remaining = remaining[number:]
+        assigned[remaining[:count], client] = True
+        remaining = remaining[count:]
     return assigned
 
 
 def _shards(shares: FloatArray, assigned: BoolArray, sizes: IntArray) -> IntArray:
-    """Split each class by its shares, (C, K), after one image for each of its clients if there are enough."""
+    """Return the number of images of each class at each client, (C, K): one if there are enough, the rest by shares."""
     enough = sizes >= assigned.sum(axis=1)
-    first = (assigned & enough[:, None]).astype(np.int64)
-    counts = first + _apportion(shares, sizes - first.sum(axis=1))
+    one_each = (assigned & enough[:, None]).astype(np.int64)
+    counts = one_each + _apportion(shares, sizes - one_each.sum(axis=1))
     return _move_to_small_clients(counts, min(1, int(sizes.sum()) // assigned.shape[1]), preferred=assigned)
 
 

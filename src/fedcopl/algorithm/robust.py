@@ -25,9 +25,9 @@ _TRIMMED = 0.2  # share of the clients that is trimmed on each side
 _MAX_RATIO = 10.0  # of an update or a weight to the median of the other clients
 _MIN_COMPARED = 5  # clients, to compare their class means, responses and evidence
 _MIN_CLASSES, _MIN_CLASS = 2, 5.0  # least number of compared classes of a client, and of images in each
-_MIN_FIT, _MAX_EXCESS = 0.1, 2.0  # on the demo swapped clients have fits up to 0.06 and an excess of 2.9 and more
+_MIN_FIT, _MAX_RATIO_TO_NEAREST = 0.1, 2.0  # in the demo, swapped classes fit at most 0.06 and have ratios above 2.9
 _RESPONSE_SLACK = 1e-6  # share of a client's images, for rounding errors
-_MIN_RESPONSE = 0.02  # share of the median response to the logit bias; a client below it does not respond
+_MIN_RESPONSE = 0.02  # least change of a client's sums with the logit bias, relative to the median over clients
 _MAX_RANGES = 2.0  # ranges outside the others' evidence; with 1.0 a third of the honest clients of the demo are clipped
 _MIN_LIMIT = 3.0  # of an update, in norms of the sent array: with good priors most updates are tiny
 
@@ -38,9 +38,9 @@ def robust_mean(rule: _RobustRule, parts: Sequence[NamedArrays], weights: Sequen
         return weighted_mean(parts, weights)
     if rule == "krum":
         return dict(parts[_nearest_to_others([flattened(part) for part in parts])])
-    centre = {"trimmed": _trimmed_mean, "median": _median}[rule]
+    average = {"trimmed": _trimmed_mean, "median": _median}[rule]
     stacks = {name: np.stack([part[name] for part in parts]) for name in parts[0]}
-    return {name: centre(stack.astype(np.float64)).astype(stack.dtype) for name, stack in stacks.items()}
+    return {name: average(stack.astype(np.float64)).astype(stack.dtype) for name, stack in stacks.items()}
 
 
 def _trimmed_mean(values: FloatArray) -> FloatArray:
@@ -88,7 +88,7 @@ def bounded_weights(weights: Sequence[int]) -> list[int]:
 
 
 def bounded_counts(counts: IntArray) -> IntArray:
-    """Scale the rows of counts, (K, C), to bounded sums; scaled rows are rounded down."""
+    """Scale down each client's counts, (K, C), whose sum exceeds its bounded weight; they are rounded down."""
     sizes = np.abs(counts).sum(axis=1).tolist()
     rows = zip(counts, sizes, bounded_weights(sizes), strict=True)
     return np.stack([row if limit == size else row * limit // size for row, size, limit in rows])
@@ -105,8 +105,8 @@ def update_excess(parts: Sequence[NamedArrays], start: NamedArrays) -> list[dict
         origin = value.astype(np.float64)
         lengths = np.array([float(np.linalg.norm(part[name].astype(np.float64) - origin)) for part in parts])
         maximum = np.maximum(_limits(lengths), _MIN_LIMIT * float(np.linalg.norm(origin)))
-        for of_client, ratio in zip(excess, (lengths / maximum).tolist(), strict=True):
-            of_client[name] = ratio
+        for client_excess, ratio in zip(excess, (lengths / maximum).tolist(), strict=True):
+            client_excess[name] = ratio
     return excess
 
 
@@ -114,74 +114,75 @@ def clip_update(part: NamedArrays, start: NamedArrays, excess: Mapping[str, floa
     """Clip a client's updates to the maximum lengths; returns the same object if none is too long."""
     if max(excess.values(), default=0.0) <= 1:
         return part
-    return {name: _clip_to_length(value, start[name], excess[name]) for name, value in part.items()}
+    return {name: _shortened(value, start[name], excess[name]) for name, value in part.items()}
 
 
 def swapped_classes(sums: FloatArray) -> list[int]:
-    """Return the clients whose class means are those of other classes, by the medians of the other clients' means.
+    """Return the clients whose class means are closer to other classes, by the medians of the other clients' means.
 
-    The most obvious one is left out of the medians before the others are compared again. No client is returned if
-    half of them would be, or if there are fewer than _MIN_COMPARED: then the wrong ones cannot be identified.
+    The most obvious client is left out of the medians before the others are compared again. No client is returned if
+    half of them would be, or if there are fewer than _MIN_COMPARED: then the Byzantine ones cannot be identified.
 
     Args:
         sums: (K, J, C, 1 + d): N_c and S_c of each client under each of J models; all models have to agree.
     """
     swapped: list[int] = []
     while len(sums) >= _MIN_COMPARED and 2 * len(swapped) < len(sums):
-        left = [client for client in range(len(sums)) if client not in swapped]
-        excess = np.min([_excess_distances(sums[left, model]) for model in range(sums.shape[1])], axis=0)
-        worst = int(np.argmax(excess))
-        if excess[worst] < _MAX_EXCESS:
+        remaining = [client for client in range(len(sums)) if client not in swapped]
+        ratios = np.min([_distance_ratios(sums[remaining, model]) for model in range(sums.shape[1])], axis=0)
+        worst = int(np.argmax(ratios))
+        if ratios[worst] < _MAX_RATIO_TO_NEAREST:
             return sorted(swapped)
-        swapped.append(left[worst])
+        swapped.append(remaining[worst])
     return []
 
 
-def _excess_distances(sums: FloatArray) -> FloatArray:
-    """Return how many times as far each client's class means are from their own class as from the nearest one, (K,).
+def _distance_ratios(sums: FloatArray) -> FloatArray:
+    """Return the distance of each client's class means to their own class, divided by that to the nearest class, (K,).
 
-    Squared distances, weighted by images; 1 if a tenth of the images or more is nearest to its own class, or if there
-    are too few classes of _MIN_CLASS images to compare: by chance a small class looks like another one.
+    Distances are squared and weighted by images. The ratio is 1 if the classes of a tenth of the images or more are
+    nearest to their own, or if there are too few classes of _MIN_CLASS images: small ones may differ by chance.
 
     Args:
         sums: (K, C, 1 + d): N_c and S_c of each client.
     """
     counts, means = sums[..., 0], sums[..., 1:] / np.maximum(sums[..., :1], 1e-9)
-    has = counts >= _MIN_CLASS
+    has_class = counts >= _MIN_CLASS
     classes = range(counts.shape[1])
     # (K, C, C): from each class mean of a client to the median of each class over the other clients
-    distances = np.stack([_distances_to_median(means, means[:, c], has[:, c]) for c in classes], axis=2)
+    distances = np.stack([_distances_to_median(means, means[:, c], has_class[:, c]) for c in classes], axis=2)
     own, nearest = distances[:, classes, classes], distances.min(axis=2)
-    compared = has & np.isfinite(own)
+    compared = has_class & np.isfinite(own)
     weights = np.where(compared, counts, 0.0)
     fits = (weights * (own == nearest)).sum(axis=1) >= _MIN_FIT * weights.sum(axis=1)
-    of_own, of_nearest = ((weights * np.where(compared, one, 0.0)).sum(axis=1) for one in (own, nearest))
-    few = compared.sum(axis=1) < _MIN_CLASSES
-    return np.where(fits | few, 1.0, of_own / np.maximum(of_nearest, 1e-12))
+    to_own, to_nearest = ((weights * np.where(compared, to, 0.0)).sum(axis=1) for to in (own, nearest))
+    too_few = compared.sum(axis=1) < _MIN_CLASSES
+    return np.where(fits | too_few, 1.0, to_own / np.maximum(to_nearest, 1e-12))
 
 
-def _distances_to_median(means: FloatArray, of_class: FloatArray, has: BoolArray) -> FloatArray:
+def _distances_to_median(means: FloatArray, one_class: FloatArray, has_class: BoolArray) -> FloatArray:
     """Return the squared distances from each client's class means, (K, C, d), to the median of one class, (K, C).
 
-    The median for a client is over the other clients that have images of the class (`has`), inf without any.
+    The median for a client is over the other clients that have images of the class, inf without any.
 
     Args:
-        of_class: (K, d), the means of that class.
+        one_class: The means of that class, (K, d).
+        has_class: Whether each client has images of it, (K,).
     """
-    ordered, number = np.sort(of_class[has], axis=0), int(has.sum())
-    medians = np.full(of_class.shape, np.inf)
+    ordered, number = np.sort(one_class[has_class], axis=0), int(has_class.sum())
+    medians = np.full(one_class.shape, np.inf)
     if number:
-        medians[~has] = np.median(ordered, axis=0)
+        medians[~has_class] = np.median(ordered, axis=0)
     if number > 1:  # the median of all but one, from the sorted values: sorting once for each client would take K^2
-        ranks = of_class[has].argsort(axis=0, kind="stable").argsort(axis=0)
+        ranks = one_class[has_class].argsort(axis=0, kind="stable").argsort(axis=0)
         low, high = (np.where(ranks <= middle, middle + 1, middle) for middle in ((number - 2) // 2, (number - 1) // 2))
-        medians[has] = (np.take_along_axis(ordered, low, axis=0) + np.take_along_axis(ordered, high, axis=0)) / 2
+        medians[has_class] = (np.take_along_axis(ordered, low, axis=0) + np.take_along_axis(ordered, high, axis=0)) / 2
     distances: FloatArray = ((means - medians[:, None]) ** 2).sum(axis=2)
     return distances
 
 
-def impossible_responses(biases: FloatArray, sums: FloatArray) -> list[int]:
-    """Return the clients whose posterior sums cannot be the response of any images to the logit bias.
+def inconsistent_posterior_sums(biases: FloatArray, sums: FloatArray) -> list[int]:
+    """Return the clients whose posterior sums under different logit biases no set of images can have.
 
     The sums N of softmax(z_i + b) over images are the gradient of a convex function of b, so (b - b') . (N - N') >= 0
     for any two biases. No posterior changes by a larger factor than the bias allows: N_c lies between N'_c times
@@ -195,7 +196,7 @@ def impossible_responses(biases: FloatArray, sums: FloatArray) -> list[int]:
     sizes = np.maximum(sums.sum(axis=2).max(axis=1), 1e-9)
     wrong = np.zeros(len(sums), bool)
     response = np.zeros(len(sums))
-    for i, j in zip(*np.triu_indices(len(biases), 1), strict=True):
+    for i, j in zip(*np.triu_indices(len(biases), 1), strict=True):  # all pairs of biases
         bias_change, change = biases[i] - biases[j], sums[:, i] - sums[:, j]
         slack = _RESPONSE_SLACK * sizes[:, None]
         wrong |= change @ bias_change < -slack[:, 0] * (1 + np.ptp(bias_change))
@@ -208,10 +209,10 @@ def impossible_responses(biases: FloatArray, sums: FloatArray) -> list[int]:
 
 
 def bounded_evidence(values: FloatArray) -> FloatArray:
-    """Clip each client's evidence per image, (K, ...), to at most _MAX_RANGES times the range of the others outside it.
+    """Clip each client's evidence per image, (K, ...), to the others' range, extended by _MAX_RANGES times its width.
 
-    The range leaves out the highest and lowest `_trim_count` - 1 values, so that this number of Byzantine clients
-    cannot support each other. With fewer than _MIN_COMPARED clients nothing is clipped.
+    The range leaves out the highest and lowest `_trim_count` - 1 values, so that `_trim_count`
+    Byzantine clients cannot support each other. With fewer than _MIN_COMPARED clients nothing is clipped.
     """
     if len(values) < _MIN_COMPARED:
         return values
@@ -232,20 +233,21 @@ def trimmed_total(values: Sequence[float]) -> float:
 
 def _limits(sizes: FloatArray) -> FloatArray:
     """Return _MAX_RATIO times the median of the other clients' non-zero sizes, (K,); inf if there are too few."""
-    has_any = sizes > 0
-    ordered, many = np.sort(sizes[has_any]), int(has_any.sum())
+    nonzero = sizes > 0
+    ordered, count = np.sort(sizes[nonzero]), int(nonzero.sum())
     limits = np.full(len(sizes), np.inf)
-    if many + 1 >= MIN_CLIENTS:
-        limits[~has_any] = _MAX_RATIO * np.median(ordered)
-    if many >= MIN_CLIENTS:
-        rank = np.searchsorted(ordered, sizes[has_any])  # of equal sizes, any one may be left out
-        below, above = (many - 2) // 2, (many - 1) // 2  # positions of the median among the others
-        middle = (ordered[below + (below >= rank)] + ordered[above + (above >= rank)]) / 2
-        limits[has_any] = _MAX_RATIO * middle
+    if count + 1 >= MIN_CLIENTS:
+        limits[~nonzero] = _MAX_RATIO * np.median(ordered)
+    if count >= MIN_CLIENTS:
+        rank = np.searchsorted(ordered, sizes[nonzero])  # of equal sizes, any one may be left out
+        below, above = (count - 2) // 2, (count - 1) // 2  # positions of the median among the others
+        medians = (ordered[below + (below >= rank)] + ordered[above + (above >= rank)]) / 2
+        limits[nonzero] = _MAX_RATIO * medians
     return limits
 
 
-def _clip_to_length(value: NDArray[Any], start: NDArray[Any], excess: float) -> NDArray[Any]:
+def _shortened(value: NDArray[Any], start: NDArray[Any], excess: float) -> NDArray[Any]:
+    """Return a trained array whose update, its difference from `start`, is divided by an excess above 1."""
     if excess <= 1:
         return value
     origin = start.astype(np.float64)

@@ -32,7 +32,7 @@ def select(log_probs: FloatArray, quota: IntArray, candidates: _Candidates = "ar
             them (ties: the lower class), and the others get no replacement. In both, an image of probability 0
             (log -inf) is not taken.
     """
-    scores = {"argmax": lambda scores, quota: scores, "any": _best_of_each_class}[candidates](log_probs, quota)
+    scores = {"argmax": lambda log_probs, _: log_probs, "any": _best_of_each_class}[candidates](log_probs, quota)
     label, score = scores.argmax(axis=1), scores.max(axis=1)
     order = np.lexsort((-score, label))  # stable, so the lower index wins a tie
     order = order[score[order] > -np.inf]
@@ -41,7 +41,7 @@ def select(log_probs: FloatArray, quota: IntArray, candidates: _Candidates = "ar
 
 
 def _best_of_each_class(log_probs: FloatArray, quota: IntArray) -> FloatArray:
-    """Return the scores with -inf for images that are not among the quota[c] best of class c."""
+    """Return the log-probabilities, (n, C), with -inf for images that are not among the quota[c] best of class c."""
     scores = np.full_like(log_probs, -np.inf)
     for c in np.flatnonzero(quota):
         best = np.argsort(-log_probs[:, c], kind="stable")[: quota[c]]  # ties: the lower index
@@ -77,5 +77,5 @@ def with_corrections(selection: Selection, corrections: Corrections) -> Selectio
     order = np.argsort(label, kind="stable")
     if selection.candidates is None:
         return Selection(index[order], label[order])
-    certain = np.eye(selection.candidates.shape[1], dtype=selection.candidates.dtype)[corrections.label]
-    return Selection(index[order], label[order], np.concatenate([certain, selection.candidates[kept]])[order])
+    one_hot = np.eye(selection.candidates.shape[1], dtype=selection.candidates.dtype)[corrections.label]
+    return Selection(index[order], label[order], np.concatenate([one_hot, selection.candidates[kept]])[order])

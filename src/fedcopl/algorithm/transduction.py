@@ -12,7 +12,7 @@ one of the n nearest images of i, else 0.
 
 Each mu and sigma is the best for its z. A pass over z, which moves each z_i by d_i, lowers the objective by
 sum_i KL(z_i old || new) + 1/2 sum_ij w_ij d_i . d_j; the first is at least sum_i |d_i|^2 (Pinsker), and no eigenvalue
-of w is below -2 as long as no image is among the nearest n of more than 4 n others. So it never rises there.
+of w is below -2 as long as no image is among the nearest n of more than 4 n others; then the objective never rises.
 """
 
 from typing import NamedTuple
@@ -101,7 +101,7 @@ def _log_likelihood(features: FloatArray, mixture: _Mixture) -> FloatArray:
 def nearest(
     features: FloatArray, among: FloatArray, neighbours: int, *, skip_itself: bool = False
 ) -> tuple[IntArray, FloatArray]:
-    """Return the indices of the k rows of `among` nearest to each row, (m, k), and their v (ties: the lower)."""
+    """Return the indices of the k rows of `among` nearest to each row, (m, k), and their v (ties: the lower index)."""
     cosines = features @ among.T
     if skip_itself:
         np.fill_diagonal(cosines, -np.inf)

@@ -15,7 +15,7 @@ from ..algorithm.robust import (
     bounded_evidence,
     bounded_weights,
     clip_update,
-    impossible_responses,
+    inconsistent_posterior_sums,
     robust_mean,
     swapped_classes,
     update_excess,
@@ -86,7 +86,7 @@ class PlainAggregator:
         exchange.add_release("sums", adapted)
         sums = {client: reply.sums for client, reply in adapted.items() if reply.sums is not None}
         if self.config.sharing.bounded and not self.config.privacy.noise_multiplier:
-            _drop_impossible_responses(exchange, request.step, sums)
+            _drop_inconsistent_posterior_sums(exchange, request.step, sums)
             _drop_swapped_classes(exchange, request.step, sums)
             _clip_evidence(exchange, request.step, sums)
         if not request.step:
@@ -141,7 +141,7 @@ def _statistics(exchange: RoundExchange, step: int) -> Iterator[tuple[Statistic,
         start += math.prod(shape)
 
 
-def _drop_impossible_responses(exchange: RoundExchange, step: int, sums: dict[str, Values]) -> None:
+def _drop_inconsistent_posterior_sums(exchange: RoundExchange, step: int, sums: dict[str, Values]) -> None:
     """Drop clients whose posterior sums under several logit biases cannot come from the same images."""
     classes = exchange.classes
     if not step:
@@ -158,7 +158,7 @@ def _drop_impossible_responses(exchange: RoundExchange, step: int, sums: dict[st
     if len(responses) < 2 or not any(statistic.kind == "predicted" for statistic, _, _ in _statistics(exchange, step)):
         return
     sums_by_client = np.array([[rows[client] for _, rows in responses] for client in clients])
-    for number in impossible_responses(np.array([bias for bias, _ in responses]), sums_by_client):
+    for number in inconsistent_posterior_sums(np.array([bias for bias, _ in responses]), sums_by_client):
         exchange.drop(clients[number], "Adapt", "its posterior sums do not respond to the logit bias as images do")
         del sums[clients[number]]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..algorithm import FloatArray
 from ..algorithm.aggregate import nearest
-from ..algorithm.holdout import Evidence, is_less_confident, rise
+from ..algorithm.holdout import Evidence, is_less_confident, loss_rise
 from ..algorithm.metrics import Score
 from ..algorithm.robust import trimmed_total
 from ..config import RunConfig
@@ -256,7 +256,8 @@ def _train(
 def _has_harmed(trained: TrainingSum) -> bool:
     """Return whether the average fits the holdouts worse; with three clients or more, no single one decides."""
     if trained.holdouts:
-        rises = [rise(Evidence(h.images, h.loss_before), Evidence(h.images, h.loss_after)) for h in trained.holdouts]
+        pairs = ((Evidence(h.images, h.loss_before), Evidence(h.images, h.loss_after)) for h in trained.holdouts)
+        rises = [loss_rise(old, new) for old, new in pairs]
         return trimmed_total(rises) > 0
     checks = trained.checks
     return is_less_confident(Evidence(checks.images, checks.loss_before), Evidence(checks.images, checks.loss_after))

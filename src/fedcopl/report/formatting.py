@@ -80,7 +80,7 @@ def marks(values: Sequence[float], unit: str = "") -> list[str]:
 
 
 def powers(logarithms: Sequence[float]) -> list[str]:
-    """Format the ticks of a logarithmic axis: 0.1, 0.32, 1, 3.2, 10; from a to_percent thousand on 10⁵, 3·10⁵, 10⁶."""
+    """Format the ticks of a logarithmic axis: 0.1, 0.32, 1, 3.2, 10; from a hundred thousand on 10⁵, 3·10⁵, 10⁶."""
     texts = []
     for value in logarithms:
         whole = math.floor(value + 1e-9)
