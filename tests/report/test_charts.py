@@ -21,8 +21,8 @@ def test_ticks_by_hand():
     assert _ticks(76.2, 84.1) == [76, 78, 80, 82, 84, 86]
     assert _ticks(0, 156) == [0, 50, 100, 150, 200]
     assert _ticks(0, 1) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
-    assert fmt.marks([0.0, 0.25, 0.5]) == ["0.0", "0.2", "0.5"]
-    assert fmt.marks([0, 500, 1000]) == ["0", "500", "1,000"]
+    assert fmt.tick_texts([0.0, 0.25, 0.5]) == ["0.0", "0.2", "0.5"]
+    assert fmt.tick_texts([0, 500, 1000]) == ["0", "500", "1,000"]
     assert _whole_ticks(0, 9) == list(range(10))
     assert _whole_ticks(0, 49) == list(range(0, 50, 5))
     assert _whole_ticks(7, 7) == [7]
@@ -70,7 +70,7 @@ def test_levels_and_refreshes_are_drawn_at_their_values():
 )
 def test_an_accuracy_axis_spans_at_least_five_points(values, lowest, highest):
     drawn = line_chart("Accuracy", [1, 2], [Series("macro", "s1", values)], PERCENT)
-    assert [float(tick.text.split()[0]) for tick in (drawn.up[0], drawn.up[-1])] == [lowest, highest]
+    assert [float(tick.text.split()[0]) for tick in (drawn.y_ticks[0], drawn.y_ticks[-1])] == [lowest, highest]
 
 
 def test_the_text_alternative_of_a_chart_has_first_and_last_values():
@@ -88,7 +88,7 @@ def test_a_band_reaches_one_deviation_up_and_down():
     drawn = line_chart("c", [1, 2], [line], PLAIN)  # the axis reaches from 0 to 25
     (x1, y1), (x2, y2) = drawn.lines[0].spots
     height = drawn.bottom - drawn.top
-    assert [tick.text for tick in drawn.up] == ["0", "5", "10", "15", "20", "25"]
+    assert [tick.text for tick in drawn.y_ticks] == ["0", "5", "10", "15", "20", "25"]
     over1, over2, under2, under1 = corners(drawn.lines[0])
     assert over1 == pytest.approx((x1, y1 - height * 10 / 25), abs=0.15)
     assert under1 == pytest.approx((x1, drawn.bottom), abs=0.15)
@@ -99,7 +99,7 @@ def test_a_band_reaches_one_deviation_up_and_down():
 
 def test_a_band_is_clipped_to_the_bounds_of_its_unit():
     drawn = line_chart("c", [1, 2], [Series("mean", "s1", [99.0, 95.0], [5.0, 1.0])], Unit(str, bounds=(0, 100)))
-    assert drawn.up[-1].text == "100"
+    assert drawn.y_ticks[-1].text == "100"
     assert min(y for _, y in corners(drawn.lines[0])) == drawn.top
 
 
@@ -109,16 +109,22 @@ def test_a_line_of_a_single_run_has_no_band():
 
 def test_powers_of_ten_are_evenly_spaced():
     drawn = line_chart(
-        "c", [1, 2, 3], [Series("x", "s1", [1.0, 10.0, 100.0])], Unit(str, fmt.powers, transform=math.log10)
+        "c", [1, 2, 3], [Series("x", "s1", [1.0, 10.0, 100.0])], Unit(str, fmt.log_ticks, transform=math.log10)
     )
-    assert [tick.text for tick in drawn.up] == ["1", "3.2", "10", "32", "100"]
+    assert [tick.text for tick in drawn.y_ticks] == ["1", "3.2", "10", "32", "100"]
     (_, low), (_, middle), (_, high) = drawn.lines[0].spots
     assert middle == pytest.approx((low + high) / 2, abs=0.15)
 
 
 def test_a_chart_that_includes_zero_begins_there():
-    steady = line_chart("c", [1, 2], [Series("x", "s1", [76_800.0] * 2)], Unit(str, fmt.sizes, include=(0,)))
-    assert [tick.text.replace(fmt.SPACE, " ") for tick in steady.up] == ["0 kB", "20 kB", "40 kB", "60 kB", "80 kB"]
+    steady = line_chart("c", [1, 2], [Series("x", "s1", [76_800.0] * 2)], Unit(str, fmt.size_ticks, include=(0,)))
+    assert [tick.text.replace(fmt.SPACE, " ") for tick in steady.y_ticks] == [
+        "0 kB",
+        "20 kB",
+        "40 kB",
+        "60 kB",
+        "80 kB",
+    ]
     height = steady.bottom - (steady.bottom - steady.top) * 76.8 / 80
     assert [y for _, y in steady.lines[0].spots] == pytest.approx([height] * 2, abs=0.06)
 
@@ -165,11 +171,11 @@ def test_number_formats_by_hand():
     times = {4.06: "4.1 s", 41.2: "41 s", 59.6: "1 min 00 s", 205: "3 min 25 s", 7500: "2 h 05 min"}
     assert {s: fmt.duration(s).replace(space, " ") for s in times} == times
     assert [fmt.ratio(value) for value in (0.5, 99.994, 20_111.8, None)] == ["0.50", "99.99", "20,112", fmt.NOTHING]
-    assert fmt.powers([-1, -0.5, 0, 0.5, 1, 4]) == ["0.1", "0.32", "1", "3.2", "10", "10,000"]
-    assert fmt.powers([5, 5.5, 6, 12]) == ["10⁵", "3·10⁵", "10⁶", "10¹²"]
-    assert fmt.sizes([0, 500, 1000])[-1] == f"1.0{space}kB"
-    assert fmt.sizes([0, 0.5, 1])[-1] == f"1.0{space}bytes"
-    assert fmt.sizes([0, 2e9, 4e9])[1] == f"2{space}GB"
+    assert fmt.log_ticks([-1, -0.5, 0, 0.5, 1, 4]) == ["0.1", "0.32", "1", "3.2", "10", "10,000"]
+    assert fmt.log_ticks([5, 5.5, 6, 12]) == ["10⁵", "3·10⁵", "10⁶", "10¹²"]
+    assert fmt.size_ticks([0, 500, 1000])[-1] == f"1.0{space}kB"
+    assert fmt.size_ticks([0, 0.5, 1])[-1] == f"1.0{space}bytes"
+    assert fmt.size_ticks([0, 2e9, 4e9])[1] == f"2{space}GB"
     assert fmt.count(None) == fmt.NOTHING
     assert fmt.shortened("abcdef", 6) == "abcdef"
     assert fmt.shortened("abcdefg", 6) == "abcde…"
@@ -180,10 +186,10 @@ def test_no_number_beside_an_axis_is_cut_off(power, first, many):
     unit, rounds = Unit(lambda value: f"{value:,.0f}"), list(range(first, first + many))
     chart = line_chart("x", rounds, [Series("a", "macro", [float(10**power)] * many)], unit)
     digit = 8.2  # dots, of the widest digit at the size of a tick
-    assert all(chart.left - 8 - digit * len(tick.text) >= 0 for tick in chart.up)
-    edges = [(tick.at - digit * len(tick.text) / 2, tick.at + digit * len(tick.text) / 2) for tick in chart.across]
+    assert all(chart.left - 8 - digit * len(tick.text) >= 0 for tick in chart.y_ticks)
+    edges = [(tick.at - digit * len(tick.text) / 2, tick.at + digit * len(tick.text) / 2) for tick in chart.x_ticks]
     assert edges[-1][1] <= chart.width
     assert all(end <= start for (_, end), (start, _) in pairwise(edges))
     bars = bar_chart("x", ["a", "b"], [Series("n", "s1", [10.0**power, 1.0])], unit)
-    assert all(bars.left - 8 - digit * len(tick.text) >= 0 for tick in bars.up)
+    assert all(bars.left - 8 - digit * len(tick.text) >= 0 for tick in bars.y_ticks)
     assert bars.groups[0].bars[0].at >= bars.left

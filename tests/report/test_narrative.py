@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from fedcopl.report.formatting import SPACE
-from fedcopl.report.narrative import _averages, label_texts, run_summary
+from fedcopl.report.narrative import _server_part, label_texts, run_summary
 from report.sample_results import outcome_of, sample_results
 
 
@@ -24,10 +24,10 @@ def test_fedcopl_as_the_paper_has_it():
 
 
 def test_the_summary_names_the_averaged_arrays():
-    assert _averages(run_of(["gates", "a bias for each class"])) == "averages their gates and a bias for each class"
-    assert _averages(replace(run_of(), averaged=())) == "averages nothing"
-    assert _averages(run_of(None, method="newone")) == "averages the arrays that newone shares"
-    assert _averages(replace(run_of(None), method="NewOne")) == "averages the arrays that NewOne shares"
+    assert _server_part(run_of(["gates", "a bias for each class"])) == "averages their gates and a bias for each class"
+    assert _server_part(replace(run_of(), averaged=())) == "averages nothing"
+    assert _server_part(run_of(None, method="newone")) == "averages the arrays that newone shares"
+    assert _server_part(replace(run_of(None), method="NewOne")) == "averages the arrays that NewOne shares"
 
 
 def test_predictions_with_priors_are_not_called_plain():

@@ -11,13 +11,13 @@ from ..config import by_full_name
 from ..run.pseudo_labels import read_last_labels
 from ..run.record import Outcome
 from . import formatting as fmt
-from .curves import ACCURACIES, BYTES, COUNT, PERCENT, SERIES, AccuracyKind, Spread, group_charts, spread, to_percent
+from .curves import ACCURACIES, BYTES, COUNT, PERCENT, STYLES, AccuracyKind, Spread, group_charts, spread, to_percent
 from .label_free import mean_confidence
 from .narrative import label_texts
 from .run_page import LiveStatus, by_section, template, written
 
-_LONG_TITLE = 100
-_MAX_LINES = len(SERIES)  # groups in a chart
+_LONG_TITLE = 100  # characters; a longer title names the methods or the number of experiments
+_MAX_LINES = len(STYLES)  # groups in a chart
 _SECTIONS = {
     "experiments": "What differs",
     "result": "Result",
@@ -28,7 +28,7 @@ _SECTIONS = {
 }
 _EXCLUDED = {"name", "seed"}  # runs that differ in these settings only are one experiment
 _SELF_EXPLANATORY = {"method", "labeler", "backbone", "source"}  # settings whose values need no name before them
-_LONG_LABEL = 48  # letters; a group with a longer label is called after its folder
+_LONG_LABEL = 48  # characters; a group with a longer label is named after its folder
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class _Measure:
-    """A number of the table of results: its name, its value of a run, its format, and the better direction."""
+    """A column of the table of results: its title, its value for a run, the better direction, and the number format."""
 
     name: str
     of: Callable[[ComparedRun], float | None]
@@ -109,7 +109,7 @@ class _RunGroup:
 
 
 def _differing(runs: Sequence[ComparedRun]) -> list[str]:
-    """Return the settings with different values, without name and seed, in the order of the settings file."""
+    """Return the names of the settings whose values differ, except name and seed, in the order of the settings file."""
     settings = [by_full_name(run.outcome.settings) for run in runs]
     names = dict.fromkeys(name for values in settings for name in values if name not in _EXCLUDED)
     return [name for name in names if any(values.get(name) != settings[0].get(name) for values in settings)]
@@ -146,11 +146,11 @@ def _key(run: ComparedRun) -> tuple[dict[str, Any], tuple[str, ...], int]:
 
 
 def _labels(groups: Sequence[Sequence[ComparedRun]]) -> list[str]:
-    """Return a unique label for each group: the method, if necessary with differing settings or the name."""
+    """Return a unique label for each group: the method, if needed with settings or name, or the folder."""
     first = [runs[0] for runs in groups]
     methods, names = ([getattr(run.outcome, key) for run in first] for key in ("method", "name"))
     settings = [
-        _by_settings(run, _differing([other for other in first if other.outcome.method == run.outcome.method]))
+        _settings_label(run, _differing([other for other in first if other.outcome.method == run.outcome.method]))
         for run in first
     ]
     by_settings, by_name = (
@@ -162,11 +162,11 @@ def _labels(groups: Sequence[Sequence[ComparedRun]]) -> list[str]:
     return _short_folders([run.folder for run in first])
 
 
-def _by_settings(run: ComparedRun, differ: Sequence[str]) -> str:
+def _settings_label(run: ComparedRun, differing: Sequence[str]) -> str:
     """Return the differing settings as a short text, without the settings in the method's title."""
     settings = by_full_name(run.outcome.settings)
     titled = {"method", "labeler"} if run.outcome.method else set()
-    shown = [(name.rpartition(".")[2], settings.get(name, fmt.NOTHING)) for name in differ if name not in titled]
+    shown = [(name.rpartition(".")[2], settings.get(name, fmt.NOTHING)) for name in differing if name not in titled]
     return ", ".join(str(value) if name in _SELF_EXPLANATORY else f"{name} {value}" for name, value in shown)
 
 
@@ -190,14 +190,14 @@ class _RankedCell:
 
 def _column(groups: Sequence[_RunGroup], measure: _Measure) -> Iterator[_RankedCell]:
     """Yield the cells of one measure. Unfinished and supervised runs have no rank; equal texts have equal ranks."""
-    ranked = [group.finished and not group.supervised and _same_classes(groups) for group in groups]
+    has_rank = [group.finished and not group.supervised and _same_classes(groups) for group in groups]
     numbers = [group.numbers[measure.name] for group in groups]
     means = {
-        measure.write(number.mean): number.mean for number, ok in zip(numbers, ranked, strict=True) if number and ok
+        measure.write(number.mean): number.mean for number, ok in zip(numbers, has_rank, strict=True) if number and ok
     }
     order = sorted(means, key=lambda text: means[text] * -measure.better)
     marked = {text: rank for rank, text in enumerate(order[: 2 if len(order) > 2 else 1], start=1)}
-    for number, is_ranked in zip(numbers, ranked, strict=True):
+    for number, is_ranked in zip(numbers, has_rank, strict=True):
         if number is None:
             yield _RankedCell(fmt.NOTHING)
         else:
@@ -268,7 +268,7 @@ def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = Non
     """Render the page that compares these runs."""
     runs, repeats = _drop_duplicates(runs)
     groups = _grouped(runs)
-    recall, differ = _recall_table(groups), _differing(runs)
+    recall, differing = _recall_table(groups), _differing(runs)
     measures = [measure for measure in _MEASURES if any(group.numbers[measure.name] for group in groups)]
     cells = list(zip(*(_column(groups, measure) for measure in measures), strict=True))
     best = sorted(groups, key=lambda group: -(group.numbers["macro"] or Spread(0)).mean)[:_MAX_LINES]
@@ -285,9 +285,9 @@ def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = Non
         runs=runs,
         repeats=[(str(duplicate.folder), str(first.folder)) for duplicate, first in repeats],
         groups=groups,
-        differ=differ,
+        differ=differing,
         measures=measures,
-        named=any(group.method not in group.label for group in groups),
+        with_method=any(group.method not in group.label for group in groups),
         cells=cells,
         latex=_latex_table(groups, measures, cells),
         comparable=_same_classes(groups),
@@ -295,12 +295,12 @@ def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = Non
         left_out=len(groups) - len(shown),
         recall=recall,
         values=[
-            [_format_setting(by_full_name(group.runs[0].outcome.settings).get(name, fmt.NOTHING)) for name in differ]
+            [_format_setting(by_full_name(group.runs[0].outcome.settings).get(name, fmt.NOTHING)) for name in differing]
             for group in groups
         ],
-        rows=list(_rows(groups, measures)),
+        rows=list(_run_rows(groups, measures)),
         versions=_versions(runs),
-        common=_common(runs),
+        common=_common_settings(runs),
         sections=[(anchor, title) for anchor, title in _SECTIONS.items() if anchor != "classes" or recall],
     )
 
@@ -309,8 +309,8 @@ def _format_setting(value: object) -> str:
     return value if isinstance(value, str) and value else written(value)
 
 
-def _rows(groups: Sequence[_RunGroup], measures: Sequence[_Measure]) -> Iterator[dict[str, Any]]:
-    """Yield the values of each run's row, experiment by experiment."""
+def _run_rows(groups: Sequence[_RunGroup], measures: Sequence[_Measure]) -> Iterator[dict[str, Any]]:
+    """Yield the row of each run in the table of runs, ordered by experiment."""
     members = [(group, run) for group in groups for run in group.runs]
     for folder, (group, run) in zip(_short_folders([run.folder for _, run in members]), members, strict=True):
         outcome = run.outcome
@@ -336,7 +336,7 @@ def _versions(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
     return [(package, list(used)) for package, used in versions.items()]
 
 
-def _common(runs: Sequence[ComparedRun]) -> list[tuple[str, list[tuple[str, str]]]]:
+def _common_settings(runs: Sequence[ComparedRun]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return the settings with equal values in all runs, by section."""
     excluded = {*_differing(runs), *_EXCLUDED}
     common: dict[str, Any] = {}

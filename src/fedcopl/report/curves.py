@@ -17,7 +17,7 @@ from .charts import LineChart, Series, Unit, line_chart
 
 @dataclass(frozen=True)
 class AccuracyKind:
-    """One of the three accuracies: its name (also the CSS class of its line), its meaning, and how to read it."""
+    """One of the three accuracies: its name (also the CSS class of its line), its meaning, and its attribute."""
 
     name: str
     meaning: str
@@ -29,21 +29,21 @@ ACCURACIES = (
     AccuracyKind("weighted", "the same mean, weighted by each client's number of test images", attrgetter("weighted")),
     AccuracyKind("global", "every client's model on all test images, averaged", attrgetter("everywhere")),
 )
-SERIES = tuple(f"s{number}" for number in range(1, 9))  # styles of lines: colour, dash and mark
-_THREE = tuple(kind.name for kind in ACCURACIES)  # styles for up to three lines
+STYLES = tuple(f"s{number}" for number in range(1, 9))  # CSS classes of lines: colour, dash and mark
+_ACCURACY_STYLES = tuple(kind.name for kind in ACCURACIES)  # CSS classes for a chart of up to three lines
 _ByRound = Mapping[int, float]
 """A number by round, from 1; rounds without it are left out."""
 
-PERCENT = Unit(lambda value: fmt.percent(value / 100), lambda values: fmt.marks(values, "%"), (0, 100), min_span=5)
+PERCENT = Unit(lambda value: fmt.percent(value / 100), lambda values: fmt.tick_texts(values, "%"), (0, 100), min_span=5)
 _LOSS = Unit(fmt.loss, include=(0,))
-BYTES = Unit(lambda value: fmt.size(round(value)), fmt.sizes, include=(0,))
-_SECONDS = Unit(fmt.duration, lambda values: fmt.marks(values, "s"), include=(0,))
+BYTES = Unit(lambda value: fmt.size(round(value)), fmt.size_ticks, include=(0,))
+_SECONDS = Unit(fmt.duration, lambda values: fmt.tick_texts(values, "s"), include=(0,))
 _RATIO = Unit(fmt.ratio, include=(0,))
 COUNT = Unit(lambda value: fmt.count(round(value)))
 _ZERO_SHOT = "zero-shot macro"
 _DRIFT_MAX = 1e12
-_LOG_MIN = 1e-4  # smaller values are drawn at the foot of a logarithmic axis
-_POWERS = Unit(fmt.ratio, fmt.powers, (_LOG_MIN, math.inf), transform=lambda value: math.log10(max(value, _LOG_MIN)))
+_LOG_MIN = 1e-4  # smaller values are drawn at the lower end of a logarithmic axis
+_POWERS = Unit(fmt.ratio, fmt.log_ticks, (_LOG_MIN, math.inf), transform=lambda value: math.log10(max(value, _LOG_MIN)))
 
 
 def to_percent(share: float | None) -> float | None:
@@ -77,10 +77,10 @@ def spread(values: Sequence[float | None]) -> Spread | None:
     return Spread(statistics.fmean(present), statistics.stdev(present) if len(present) > 1 else None)
 
 
-def _by_round(value: Callable[[RoundRecord], float | None], outcome: Outcome) -> _ByRound:
-    """Return a number by round, without the rounds that have none."""
-    measured = ((record.number, value(record)) for record in outcome.rounds)
-    return {number: float(measurement) for number, measurement in measured if measurement is not None}
+def _by_round(measure: Callable[[RoundRecord], float | None], outcome: Outcome) -> _ByRound:
+    """Return the `measure` of each round, without the rounds where it is None."""
+    measured = ((record.number, measure(record)) for record in outcome.rounds)
+    return {number: float(value) for number, value in measured if value is not None}
 
 
 def _accuracy(kind: AccuracyKind, outcome: Outcome) -> _ByRound:
@@ -89,7 +89,7 @@ def _accuracy(kind: AccuracyKind, outcome: Outcome) -> _ByRound:
 
 
 def _by_refresh(outcome: Outcome, share: str = "pseudo_label_accuracy") -> _ByRound:
-    """Return a share by refresh in per cent, without the refreshes that have none."""
+    """Return the attribute `share` of each refresh in per cent by round, without the refreshes where it is None."""
     shares = ((refresh.number, to_percent(getattr(refresh, share))) for refresh in outcome.refreshes)
     return {number: value for number, value in shares if value is not None}
 
@@ -108,7 +108,7 @@ _DRIFT: Mapping[str, Callable[[Drift], float | None]] = {
 
 
 def _drift(name: str, measure: str, outcome: Outcome) -> _ByRound:
-    """Return the drift of one array by round, without values that no axis can show: nearly cancelling updates."""
+    """Return the drift of one array by round, without the huge values of updates that nearly cancel."""
     values = _by_round(lambda record: _DRIFT[measure]((record.drift or {}).get(name, Drift())), outcome)
     return {number: value for number, value in values.items() if value <= _DRIFT_MAX}
 
@@ -119,7 +119,7 @@ def _measured_arrays(outcome: Outcome) -> list[str]:
 
 
 def _drift_unit(values: Iterable[float]) -> Unit:
-    """Return a logarithmic unit if the values span more than a factor of ten, else a linear one."""
+    """Return a logarithmic unit if the values exceed 2 and span more than a factor of ten, else a linear one."""
     above_zero = [value for value in values if value > 0]
     return _POWERS if above_zero and max(above_zero) > 10 * min(above_zero) and max(above_zero) > 2 else _RATIO
 
@@ -150,13 +150,13 @@ def run_charts(outcome: Outcome) -> dict[str, Any]:
         drift.append(_chart(measure, unit, by_name, records=rounds))
     seconds = seconds_by_round(outcome)
     cost = [
-        _chart("Bytes per round", BYTES, sent, _THREE, records=rounds),
-        _chart("Time per round", _SECONDS, {"time": seconds}, _THREE, records=rounds),
+        _chart("Bytes per round", BYTES, sent, styles=_ACCURACY_STYLES, records=rounds),
+        _chart("Time per round", _SECONDS, {"time": seconds}, styles=_ACCURACY_STYLES, records=rounds),
     ]
     return {
-        "accuracy": _chart("Accuracy", PERCENT, accuracies, _THREE, records=rounds, levels=levels),
-        "loss": _chart("Training loss", _LOSS, loss, _THREE, records=rounds),
-        "labels": _chart("Pseudo-label accuracy", PERCENT, labels, _THREE),
+        "accuracy": _chart("Accuracy", PERCENT, accuracies, styles=_ACCURACY_STYLES, records=rounds, levels=levels),
+        "loss": _chart("Training loss", _LOSS, loss, styles=_ACCURACY_STYLES, records=rounds),
+        "labels": _chart("Pseudo-label accuracy", PERCENT, labels, styles=_ACCURACY_STYLES),
         "labelling": _chart("Effect of refreshes", PERCENT, labelling) if all(labelling.values()) else None,
         "drift": [chart for chart in drift if chart],
         "cost": [chart for chart in cost if chart],
@@ -165,7 +165,7 @@ def run_charts(outcome: Outcome) -> dict[str, Any]:
 
 
 def _count_ratio(record: RoundRecord, numerator: str, denominator: str) -> float | None:
-    """Return one of the record's label counts in per cent of another; None without a refresh."""
+    """Return one of the record's label counts in per cent of another; None without a refresh or if that is 0."""
     counts = record.labelling
     if counts is None or not getattr(counts, denominator):
         return None
@@ -176,12 +176,12 @@ def _chart(
     title: str,
     unit: Unit,
     lines: Mapping[str, _ByRound],
-    styles: Sequence[str] = SERIES,
     *,
+    styles: Sequence[str] = STYLES,
     records: Sequence[RoundRecord] = (),
     levels: Mapping[str, float | None] | None = None,
 ) -> LineChart | None:
-    """Draw one line for each name over the rounds of `records`, or else over those with a number."""
+    """Draw one line for each name over the rounds of `records`, or else over the rounds with a value."""
     rounds = sorted({r for values in lines.values() for r in values} | {record.number for record in records})
     series = [
         Series(name, style, [values.get(r) for r in rounds])
@@ -192,7 +192,7 @@ def _chart(
 
 
 def group_charts(groups: Mapping[str, Sequence[Outcome]]) -> list[LineChart]:
-    """Draw one chart for each number of the rounds, with one line for each group of runs."""
+    """Draw one chart over the rounds for each measured quantity, with one line for each group of runs."""
     zero_shot = {outcome.zero_shot.macro for outcomes in groups.values() for outcome in outcomes}
     common = {_ZERO_SHOT: to_percent(zero_shot.pop())} if len(zero_shot) == 1 else None
     charts = [
@@ -208,8 +208,8 @@ def group_charts(groups: Mapping[str, Sequence[Outcome]]) -> list[LineChart]:
     charts.append(_group_chart(groups, "Training loss", partial(_by_round, attrgetter("loss")), _LOSS))
     charts.append(_group_chart(groups, "Pseudo-label accuracy", _by_refresh, PERCENT))
     arrays = Counter(name for outcomes in groups.values() for name in _measured_arrays(outcomes[0]))
-    for name, members in arrays.items():
-        if members > 1 or len(groups) == 1:  # an array of one group is on the pages of its runs
+    for name, group_count in arrays.items():
+        if group_count > 1 or len(groups) == 1:  # an array of one group is on the pages of its runs
             for measure in _DRIFT:
                 charts.append(_group_chart(groups, f"{measure}, {name}", partial(_drift, name, measure)))
     charts.append(_group_chart(groups, "Bytes sent up per round", partial(_by_round, attrgetter("bytes_up")), BYTES))
@@ -220,21 +220,21 @@ def group_charts(groups: Mapping[str, Sequence[Outcome]]) -> list[LineChart]:
 def _group_chart(
     groups: Mapping[str, Sequence[Outcome]],
     title: str,
-    values: Callable[[Outcome], _ByRound],
+    measure: Callable[[Outcome], _ByRound],
     unit: Unit | None = None,
     levels: Mapping[str, float | None] | None = None,
 ) -> LineChart | None:
-    """Draw one line per group: the mean over its runs, with a band of one standard deviation."""
+    """Draw one line per group, the mean of its runs with a band of one standard deviation; by default of a drift."""
     by_group = []
     for outcomes in groups.values():
-        measured = [values(outcome) for outcome in outcomes]
+        measured = [measure(outcome) for outcome in outcomes]
         finished = sorted({r for by_round in measured for r in by_round})
-        by_group.append({r: number for r in finished if (number := spread([run.get(r) for run in measured]))})
-    rounds = sorted({r for numbers in by_group for r in numbers})
+        by_group.append({r: over_runs for r in finished if (over_runs := spread([run.get(r) for run in measured]))})
+    rounds = sorted({r for spreads in by_group for r in spreads})
     lines = []
-    for style, (label, outcomes), numbers in zip(SERIES, groups.items(), by_group, strict=False):
-        means = [numbers[r].mean if r in numbers else None for r in rounds]
-        deviations = [numbers[r].std if r in numbers else None for r in rounds] if len(outcomes) > 1 else ()
+    for style, (label, outcomes), spreads in zip(STYLES, groups.items(), by_group, strict=False):
+        means = [spreads[r].mean if r in spreads else None for r in rounds]
+        deviations = [spreads[r].std if r in spreads else None for r in rounds] if len(outcomes) > 1 else ()
         lines.append(Series(label, style, means, deviations))
-    unit = unit or _drift_unit(number.mean for numbers in by_group for number in numbers.values())
+    unit = unit or _drift_unit(over_runs.mean for spreads in by_group for over_runs in spreads.values())
     return line_chart(title, rounds, lines, unit, levels=levels)

@@ -67,19 +67,19 @@ def size(octets: int) -> str:
     return f"{value:,.1f}{SPACE}TB"
 
 
-def sizes(values: Sequence[float]) -> list[str]:
+def size_ticks(values: Sequence[float]) -> list[str]:
     """Format the ticks of an axis of bytes, all in the unit of the largest: 0 kB, 50 kB, 100 kB."""
     power = min(int(math.log10(max(values[-1], 1)) / 3 + 1e-9), 3)
-    return marks([value / 1000**power for value in values], ("bytes", "kB", "MB", "GB")[power])
+    return tick_texts([value / 1000**power for value in values], ("bytes", "kB", "MB", "GB")[power])
 
 
-def marks(values: Sequence[float], unit: str = "") -> list[str]:
+def tick_texts(values: Sequence[float], unit: str = "") -> list[str]:
     """Format the ticks of an axis, with as many decimals as distinct ticks need."""
     decimals = max(0, -math.floor(math.log10(values[1] - values[0]) + 1e-9))
     return [f"{value:,.{decimals}f}{SPACE + unit if unit else ''}" for value in values]
 
 
-def powers(logarithms: Sequence[float]) -> list[str]:
+def log_ticks(logarithms: Sequence[float]) -> list[str]:
     """Format the ticks of a logarithmic axis: 0.1, 0.32, 1, 3.2, 10; from a hundred thousand on 10⁵, 3·10⁵, 10⁶."""
     texts = []
     for value in logarithms:
@@ -94,9 +94,9 @@ def duration(seconds: float) -> str:
     """Format seconds as `7.2 s`, `3 min 05 s` or `2 h 10 min`."""
     if seconds < 10:
         return f"{seconds:.1f}{SPACE}s"
-    minutes, left = divmod(round(seconds), 60)
+    minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes}{SPACE}min {left:02}{SPACE}s" if minutes else f"{left}{SPACE}s"
+        return f"{minutes}{SPACE}min {rest:02}{SPACE}s" if minutes else f"{rest}{SPACE}s"
     return f"{minutes // 60:,}{SPACE}h {minutes % 60:02}{SPACE}min"
 
 
@@ -105,6 +105,6 @@ def several(number: int, one: str, many: str = "") -> str:
     return counted(number, one, many).replace(" ", SPACE, 1)
 
 
-def shortened(text: str, most: int) -> str:
-    """Cut a text after `most` characters, with an ellipsis."""
-    return text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+def shortened(text: str, max_length: int) -> str:
+    """Cut a text to at most `max_length` characters, of which the last is then an ellipsis."""
+    return text if len(text) <= max_length else text[: max_length - 1] + "\N{HORIZONTAL ELLIPSIS}"

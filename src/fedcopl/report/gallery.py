@@ -30,7 +30,7 @@ class ChosenImages:
     client: str
     index: NDArray[np.int64]  # of each image: its position in the data set
     label: NDArray[np.int64]  # its pseudo label
-    confidence: NDArray[np.float64]  # the log-probability of that label
+    confidence: NDArray[np.float64]  # the log-probability of this label
 
 
 @dataclass(frozen=True)
@@ -140,12 +140,12 @@ def gallery(
 
 
 def _ranked(clients: Sequence[ChosenImages]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return client, position within its images, and label of all images, the most confident first."""
-    none, sizes = np.zeros(0, np.int64), [len(chosen.index) for chosen in clients]
-    index = np.concatenate([none, *(chosen.index for chosen in clients)])
-    label = np.concatenate([none, *(chosen.label for chosen in clients)])
+    """Return index of the client, index in its images, and label of all images, the most confident first."""
+    empty, sizes = np.zeros(0, np.int64), [len(chosen.index) for chosen in clients]
+    index = np.concatenate([empty, *(chosen.index for chosen in clients)])
+    label = np.concatenate([empty, *(chosen.label for chosen in clients)])
     confidence = np.concatenate([np.zeros(0), *(chosen.confidence for chosen in clients)])
-    position = np.concatenate([none, *(np.arange(size) for size in sizes)])
+    position = np.concatenate([empty, *(np.arange(size) for size in sizes)])
     order = np.lexsort((index, -confidence))
     return np.repeat(np.arange(len(clients)), sizes)[order], position[order], label[order]
 
@@ -171,13 +171,13 @@ def on_white(image: Image.Image) -> Image.Image:
 
 
 def _stretched(image: Image.Image) -> Image.Image:
-    """Scale grey of 16 bits or floats, whose range is unknown, from the darkest to the lightest pixel."""
+    """Scale a grey image of 16 bits or floats, whose range is unknown: its darkest pixel to 0, its lightest to 255."""
     pixels = np.asarray(image, np.float64)
     low, high = float(pixels.min()), float(pixels.max())
     return Image.fromarray(((pixels - low) * (255 / ((high - low) or 1))).round().astype(np.uint8))
 
 
-def _data_uri(image: Image.Image, form: str) -> str:
+def _data_uri(image: Image.Image, image_format: str) -> str:
     file = io.BytesIO()
-    image.save(file, form, optimize=True, quality=80)
-    return f"data:image/{form.lower()};base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
+    image.save(file, image_format, optimize=True, quality=80)
+    return f"data:image/{image_format.lower()};base64,{base64.b64encode(file.getvalue()).decode('ascii')}"

@@ -26,9 +26,9 @@ SHOWN = 30  # clients in a table of the report; the others are summed up or fold
 _MAX_CLASSES_SHOWN = 3  # largest classes of a client that are named
 _MIN_SHARE_SHOWN = 0.005  # share of a class that is named
 _LISTED = 10  # clients with class shares on the terminal
-_MAX_LETTERS = 30  # of a class name on the terminal
-# Ratios of extra and of missing errors to the expected ones, and largest drop: see `_label_free_accuracy`.
-_MAX_EXTRA, _MAX_DROP, _MAX_FEWER = 6.0, 0.35, 0.5
+_MAX_NAME = 30  # characters of a class name on the terminal
+# Ratios of additional and of missing errors to the expected errors, and a limit: see `_label_free_accuracy`.
+_ADDITIONAL_ERRORS, _MISSING_ERRORS, _MAX_ADDITIONAL = 6.0, 0.5, 0.35
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ def _label_free_accuracy(confidence: float) -> tuple[float, float, float]:
     than 35 points above it; the range covers that.
     """
     error = 1 - confidence
-    return confidence, max(0.0, confidence - min(_MAX_EXTRA * error, _MAX_DROP)), confidence + _MAX_FEWER * error
+    low = max(0.0, confidence - min(_ADDITIONAL_ERRORS * error, _MAX_ADDITIONAL))
+    return confidence, low, confidence + _MISSING_ERRORS * error
 
 
 def _margin(error: float, images: int) -> float:
@@ -131,10 +132,10 @@ class _LabelFree:
         return shlex.join(["fedcopl", "review", run, "--client", client.name]) if client else ""
 
 
-def mean_confidence(labels: Mapping[str, LastLabels], left_out: Collection[str] = ()) -> float | None:
+def mean_confidence(labels: Mapping[str, LastLabels], excluded: Collection[str] = ()) -> float | None:
     """Return the mean probability of the pseudo labels of all clients; None without pseudo labels."""
-    each = [last.confidence for name, last in labels.items() if name not in left_out and len(last.label)]
-    return float(np.concatenate(each).mean()) if each else None
+    by_client = [last.confidence for name, last in labels.items() if name not in excluded and len(last.label)]
+    return float(np.concatenate(by_client).mean()) if by_client else None
 
 
 def label_free(
@@ -168,7 +169,7 @@ def label_free(
 
 
 def largest_clients(outcome: Outcome, most: int = SHOWN) -> list[int]:
-    """Return up to SHOWN clients in order; of more clients the `most` with the most training images, largest first."""
+    """Return all clients in order if there are at most SHOWN, else the `most` with the most images, largest first."""
     sizes = np.array([client.train or 0 for client in outcome.clients])
     if len(sizes) <= SHOWN:
         return list(range(len(sizes)))
@@ -178,7 +179,7 @@ def largest_clients(outcome: Outcome, most: int = SHOWN) -> list[int]:
 def _label_free_client(
     client: ClientRecord, labels: LastLabels | None, classes: Sequence[str], with_priors: bool, refused: bool
 ) -> _LabelFreeClient:
-    """Return a client's class shares with their margins (unless it refused the priors), and its confidence."""
+    """Return a client's largest class shares (unless it refused the priors), confidence, and unsure images."""
     if labels is None or not len(labels.label):
         return _LabelFreeClient(client.name, client.train, (), refused, None, None, None)
     shares: list[tuple[str, str]] = []
@@ -193,7 +194,7 @@ def _label_free_client(
 
 
 def label_free_facts(summary: _LabelFree) -> Iterator[tuple[str, str]]:
-    """Yield title and text of each line on the terminal."""
+    """Yield title and text of each line that the terminal shows of a run without labelled test images."""
     for review in summary.reviews:
         share, low, high = (f"{100 * value:.0f}" for value in (review.share, review.low, review.high))
         by = f"by review of {review.reviewed:,} images of {review.client}"
@@ -209,13 +210,11 @@ def label_free_facts(summary: _LabelFree) -> Iterator[tuple[str, str]]:
         unsure = f"{summary.unsure:,} of {summary.images:,} images below {100 * UNSURE:.0f} %"
         yield "mean confidence", f"{100 * summary.confidence:.1f} %; {unsure}"
     if summary.agreement is not None:
-        low = ": the class names may describe the images poorly" if summary.agreement < LOW_AGREEMENT else ""
-        yield "text and prototypes", f"agree on {100 * summary.agreement:.0f} % of the images{low}"
-    labelled = [client for client in summary.clients if client.shares or client.refused]
-    for client in labelled[:_LISTED]:
-        shares = ", ".join(
-            f"{shortened(name, _MAX_LETTERS)} {share}".replace(SPACE, " ") for name, share in client.shares
-        )
+        warning = ": the class names may describe the images poorly" if summary.agreement < LOW_AGREEMENT else ""
+        yield "text and prototypes", f"agree on {100 * summary.agreement:.0f} % of the images{warning}"
+    with_priors = [client for client in summary.clients if client.shares or client.refused]
+    for client in with_priors[:_LISTED]:
+        shares = ", ".join(f"{shortened(name, _MAX_NAME)} {share}".replace(SPACE, " ") for name, share in client.shares)
         yield "class prior", f"{client.name}: {shares or 'none: refused the priors'}"
-    if len(labelled) > _LISTED:
-        yield "class prior", f"{counted(len(labelled) - _LISTED, 'more client')}: see the report"
+    if len(with_priors) > _LISTED:
+        yield "class prior", f"{counted(len(with_priors) - _LISTED, 'more client')}: see the report"

@@ -23,8 +23,10 @@ class LabelTexts:
 
 _PREDICTED = "Images by the class that their client predicts."
 _CONFIDENT = "Confident images by the class that their client predicts."
-_REFRESH = "At a refresh each client labels its images again: first with zero-shot CLIP, later with the trained model."
-_TRUTH = LabelTexts(
+_LABELLED_AT_REFRESH = (
+    "At a refresh each client labels its images again: first with zero-shot CLIP, later with the trained model."
+)
+_TRUE_LABELS = LabelTexts(
     rule="The true labels of all images were used.",
     labelled="The labels are the true ones.",
     estimated="Images by their true class.",
@@ -36,28 +38,29 @@ _TRUTH = LabelTexts(
 
 def label_texts(outcome: Outcome) -> LabelTexts:
     """Return the sentences about the run's labels, and about its priors if it has priors."""
-    texts = _texts_of(outcome)
+    texts = _texts_without_priors(outcome)
     if texts.supervised or not has_priors(outcome):
         return texts
     return replace(texts, labelled=f"{texts.labelled} Both use the label-free priors.")
 
 
-def _texts_of(outcome: Outcome) -> LabelTexts:
+def _texts_without_priors(outcome: Outcome) -> LabelTexts:
     if outcome.setting("options", "labels") == "truth":
-        return _TRUTH
+        return _TRUE_LABELS
     labeler = outcome.setting("labeler")
     if labeler not in (None, "copl"):
-        rule = _summary(labeler)
-        return LabelTexts(f"{rule[:1].upper()}{rule[1:]}.", _REFRESH, _PREDICTED, "Maximum of the client.")
+        clause = _labeler_summary(labeler)
+        rule = f"{clause[:1].upper()}{clause[1:]}."
+        return LabelTexts(rule, _LABELLED_AT_REFRESH, _PREDICTED, "Maximum per class, set by the client.")
     filtered = any(outcome.setting("labels", key) is not False for key in ("confidence_filter", "entropy_filter"))
     balanced = outcome.setting("labels", "global_allocation") is not False
     return LabelTexts(
         rule="The server allocates an equal share of the estimated images to each class, rounded up at each client."
         if balanced
         else "Global allocation is switched off: each client uses its own counts.",
-        labelled=_REFRESH,
+        labelled=_LABELLED_AT_REFRESH,
         estimated=_CONFIDENT if filtered else _PREDICTED,
-        allocated="Maximum that the server allows." if balanced else "The client's own counts.",
+        allocated="Maximum per class, set by the server." if balanced else "The client's own counts.",
         cooperative=balanced,
     )
 
@@ -74,8 +77,8 @@ def refused_priors(outcome: Outcome) -> set[str]:
 
 def run_summary(outcome: Outcome) -> str:
     """Describe the run in one sentence."""
-    held = outcome.images_held
-    images = "their own images" if held is None else fmt.several(held, "image")
+    image_count = outcome.images_held
+    images = "their own images" if image_count is None else fmt.several(image_count, "image")
     classes = fmt.several(len(outcome.classes), "class", "classes")
     clients = fmt.several(len(outcome.clients), "client")
     texts = label_texts(outcome)
@@ -88,7 +91,7 @@ def run_summary(outcome: Outcome) -> str:
         return f"Training without labels on all {images} in one place, {classes}: a reference, not a federation."
     if all(record.loss is None and record.kept_old_prompt for record in outcome.rounds):
         return f"{clients} labelled {images} of {classes} without labels; nothing was trained, see the warnings."
-    server = f"the server {'balances the classes and ' if texts.cooperative else ''}{_averages(outcome)}"
+    server = f"the server {'balances the classes and ' if texts.cooperative else ''}{_server_part(outcome)}"
     return (
         f"{clients} trained a classifier of {classes} on {images} without labels: {_client_part(outcome)}, "
         f"{server}, and no image leaves its client."
@@ -97,19 +100,19 @@ def run_summary(outcome: Outcome) -> str:
 
 def _client_part(outcome: Outcome) -> str:
     if (labeler := outcome.setting("labeler")) not in (None, "copl"):
-        return _summary(labeler)
-    alone = "" if label_texts(outcome).cooperative else " and trains on the confident ones"
-    return f"each client pseudo-labels its own images{alone}"
+        return _labeler_summary(labeler)
+    selection = "" if label_texts(outcome).cooperative else " and trains on the confident ones"
+    return f"each client pseudo-labels its own images{selection}"
 
 
-def _summary(labeler: object) -> str:
-    """Return the labeler's sentence about each client; the plug-in of the labeler may be missing."""
+def _labeler_summary(labeler: object) -> str:
+    """Return the labeler's clause about each client; a general one if the plug-in of the labeler is missing."""
     labeler_class = LABELERS.get(str(labeler))
     return labeler_class.summary if labeler_class else f"each client selects images by the labeler {labeler}"
 
 
-def _averages(outcome: Outcome) -> str:
-    """Return a predicate of the server that names the averaged arrays."""
+def _server_part(outcome: Outcome) -> str:
+    """Return the clause about what the server averages."""
     if outcome.averaged is None:
         return f"averages the arrays that {outcome.method or outcome.setting('method') or 'the method'} shares"
     return f"averages their {' and '.join(outcome.averaged)}" if outcome.averaged else "averages nothing"

@@ -112,7 +112,7 @@ def _render(
             for label in range(len(outcome.classes))
             if (members := [example for example in examples if example.label == label and not example.least_confident])
         ],
-        chosen=by_section(outcome.settings),
+        settings_by_section=by_section(outcome.settings),
         tiles=list(_tiles(outcome)),
         classes=classes,
         balance=_balance_chart(classes, texts) if classes else None,
@@ -149,7 +149,7 @@ def _accuracies(outcome: Outcome) -> list[tuple[str, Measured]]:
 
 
 def _tiles(outcome: Outcome) -> Iterator[dict[str, Any]]:
-    """Yield macro, weighted and global accuracy, each of the last round, of the best round and zero-shot."""
+    """Yield the macro, weighted and global accuracy of the last and best round, of zero-shot CLIP and of the priors."""
     records = {"last": outcome.final, "zero_shot": outcome.zero_shot, "best": outcome.best}
     for kind in curves.ACCURACIES:
         tile = {name: kind.of(scores) for name, scores in records.items()}
@@ -159,11 +159,11 @@ def _tiles(outcome: Outcome) -> Iterator[dict[str, Any]]:
 
 
 def _balance_chart(classes: Sequence[_Row], texts: LabelTexts) -> BarChart:
-    """Images per class at the last refresh, with a line at the equal share where the server balances."""
+    """Draw the images per class at the last refresh, with a line at the equal share where the server balances."""
     stages = ("estimated", "allocated", "selected")
     series = [Series(stage, stage, [row[stage] for row in classes]) for stage in stages]
-    share = sum(row["estimated"] for row in classes) / len(classes)
-    level = ("equal share", share) if texts.cooperative else None
+    equal_share = sum(row["estimated"] for row in classes) / len(classes)
+    level = ("equal share", equal_share) if texts.cooperative else None
     names = [row["name"] for row in classes]
     return bar_chart("Images per class, all clients together", names, series, curves.COUNT, level=level)
 
@@ -179,9 +179,9 @@ def _recall_chart(rows: Sequence[_Row]) -> BarChart:
 
 def by_section(settings: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return the settings by section, those without one first, each value as in settings.toml."""
-    alone = {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
-    titled = [("general", alone), *((key, value) for key, value in settings.items() if key not in alone)]
-    return [(title, [(key, written(value)) for key, value in pairs.items()]) for title, pairs in titled if pairs]
+    general = {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
+    sections = [("general", general), *((key, value) for key, value in settings.items() if key not in general)]
+    return [(title, [(key, written(value)) for key, value in pairs.items()]) for title, pairs in sections if pairs]
 
 
 def written(value: object) -> str:
@@ -190,7 +190,7 @@ def written(value: object) -> str:
 
 
 def _warnings(outcome: Outcome) -> list[str]:
-    """Return replies that were not used, clipped weights, rounds without an average, and rollbacks."""
+    """Return the lines about unused replies, clipped weights, rounds without an average, and rollbacks."""
     lines: list[tuple[int, str]] = []
     for record in outcome.rounds:
         texts = [f"{client}: {reason}; not used" for client, reason in record.dropped.items()]
@@ -201,8 +201,8 @@ def _warnings(outcome: Outcome) -> list[str]:
         lines += [(record.number, text) for text in texts]
     before = [f"before the first round: {name}: {reason}; not used" for name, reason in outcome.dropped_before.items()]
     warnings = [*before, *by_rounds(lines)]
-    more = len(warnings) - _MAX_WARNINGS
-    return warnings if more <= 0 else [*warnings[:_MAX_WARNINGS], f"and {fmt.count(more)} more: see {ROUNDS}"]
+    hidden = len(warnings) - _MAX_WARNINGS
+    return warnings if hidden <= 0 else [*warnings[:_MAX_WARNINGS], f"and {fmt.count(hidden)} more: see {ROUNDS}"]
 
 
 def _count_table(rows: Sequence[Counts | None], classes: int) -> _Table:
@@ -237,23 +237,23 @@ class _HeatTable:
 
 
 def _heat_tables(outcome: Outcome, numbers: Mapping[str, _Table], texts: LabelTexts) -> list[_HeatTable]:
-    """Return tables of counts with a common scale of shades, and of the change if the server allocated images."""
-    used = (
+    """Return tables of counts with a common scale of shades, and the change if the server allocated images."""
+    true_note = (
         "Labels of the data set; used in training."
         if texts.supervised
         else "Labels of the data set; not used in training."
     )
-    notes = {"true": used, "estimated": texts.estimated, "allocated": texts.allocated, "selected": texts.selected}
+    notes = {"true": true_note, "estimated": texts.estimated, "allocated": texts.allocated, "selected": texts.selected}
     largest = max(int(counts.max(initial=0)) for counts, _ in numbers.values())
     tables = [_heat_table(outcome, kind.capitalize(), notes[kind], table, largest) for kind, table in numbers.items()]
     if not texts.cooperative:
         return tables
     (estimated, replied), (allocated, received) = numbers["estimated"], numbers["allocated"]
-    both = replied & received
-    change = np.where(both[:, None], allocated - estimated, 0)
-    most = int(np.abs(change).max(initial=0))
+    in_both = replied & received
+    change = np.where(in_both[:, None], allocated - estimated, 0)
+    largest_change = int(np.abs(change).max(initial=0))
     title, note = "Change by the allocation", "Allocated minus estimated."
-    return [*tables, _heat_table(outcome, title, note, (change, both), most, signed=True)]
+    return [*tables, _heat_table(outcome, title, note, (change, in_both), largest_change, signed=True)]
 
 
 def _heat_table(
@@ -263,21 +263,21 @@ def _heat_table(
     table: _Table,
     largest: int,
     aggregate: Callable[[NDArray[np.int64]], list[int]] | None = None,
-    **texts: Any,
+    **options: Any,
 ) -> _HeatTable:
-    """Shade the numbers of the largest clients, and `aggregate` (default: add up) the other clients and all."""
+    """Return the shaded numbers of the largest clients, and the aggregate (default: sum) of the others and of all."""
     numbers, present = table
     aggregate = aggregate or (lambda clients: [int(total) for total in numbers[clients].sum(axis=0)])
 
     def shaded(number: int) -> tuple[int, str]:
-        if texts.get("signed"):
+        if options.get("signed"):
             return number, f"{'less' if number < 0 else 'more'}{_shade(abs(number), largest, _CHANGE_SHADES)}"
         return number, f"h{_shade(number, largest, _SHADES)}"
 
-    shown, everyone = largest_clients(outcome), np.arange(len(outcome.clients))
+    shown, all_clients = largest_clients(outcome), np.arange(len(outcome.clients))
     rows = [(outcome.clients[k].name, [shaded(n) for n in numbers[k].tolist()] if present[k] else []) for k in shown]
-    rest = np.setdiff1d(everyone, shown)
-    return _HeatTable(title, note, rows, aggregate(rest) if len(rest) else None, aggregate(everyone), **texts)
+    rest = np.setdiff1d(all_clients, shown)
+    return _HeatTable(title, note, rows, aggregate(rest) if len(rest) else None, aggregate(all_clients), **options)
 
 
 def _shares(rows: Sequence[Sequence[float] | None], classes: int) -> NDArray[np.float64]:
@@ -305,8 +305,8 @@ def _class_priors(outcome: Outcome) -> dict[str, Any]:
     tables = [_prior_table(outcome, "Estimated class prior", note, estimated)]
     if true.any():
         tables.append(_prior_table(outcome, "True class prior", "In per cent; from labels that were never used.", true))
-    nonzero, both = estimated[estimated.any(axis=1)], estimated.any(axis=1) & true.any(axis=1)
-    overlap = float(min(np.minimum(estimated, true)[both].sum(axis=1).mean(), 1.0)) if both.any() else None
+    nonzero, in_both = estimated[estimated.any(axis=1)], estimated.any(axis=1) & true.any(axis=1)
+    overlap = float(min(np.minimum(estimated, true)[in_both].sum(axis=1).mean(), 1.0)) if in_both.any() else None
     return {"priors": tables, "common": bool(len(nonzero) and np.ptp(nonzero, axis=0).max() < 1e-9), "overlap": overlap}
 
 
@@ -364,9 +364,9 @@ def _reported_clients(outcome: Outcome, counts: Mapping[str, _Table]) -> list[_R
     clients, rounds = outcome.clients, outcome.rounds
     untrained = outcome.untrained.clients if outcome.untrained else ()
     priors = untrained if len(untrained) == len(clients) else (None,) * len(clients)
-    listed = any(record.sites is not None for record in rounds)
+    has_sites = any(record.sites is not None for record in rounds)
     trained_rounds = [
-        sum(client.name in (record.sites or ()) for record in rounds) if listed else None for client in clients
+        sum(client.name in (record.sites or ()) for record in rounds) if has_sites else None for client in clients
     ]
     last = [_last_participation(client.name, rounds[-1]) for client in clients]
     sums = [table.sum(axis=1).tolist() for kind, (table, _) in counts.items() if kind != "true"]
