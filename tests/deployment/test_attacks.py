@@ -49,10 +49,10 @@ from fedcopl.privacy.masked_layout import (
     NO_HOLDOUT_SUMS,
     HoldoutSums,
     Training,
-    adapted_sums,
-    adapted_words,
-    count_words,
-    training_words,
+    decode_sums,
+    encode_counts,
+    encode_sums,
+    encode_training,
 )
 from fedcopl.privacy.masking import MaskedSum
 from fedcopl.rng import stream
@@ -93,7 +93,7 @@ class CheatingAggregator:
         self.states[name] = state_from(state_tensors(rewind(ClientState(), self.states[name])))
 
     def sum(self, names, request):
-        return adapted_sums(self.masked_sum(names, request))
+        return decode_sums(self.masked_sum(names, request))
 
     def masked_sum(self, names, request):
         """Return the unmasked words of a sum over these sites."""
@@ -124,11 +124,11 @@ def own_words(server, name, request):
     reply, _ = Client(server.clients[name].learner, config).handle(request, server.before[name])
     match reply:
         case Adapted():
-            return adapted_words(reply.sums, len(FIVE))
+            return encode_sums(reply.sums, len(FIVE))
         case Estimated():
-            return count_words(reply.counts.astype(np.float64), len(FIVE))
+            return encode_counts(reply.counts.astype(np.float64), len(FIVE))
     training = Training(reply.shared, reply.examples, reply.loss, HoldoutSums(*(reply.checks or NO_HOLDOUT_SUMS)))
-    return training_words(training, config.train.batch, len(FIVE))
+    return encode_training(training, config.train.batch, len(FIVE))
 
 
 def isolated(attack, request):

@@ -368,9 +368,9 @@ def test_image_may_be_selected_for_several_classes(rule):
 @pytest.mark.parametrize(
     ("reply", "why"),
     [
-        (Selected(3, 2, None), "selected more images than it has"),
-        (Selected(1, 2, 3), "selected more images than it has"),
-        (Selected(1, None, None), "does not report how many it has"),
+        (Selected(3, 2, None), "reports more selected or unchanged images than it has"),
+        (Selected(1, 2, 3), "reports more selected or unchanged images than it has"),
+        (Selected(1, None, None), "but not how many images it has"),
         (Selected(-1, 2, None), "-1 is not a number of images"),
         (Selected(1, 2.5, None), "2.5 is not a number of images"),
         (Selected(1, 2**31 + 1, None), "more than 2,147,483,648 images"),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import chisquare, kstest
 
-from fedcopl.privacy.noise import _MAX_SIGMA, _below, _clip, _discrete_gaussian, _to_grid, add_noise
+from fedcopl.privacy.noise import _MAX_SIGMA, _clip, _discrete_gaussian, _to_grid, _uniform_integers, add_noise
 from fedcopl.rng import stream
 
 
@@ -61,7 +61,7 @@ def test_impossible_standard_deviations_are_refused(sigma):
 
 def test_integers_are_sampled_without_bias():
     # 2^64 is 2 2/3 times the limit: without rejection 3/4 of all numbers would be below 2^62 instead of 2/3.
-    drawn = _below(3 * 2**61, 40_000, words(3))
+    drawn = _uniform_integers(3 * 2**61, 40_000, words(3))
     assert (drawn < 2**62).mean() == pytest.approx(2 / 3, abs=0.02)
     assert len(drawn) == pytest.approx(40_000 * 3 / 4, rel=0.03)
 

@@ -259,7 +259,7 @@ def test_without_a_secret_noise_is_refused(message):
     client = client_with(secret=b"", noise_multiplier=1.0)
     state = client_with(noise_multiplier=1.0).handle(Estimate(0, VISUAL), ClientState())[1]
     state = client.handle(Select(0, 0, TOTALS, 3), replace(state, secrets=Secrets()))[1]
-    with pytest.raises(ValueError, match="no secret to draw it from"):
+    with pytest.raises(ValueError, match="has no secret of at least 16 bytes"):
         client.handle(message, state)
 
 

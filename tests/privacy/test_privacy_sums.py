@@ -14,12 +14,12 @@ from fedcopl.privacy.masked_layout import (
     LARGEST_PROMPT,
     InvalidMaskedUpdate,
     Training,
-    count_words,
+    decode_counts,
+    decode_training,
+    encode_counts,
+    encode_training,
     flatten,
-    totals_of,
     training_size,
-    training_sum,
-    training_words,
     unflatten,
 )
 
@@ -38,16 +38,16 @@ def summed(words):
 
 @given(st.lists(arrays(np.int64, 4, elements=st.integers(0, 10**6)), min_size=1, max_size=9))
 def test_sums_of_counts_are_exact(counts):
-    words = [count_words(one.astype(np.float64), len(counts)) for one in counts]
-    assert totals_of(summed(words)).tolist() == np.sum(counts, axis=0).tolist()
+    words = [encode_counts(one.astype(np.float64), len(counts)) for one in counts]
+    assert decode_counts(summed(words)).tolist() == np.sum(counts, axis=0).tolist()
 
 
 @given(st.lists(st.tuples(values, st.integers(0, 5000)), min_size=1, max_size=7))
 def test_the_average_is_within_its_bound(clients):
     if not sum(examples for _, examples in clients):
         return
-    words = [training_words(training(numbers, examples), 64, len(clients)) for numbers, examples in clients]
-    got = flatten(training_sum(summed(words), SENT, ("a",)).mean)
+    words = [encode_training(training(numbers, examples), 64, len(clients)) for numbers, examples in clients]
+    got = flatten(decode_training(summed(words), SENT, ("a",)).mean)
     total = sum(examples for _, examples in clients)
     bound = Fraction(len(clients), 2**33 * total)
     for place in range(8):
@@ -58,11 +58,11 @@ def test_the_average_is_within_its_bound(clients):
 
 def test_examples_loss_and_batches_are_summed():
     words = [
-        training_words(training(np.ones(8), 100, 0.25), 64, 3),
-        training_words(training(np.zeros(8), 28, 1.25), 64, 3),
-        training_words(training(np.full(8, 9.0), 0, math.nan), 64, 3),  # nothing to train on: it weighs nothing
+        encode_training(training(np.ones(8), 100, 0.25), 64, 3),
+        encode_training(training(np.zeros(8), 28, 1.25), 64, 3),
+        encode_training(training(np.full(8, 9.0), 0, math.nan), 64, 3),  # nothing to train on: it weighs nothing
     ]
-    out = training_sum(summed(words), SENT, ("a", "b", "c"))
+    out = decode_training(summed(words), SENT, ("a", "b", "c"))
     assert (out.examples, out.batches, out.clients) == (128, 3, ("a", "b", "c"))  # 100 images are 2 batches, 28 are 1
     assert out.loss == (100 * 0.25 + 28 * 1.25) / 128
     assert out.mean["visual"] == pytest.approx(np.full((2, 3), 100 / 128), abs=2**-33)
@@ -70,13 +70,13 @@ def test_examples_loss_and_batches_are_summed():
 
 
 def test_no_client_had_images_to_train_on():
-    out = training_sum(summed([training_words(training(np.ones(8), 0, math.nan), 64, 1)]), SENT, ("a",))
+    out = decode_training(summed([encode_training(training(np.ones(8), 0, math.nan), 64, 1)]), SENT, ("a",))
     assert out.mean is None
     assert math.isnan(out.loss)
 
 
 def test_a_client_without_a_loss_counts_in_the_average():
-    out = training_sum(training_words(training(np.ones(8), 1, math.nan), 64, 1), SENT, ("a",))
+    out = decode_training(encode_training(training(np.ones(8), 1, math.nan), 64, 1), SENT, ("a",))
     assert (out.mean["visual"] == 1).all()
     assert (out.examples, out.batches) == (0, 0)
     assert math.isnan(out.loss)
@@ -85,42 +85,42 @@ def test_a_client_without_a_loss_counts_in_the_average():
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, LARGEST_PROMPT * 1.01])
 def test_a_diverged_prompt_is_not_sent(bad):
     with pytest.raises(ValueError, match=r"training diverged, try a lower train\.lr"):
-        training_words(training([0, bad, *np.zeros(6)], 1), 64, 1)
+        encode_training(training([0, bad, *np.zeros(6)], 1), 64, 1)
 
 
 def test_only_values_that_might_overflow_are_refused():
     # 2^62 / 4 clients is 2^60: in steps of 2^-16 a count of 2^44, in steps of 2^-32 images x prompt of 2^28.
-    fits = count_words(np.array([2.0**44]), 4)
-    assert totals_of(summed([fits] * 4)).tolist() == [2**46]
+    fits = encode_counts(np.array([2.0**44]), 4)
+    assert decode_counts(summed([fits] * 4)).tolist() == [2**46]
     with pytest.raises(ValueError, match="too large to be summed over 4 clients"):
-        count_words(np.array([2.0**44 + 2**-8]), 4)
-    training_words(training(np.full(8, 2.0**15), 2**13), 64, 4)
+        encode_counts(np.array([2.0**44 + 2**-8]), 4)
+    encode_training(training(np.full(8, 2.0**15), 2**13), 64, 4)
     with pytest.raises(ValueError, match="too large to be summed over 4 clients"):
-        training_words(training(np.full(8, 2.0**15), 2**13 + 1), 64, 4)
+        encode_training(training(np.full(8, 2.0**15), 2**13 + 1), 64, 4)
     with pytest.raises(ValueError, match="too large"):
-        count_words(np.array([math.nan]), 1)
+        encode_counts(np.array([math.nan]), 1)
 
 
 @given(st.integers(1, 60), st.sampled_from([-1.0, 1.0]))
 def test_the_largest_numbers_of_all_clients_together_do_not_overflow(clients, sign):
     largest = np.floor(np.ldexp(2**62 // clients, -16)) * sign
-    total = summed([count_words(np.array([largest]), clients)] * clients)
+    total = summed([encode_counts(np.array([largest]), clients)] * clients)
     assert total.view(np.int64)[0] == int(largest) * 2**16 * clients
 
 
 def test_counts_below_zero_are_noise_and_become_zero():
-    noise = count_words(np.array([-3.25, 2.75, 0.25]), 2)
-    assert totals_of(summed([noise, count_words(np.array([1.0, 1.0, 0.0]), 2)])).tolist() == [0, 4, 0]
+    noise = encode_counts(np.array([-3.25, 2.75, 0.25]), 2)
+    assert decode_counts(summed([noise, encode_counts(np.array([1.0, 1.0, 0.0]), 2)])).tolist() == [0, 4, 0]
 
 
 def test_an_impossible_sum_is_detected():
     invalid = np.random.default_rng(1).integers(0, 2**64, training_size(SENT), np.uint64)
     with pytest.raises(InvalidMaskedUpdate):
-        training_sum(invalid, SENT, ("a",))
-    far = training_words(training(np.zeros(8), 1), 64, 1)
+        decode_training(invalid, SENT, ("a",))
+    far = encode_training(training(np.zeros(8), 1), 64, 1)
     far[_HEAD] = np.uint64(2**62)
     with pytest.raises(InvalidMaskedUpdate, match="beyond"):
-        training_sum(far, SENT, ("a",))
+        decode_training(far, SENT, ("a",))
 
 
 def test_unflatten_inverts_flatten():

@@ -17,7 +17,7 @@ from fedcopl.federation.transport import RoundExchange, RoundReport
 from fedcopl.messages import Adapt, Adapted
 from fedcopl.priors.estimation import Estimation
 from fedcopl.privacy.accountant import planned_releases
-from fedcopl.privacy.masked_layout import adapted_sums, adapted_words
+from fedcopl.privacy.masked_layout import decode_sums, encode_sums
 from fedcopl.rng import stream
 from fedcopl.simulation.simulate import LocalTransport
 
@@ -141,11 +141,11 @@ def test_a_masked_reply_of_the_wrong_size_is_dropped():
 def test_decoded_sums_are_exact_up_to_rounding():
     # Halves of 2^-32 are rounded once for each of two clients.
     parts = [np.array([1.5, -2.25, math.pi]), np.array([0.5, 1e-3, 7e5])]
-    words = [adapted_words(part, 2) for part in parts]
+    words = [encode_sums(part, 2) for part in parts]
     total = np.sum(words, axis=0, dtype=np.uint64)
-    assert adapted_sums(total) == pytest.approx(parts[0] + parts[1], abs=2**-32)
+    assert decode_sums(total) == pytest.approx(parts[0] + parts[1], abs=2**-32)
     with pytest.raises(CannotReply, match="too large to be summed over 2 clients"):
-        adapted_words(np.array([2.0**30]), 2)
+        encode_sums(np.array([2.0**30]), 2)
 
 
 def test_under_secure_aggregation_later_sums_must_be_of_as_many_images_as_the_first():

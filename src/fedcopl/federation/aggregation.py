@@ -51,10 +51,10 @@ from ..privacy.masked_layout import (
     TrainingSum,
     Values,
     Words,
-    adapted_sums,
     batches_of,
-    totals_of,
-    training_sum,
+    decode_counts,
+    decode_sums,
+    decode_training,
 )
 from .transport import RoundExchange
 
@@ -96,7 +96,7 @@ class PlainAggregator:
         return tuple(sums), functools.reduce(np.add, rows)  # np.sum would need a stacked copy of all rows
 
     def training(self, exchange: RoundExchange, clients: Iterable[str], request: Callable[[str], Train]) -> TrainingSum:
-        """Return the average of the shared prompts, weighted by the images trained on (Eq. 4)."""
+        """Return the average of the shared prompts, by `sharing.robust` (mean: Eq. 4), and the sums of the reports."""
         participants, sharing = tuple(clients), self.config.sharing
         trained = exchange.request(participants, request, Trained)
         if any(reply.shared for reply in trained.values()):
@@ -177,20 +177,20 @@ def _clip_evidence(exchange: RoundExchange, step: int, sums: dict[str, Values]) 
                 exchange.report.bounds.add(client, "Adapt", f"{statistic.kind} clipped to that of the other clients")
 
 
-def _drop_swapped_classes(server: RoundExchange, step: int, sums: dict[str, Values]) -> None:
-    """Drop clients whose class feature sums are those of other classes; the estimation starts again without them."""
-    estimation = server.estimation
+def _drop_swapped_classes(exchange: RoundExchange, step: int, sums: dict[str, Values]) -> None:
+    """Drop clients whose class means are nearer to other classes; the estimation starts again without them."""
+    estimation = exchange.estimation
     if estimation is None or [statistic.kind for statistic in estimation.steps[step]] != ["class_sums"]:
         return
     shape = estimation.steps[step][0].shape(estimation.settings.classes, estimation.settings.width)
     clients = list(sums)
     for number in swapped_classes(np.stack([sums[client].reshape(shape) for client in clients])):
-        server.drop(clients[number], "Adapt", "its class means are those of other classes at the other clients")
+        exchange.drop(clients[number], "Adapt", "its class means are those of other classes at the other clients")
         del sums[clients[number]]
 
 
 def _prior_weights(exchange: RoundExchange, clients: Iterable[str]) -> dict[str, float]:
-    """Return the weight below 1 of each client with many times as many images as the others, by name."""
+    """Return the weight, below 1, of each client that reports many times more images than the others."""
     images = {client: exchange.reported_counts[client].images or 0 for client in clients}
     weights = {}
     for (client, count), bound in zip(images.items(), bounded_weights(list(images.values())), strict=True):
@@ -243,7 +243,7 @@ class SecureAggregator:
     """
 
     config: RunConfig
-    has_members: bool = False  # whether an earlier refresh chose the members of the count sums
+    members_fixed: bool = False  # whether an earlier refresh has chosen the members of the count sums
 
     def counts(
         self, exchange: RoundExchange, clients: Iterable[str], request: Estimate
@@ -251,32 +251,32 @@ class SecureAggregator:
         """Return the members and T, (C,); without masks if the labeler sends no counts."""
         if not choose_labeler(self.config).cooperative:
             return PlainAggregator(self.config).counts(exchange, clients, request)
-        members, total = self._sum(exchange, clients, lambda peers: replace(request, peers=peers), self.has_members)
+        members, total = self._sum(exchange, clients, lambda peers: replace(request, peers=peers), self.members_fixed)
         exchange.add_release("counts", members)
-        return members, totals_of(total)
+        return members, decode_counts(total)
 
     def adaptation(self, exchange: RoundExchange, clients: Iterable[str], request: Adapt) -> tuple[_Clients, Values]:
         """Return the members and the sum of a step of the prior estimation."""
         members, words = self._sum(exchange, clients, lambda peers: replace(request, peers=peers), request.step > 0)
         exchange.add_release("sums", members)
-        total, estimation = adapted_sums(words), exchange.estimation
+        total, estimation = decode_sums(words), exchange.estimation
         if estimation is not None and not self.config.privacy.noise_multiplier:
             step, settings = estimation.steps[request.step], estimation.settings
             reason = invalid_sums(step, total, settings.classes, settings.width, estimation.images)
             if reason:
-                raise _unidentified(request.round, "Adapt", reason)
+                raise _unidentified_sender(request.round, "Adapt", reason)
         return members, total
 
     def _sum(
-        self, exchange: RoundExchange, clients: Iterable[str], make_request: _RequestFactory, has_members: bool
+        self, exchange: RoundExchange, clients: Iterable[str], make_request: _RequestFactory, members_fixed: bool
     ) -> tuple[_Clients, Words]:
-        """Return the members and their sum; without fixed members, a failed sum is repeated without lost clients."""
+        """Return the members and their sum; if `members_fixed` is not set, repeat a failed sum without lost clients."""
         members = tuple(clients)
         while True:
             try:
-                return _Session(exchange, self.config).sum(members, make_request, has_members)
+                return _Session(exchange, self.config).sum(members, make_request, members_fixed)
             except _LostMembers as lost:
-                if has_members:
+                if members_fixed:
                     advice = "continue with --resume when all are connected again"
                     raise NoClientReplied(f"round {exchange.report.round + 1}: {lost}; {advice}") from lost
                 members = lost.remaining
@@ -294,7 +294,7 @@ class SecureAggregator:
         round, shared = exchange.report.round, request(participants[0]).shared
         try:
             members, total = _Session(exchange, self.config).sum(
-                participants, lambda peers: Train(round, shared, peers=peers), has_members=True
+                participants, lambda peers: Train(round, shared, peers=peers), members_fixed=True
             )
         except _LostMembers as lost:
             for client in lost.lost:
@@ -305,12 +305,12 @@ class SecureAggregator:
         if shared:
             exchange.add_release("prompts", members)
         try:
-            return training_sum(total, shared, members)
+            return decode_training(total, shared, members)
         except InvalidMaskedUpdate as error:
-            raise _unidentified(round, "Train", str(error)) from error
+            raise _unidentified_sender(round, "Train", str(error)) from error
 
 
-def _unidentified(round: int, step: str, reason: str) -> NoClientReplied:
+def _unidentified_sender(round: int, step: str, reason: str) -> NoClientReplied:
     return NoClientReplied(
         f"round {round + 1}, step {step}: {reason}; the sender cannot be identified under secure aggregation"
     )
@@ -324,19 +324,19 @@ class _Session:
         self.round, self.name = exchange.report.round, os.urandom(_SESSION_NAME_BYTES)
         self.vouchers: Mapping[str, bytes] = {}
 
-    def sum(self, clients: _Clients, make_request: _RequestFactory, has_members: bool) -> tuple[_Clients, Words]:
+    def sum(self, clients: _Clients, make_request: _RequestFactory, members_fixed: bool) -> tuple[_Clients, Words]:
         """Run the four stages of SecAgg: set up keys, share keys, collect masked vectors, unmask.
 
         Raises:
-            _LostMembers: A client is lost after the others got the list of members; with `has_members` also before.
+            _LostMembers: A client is lost after the others got the list of members; with `members_fixed` also before.
         """
         keys = self._setup_keys(clients)
-        enough = max(needed(len(keys), self.privacy.threshold), self.privacy.min_sites)
-        sealed = self._share_keys(keys, enough)
-        if has_members and len(sealed) < len(clients):
+        min_clients = max(needed(len(keys), self.privacy.threshold), self.privacy.min_sites)
+        sealed = self._share_keys(keys, min_clients)
+        if members_fixed and len(sealed) < len(clients):
             raise _LostMembers(clients, sealed)
         request = make_request(tuple(sealed))
-        masked = self._collect_masked_vectors(request, enough)
+        masked = self._collect_masked_vectors(request, min_clients)
         if len(masked) < len(sealed):
             raise _LostMembers(tuple(sealed), masked)
         return tuple(masked), self._unmask(keys, sealed, masked, digest(request))
@@ -353,19 +353,19 @@ class _Session:
         self._refuse_few(keys, self.privacy.min_sites, "SetupKeys")
         return keys
 
-    def _share_keys(self, keys: Mapping[str, bytes], enough: int) -> dict[str, Mapping[str, bytes]]:
+    def _share_keys(self, keys: Mapping[str, bytes], min_clients: int) -> dict[str, Mapping[str, bytes]]:
         """Return each client's encrypted shares of its secret, by sender and recipient."""
         request = ShareKeys(self.round, self.name, keys, self.vouchers)
         replies = self.exchange.request(keys, lambda _: request, KeyShares)
-        self._refuse_few(replies, enough, "ShareKeys")
+        self._refuse_few(replies, min_clients, "ShareKeys")
         return {client: reply.sealed for client, reply in replies.items()}
 
-    def _collect_masked_vectors(self, request: Adapt | Estimate | Train, enough: int) -> dict[str, Words]:
+    def _collect_masked_vectors(self, request: Adapt | Estimate | Train, min_clients: int) -> dict[str, Words]:
         replies: dict[str, Adapted | Estimated | Trained] = self.exchange.request(
             request.peers, lambda _: request, REPLY_TO[type(request)]
         )
         masked = {client: reply.masked for client, reply in replies.items() if reply.masked is not None}
-        self._refuse_few(masked, enough, type(request).__name__)
+        self._refuse_few(masked, min_clients, type(request).__name__)
         return masked
 
     def _unmask(
@@ -377,14 +377,14 @@ class _Session:
     ) -> Words:
         from ..privacy.masking import MaskedSum  # brings cryptography, which is an extra
 
-        enough = needed(len(keys), self.privacy.threshold)
+        min_clients = needed(len(keys), self.privacy.threshold)
 
         def request(client: str) -> Unmask:
             return Unmask(self.round, self.name, {sender: sealed[sender][client] for sender in masked})
 
         replies = self.exchange.request(masked, request, Unmasked)
-        self._refuse_few(replies, enough, "Unmask")
-        total = MaskedSum(self.name, keys, masked, request_digest, enough)
+        self._refuse_few(replies, min_clients, "Unmask")
+        total = MaskedSum(self.name, keys, masked, request_digest, min_clients)
         try:
             return total.unmasked({client: reply.shares for client, reply in replies.items()})
         except CannotUnmask as error:
@@ -395,9 +395,9 @@ class _Session:
             for client in total.wrong_shares:
                 self.exchange.report.drops.add(client, "Unmask", "sent wrong shares of other clients' keys")
 
-    def _refuse_few(self, clients: Collection[str], enough: int, step: str) -> None:
-        if len(clients) < enough:
+    def _refuse_few(self, clients: Collection[str], min_clients: int, step: str) -> None:
+        if len(clients) < min_clients:
             raise NoClientReplied(
                 f"round {self.round + 1}, step {step}: {counted(len(clients), 'client')} replied, "
-                f"but a secure aggregation needs {enough} (privacy.min_sites, privacy.threshold)"
+                f"but a secure aggregation needs {min_clients} (privacy.min_sites, privacy.threshold)"
             )

@@ -104,7 +104,7 @@ class Client:
         return reply, replace(state, secrets=secrets)
 
     def _estimate(self, request: Estimate, state: ClientState) -> ReplyAndState:
-        """Relabel all images, and count the confident ones of each class: u_k, (C,) (Eq. 2)."""
+        """Recompute the log-posteriors of all images, and count the confident ones of each class: u_k, (C,) (Eq. 2)."""
         state = self._check.receive_average(request.shared, state)
         if request.round > 0:
             log_probs = self._log_probs(self._prompts(request.shared, state))
@@ -119,8 +119,8 @@ class Client:
         state = replace(state, log_probs=log_probs, counts=counts, prior=replace(state.prior, scores=None))
         if not self._labeler.cooperative:
             return Estimated(None), state
-        enough = len(log_probs) >= self.min_images
-        reply, secrets = self._replies.counts(counts if enough else np.zeros_like(counts), request, state.secrets)
+        sent = counts if len(log_probs) >= self.min_images else np.zeros_like(counts)
+        reply, secrets = self._replies.counts(sent, request, state.secrets)
         return reply, replace(state, secrets=secrets)
 
     def _select(self, request: Select, state: ClientState) -> ReplyAndState:
@@ -154,8 +154,8 @@ class Client:
         """Train on the selected images and check the model on the holdout.
 
         The client does not train with too few images, after a rollback of the average, or with labels of low
-        confidence. Then, and if the check finds the trained model harmful, it replies with the prompts of the request
-        and a weight of 0 images.
+        confidence. In these cases, and if the check finds the trained model harmful, it replies with the prompts of the
+        request and a weight of 0 images.
         """
         if state.selection is None:
             raise CannotReply("Train request before a Select request")
@@ -189,7 +189,7 @@ class Client:
                 state = self._check.check_final(request.shared, state)
             holdout = self._check.holdout(state)
             if self.min_images and (holdout is None or len(holdout.index) < self.min_images):
-                return Evaluated(0, 0), state  # unchecked prompts could make the score a count of one class
+                return Evaluated(0, 0), state  # unchecked prompts for one class would reveal its number of images
         prior = NO_PRIOR if request.shared is None and request.through != "priors" else state.prior
         return Evaluated(*self.test_set.score(self._prompts(request.shared, state), prior)), state
 
@@ -201,7 +201,7 @@ class Client:
         return log_probs
 
     def _holdout_sums(self, holdout: HoldoutState) -> HoldoutSums:
-        """Return the client's part in the sums of the hold-out checks, with losses only of enough images."""
+        """Return this client's summands of the hold-out checks; the losses are 0 below `min_images` held-out images."""
         average, training = holdout.average, holdout.training
         harms = (float(verdict is not None and bool(verdict.harm)) for verdict in (average, training))
         if average is None or average.before.images < self.min_images:

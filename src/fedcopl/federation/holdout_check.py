@@ -58,7 +58,7 @@ class HoldoutCheck:
         return Selection(index, state.labels[index].astype(np.int64)) if len(index) else None
 
     def receive_average(self, shared: Shared, state: ClientState) -> ClientState:
-        """Compare an average with the last good model; if it harms, the client keeps that model."""
+        """Compare an average with the last accepted model; if the average is harmful, keep that model."""
         holdout = self.holdout(state)
         if holdout is None:
             return state
@@ -127,7 +127,7 @@ class HoldoutCheck:
         return unseen[evenly_spaced(len(unseen), min(max(affordable, _MIN_UNSEEN), _MAX_UNSEEN))]
 
     def _log_probs(self, model: Prompts, index: NDArray[np.int64], state: ClientState) -> _LogProbs:
-        """Return a model's prior-adjusted log-probabilities, (m, C), as used for the reference labels."""
+        """Return a model's prior-adjusted log-probabilities of some images, (m, C); unadjusted if any is not finite."""
         log_probs = self.learner.log_probabilities_of(model, index)
         return state.prior.own_log_posteriors(log_probs, index) if np.isfinite(log_probs).all() else log_probs
 

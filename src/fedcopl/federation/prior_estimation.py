@@ -90,7 +90,7 @@ def prior_settings(config: RunConfig, classes: int, width: int, class_prior: Flo
 
 def prior_steps(config: RunConfig) -> int:
     """Return the number of steps with sums; one more request then sends the last totals."""
-    return prior_settings(config, 2, 1).max_steps
+    return prior_settings(config, classes=2, width=1).max_steps  # which depends on neither
 
 
 def compute_sums(
@@ -119,9 +119,9 @@ def compute_sums(
         CannotReply: The totals are impossible, or a step is missing.
     """
     settings = prior_settings(config, len(text), text.shape[1], request.class_prior)
-    first = request.step - len(request.totals)
-    if prior.scores is None or first != len(prior.totals) or prior.model is not None:
-        if first:
+    first_step = request.step - len(request.totals)
+    if prior.scores is None or first_step != len(prior.totals) or prior.model is not None:
+        if first_step:
             raise CannotReply(f"request for step {request.step + 1} of the priors without the steps before it")
         prior = PriorState(ClientScores(log_probs()))
     scores = prior.scores
@@ -145,11 +145,11 @@ def compute_sums(
 
 def _with_weight(prior: PriorState, request: Adapt, config: RunConfig) -> PriorState:
     """Return the state with the client's weight in the totals, which may not change after the first totals."""
-    weight, of = request.weight, "the client's weight in the totals of the priors"
+    weight, subject = request.weight, "the client's weight in the totals of the priors"
     if not 0 < weight <= 1 or (weight < 1 and config.privacy.secure_aggregation):
-        raise CannotReply(f"{of} is {weight:g}; it must be in (0, 1], with secure aggregation 1")
+        raise CannotReply(f"{subject} is {weight:g}; it must be in (0, 1], with secure aggregation 1")
     if prior.totals and weight != prior.weight:
-        raise CannotReply(f"{of} changed from {prior.weight:g} to {weight:g}")
+        raise CannotReply(f"{subject} changed from {prior.weight:g} to {weight:g}")
     return replace(prior, weight=weight)
 
 

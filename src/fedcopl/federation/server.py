@@ -26,7 +26,7 @@ from .prior_estimation import prior_settings
 from .transport import Labelling, RoundExchange, RoundReport, Transport
 from .validation import ReportedCounts
 
-_MIN_GAIN = 0.001  # nats per held-out image: an average that gains less does not count as progress
+_MIN_GAIN = 0.001  # nats per held-out image: a smaller decrease of the loss does not count as progress
 MAX_ESTIMATIONS = 3  # attempts at the prior estimation in one round, each without the clients lost in the last one
 
 
@@ -48,19 +48,19 @@ class ServerState:
     reported_counts: Mapping[str, ReportedCounts] = field(default_factory=dict)  # by client, to validate later replies
     ever_connected: tuple[str, ...] = ()  # all clients that were ever connected
     class_prior: FloatArray | None = None  # (C,) over all clients, from the file in `priors.class_prior`
-    stale_rounds: int = 0  # consecutive rounds whose average did not gain on the clients' held-out images
+    stale_rounds: int = 0  # consecutive rounds in which the average hardly lowered the held-out loss
 
 
 _Aggregator = PlainAggregator | SecureAggregator
 
 
 def _choose_aggregator(config: RunConfig, state: ServerState) -> _Aggregator:
-    refuse_privacy(config, state.neighbours, state.full_first_round)
-    has_members = bool(state.members)
-    return SecureAggregator(config, has_members) if config.privacy.secure_aggregation else PlainAggregator(config)
+    check_privacy_settings(config, state.neighbours, state.full_first_round)
+    members_fixed = bool(state.members)
+    return SecureAggregator(config, members_fixed) if config.privacy.secure_aggregation else PlainAggregator(config)
 
 
-def refuse_privacy(config: RunConfig, neighbours: int, full_first_round: bool) -> None:
+def check_privacy_settings(config: RunConfig, neighbours: int, full_first_round: bool) -> None:
     """Raise ConfigError if the settings of `privacy` contradict others or the method, or cryptography is missing."""
     if config.is_private:
         require_cryptography()
@@ -110,9 +110,9 @@ def run_round(config: RunConfig, transport: Transport, state: ServerState) -> tu
     stale_rounds = _stale_rounds(state.stale_rounds, report.checks)
     report.converged = _has_converged(config, stale_rounds)
     if report.converged or is_evaluated(config, state.round):
-        # Clients check their final model when they evaluate the last round, and convergence makes this the last.
-        number = config.rounds - 1 if report.converged else state.round
-        report.scores = _evaluate(exchange, number, shared)
+        # Clients check their final model when they evaluate the last round: convergence makes this round the last.
+        evaluated_round = config.rounds - 1 if report.converged else state.round
+        report.scores = _evaluate(exchange, evaluated_round, shared)
     report.missed_refresh = tuple(client for client in exchange.ever_connected if client not in members)
     return replace(
         state,
@@ -263,14 +263,14 @@ def _has_harmed(trained: TrainingSum) -> bool:
     return is_less_confident(Evidence(checks.images, checks.loss_before), Evidence(checks.images, checks.loss_after))
 
 
-def _stale_rounds(before: int, checks: HoldoutSums) -> int:
-    """Return the number of consecutive rounds, up to this one, whose average hardly gained on held-out images.
+def _stale_rounds(stale_before: int, checks: HoldoutSums) -> int:
+    """Return the number of consecutive rounds, up to this one, in which the average hardly lowered the held-out loss.
 
     A round without a comparison, such as the first, does not change it.
     """
     if not checks.images:
-        return before
-    return before + 1 if checks.loss_before - checks.loss_after < _MIN_GAIN * checks.images else 0
+        return stale_before
+    return stale_before + 1 if checks.loss_before - checks.loss_after < _MIN_GAIN * checks.images else 0
 
 
 def _has_converged(config: RunConfig, stale_rounds: int) -> bool:
@@ -305,7 +305,7 @@ def is_evaluated(config: RunConfig, round: int) -> bool:
 
 
 def _evaluate(exchange: RoundExchange, round: int, shared: Shared | None, through: str = "") -> dict[str, Score]:
-    """Return each client's correct predictions and test images; `shared` None: by zero-shot CLIP.
+    """Return each client's correct predictions and test images; `shared` and `through` are those of `Evaluate`.
 
     Clients that do not reply are left out: no later step depends on the scores.
     """

@@ -68,7 +68,7 @@ class Labelling:
 
 
 class Reasons:
-    """Reasons of drops and of clipping by client, in the order in which they were added.
+    """The reasons for which replies were dropped or clipped, by client, in the order in which they were added.
 
     >>> reasons = Reasons()
     >>> for why in ("late", "late", "not finite"):
@@ -84,7 +84,7 @@ class Reasons:
         """Add a client's reason, with the name of the request that it concerns."""
         self._times.setdefault(client, Counter())[f"{step}: {reason}"] += 1
 
-    def take(self, other: "Reasons") -> None:
+    def add_all(self, other: "Reasons") -> None:
         """Add all reasons of another object."""
         for client, times in other._times.items():
             self._times.setdefault(client, Counter()).update(times)
@@ -93,7 +93,7 @@ class Reasons:
         return client in self._times
 
     def summary(self) -> dict[str, str]:
-        """Return one line for each client."""
+        """Return all reasons of each client in one line."""
         return {
             client: "; ".join(reason if count == 1 else f"{reason} ({count} times)" for reason, count in times.items())
             for client, times in self._times.items()

@@ -47,8 +47,8 @@ _MAX_IMAGES = 2**31  # images of one client, also the largest loss; `algorithm.a
 _MAX_SUM = 1e12  # L2 norm of a client's sums for a step of the priors
 _MAX_VOUCHER = 1000  # bytes of a public key and a signature
 _MAX_REASON = 300  # characters: a reason may quote names that the client sent
-_MAX_TOTALS = 100  # steps of the priors whose totals one request can have
-_MAX_NUMBER = 1e15  # absolute value of a total for the priors
+_MAX_STEPS = 100  # steps of the priors whose totals one request can have
+_MAX_TOTAL = 1e15  # absolute value of a total for the priors
 _MAX_COUNT = 2**62  # sum of the counts over all classes and clients
 _MIN_SHARE = 1e-4  # smallest share in a class prior, relative to the uniform share
 _DEFAULT = RunConfig()
@@ -108,7 +108,7 @@ def _invalid_form(
     if type(reply) is not REPLY_TO[type(request)]:
         yield f"replied to {type(request).__name__} with {type(reply).__name__}"
         return
-    size = 0  # of the sums of this step of the priors
+    size = 0  # number of requested sums or masked integers
     if isinstance(request, Adapt) and estimation is not None and request.step < len(estimation.steps):
         size = estimation.size(request.step)
     match request, reply:
@@ -134,13 +134,13 @@ def _invalid_form(
             if correct > examples:
                 yield "more correct predictions than examples"
         case _, Selected(images=images, examples=selected, unchanged=unchanged):
-            of_images = [count for count in (selected, unchanged) if count is not None]
-            if images is None and of_images:
-                yield "selected images, but does not report how many it has"
+            parts = [count for count in (selected, unchanged) if count is not None]
+            if images is None and parts:
+                yield "reports selected or unchanged images, but not how many images it has"
             if images is not None:
-                yield from _not_counts(images, *of_images)
-                if max(of_images, default=0) > images:
-                    yield "selected more images than it has"
+                yield from _not_counts(images, *parts)
+                if max(parts, default=0) > images:
+                    yield "reports more selected or unchanged images than it has"
         case _:
             yield from _invalid_keys(request, reply)
 
@@ -229,22 +229,23 @@ def _inconsistent(
             if reason := invalid_sums(step, sums, settings.classes, settings.width, images):
                 yield reason
         case _, Estimated(counts=counts) if counts is not None:
-            yield from _exceeds("is confident of {:,} images", int(counts.sum()), "has {:,}", reported.images)
+            yield from _too_many("is confident of {:,} images", int(counts.sum()), "has {:,}", reported.images)
         case _, Selected(images=images) if images is not None:
             if reported.images not in (None, images):
                 yield f"has {counted(images, 'image')}, but had {reported.images:,} before"
-            yield from _exceeds("was confident of {:,} images", reported.confident or 0, "has {:,}", images)
+            yield from _too_many("was confident of {:,} images", reported.confident or 0, "has {:,}", images)
         case _, Trained(examples=examples, checks=checks):
             labels = choose_labeler(config).labels_per_image(classes)
             limit = None if reported.selected is None else reported.selected * labels
-            yield from _exceeds("trained on {:,} images", examples, "selected {:,}", limit)
+            yield from _too_many("trained on {:,} images", examples, "selected {:,}", limit)
             if checks:
                 yield from _impossible_holdout(HoldoutSums(*checks), limit)
         case _, Evaluated(examples=tested) if tested and reported.tested not in (None, tested):
             yield f"tested {counted(tested, 'image')}, and {reported.tested:,} before"
 
 
-def _exceeds(claim: str, number: int, report: str, limit: int | None) -> Iterator[str]:
+def _too_many(claim: str, number: int, report: str, limit: int | None) -> Iterator[str]:
+    """Yield an error if a number of images exceeds what the client reported before; None: not reported."""
     if limit is not None and number > limit:
         yield f"{claim.format(number)}, but {report.format(limit)} by its own reports"
 
@@ -291,10 +292,10 @@ def _invalid_request(request: Request, expected: Expected) -> Iterator[str]:
             elif totals is not None and ((totals < 0).any() or totals.astype(np.float64).sum() > _MAX_COUNT):
                 yield "its totals are not possible numbers of images"
         case Adapt(totals=steps, class_prior=prior):
-            if len(steps) > _MAX_TOTALS or any(total.ndim != 1 or total.dtype != np.float64 for total in steps):
-                yield "its totals are not those of steps of the priors"
-            if any(not np.abs(total).max(initial=0.0) <= _MAX_NUMBER for total in steps):  # also when not a number
-                yield f"its totals are not finite, or beyond {_MAX_NUMBER:g}"
+            if len(steps) > _MAX_STEPS or any(total.ndim != 1 or total.dtype != np.float64 for total in steps):
+                yield f"its totals for the priors are not at most {_MAX_STEPS} vectors of float64"
+            if any(not np.abs(total).max(initial=0.0) <= _MAX_TOTAL for total in steps):  # also when not a number
+                yield f"its totals are not finite, or beyond {_MAX_TOTAL:g}"
             if prior is not None and not _is_class_prior(prior, expected.classes):
                 yield "its class prior is not a positive share for each class"
 

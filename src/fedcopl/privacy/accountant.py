@@ -34,7 +34,7 @@ def epsilon_of(noises: Iterable[float], delta: float) -> float:
 
 @cache
 def _epsilon(noises: tuple[float, ...], delta: float) -> float:
-    accounting = _library()
+    accounting = _import_accounting()
     accountant = accounting.rdp.RdpAccountant()
     for noise in noises:
         accountant.compose(accounting.GaussianDpEvent(noise))
@@ -43,7 +43,7 @@ def _epsilon(noises: tuple[float, ...], delta: float) -> float:
 
 def noise_for(epsilon: float, delta: float, releases: int) -> float:
     """Return the smallest noise multiplier for which this number of releases costs at most epsilon."""
-    accounting = _library()
+    accounting = _import_accounting()
 
     def event(noise: float) -> Any:
         return accounting.SelfComposedDpEvent(accounting.GaussianDpEvent(noise), releases)
@@ -99,10 +99,10 @@ def statement(config: RunConfig, releases: Iterable[Release]) -> PrivacyStatemen
 def require_accounting(config: RunConfig) -> None:
     """Raise ConfigError before a run with noise if the accounting package is missing."""
     if config.privacy.noise_multiplier:
-        _library()
+        _import_accounting()
 
 
-def _library() -> Any:
+def _import_accounting() -> Any:
     try:
         import dp_accounting  # type: ignore[import-untyped]
         from dp_accounting import rdp  # noqa: F401  (makes `dp_accounting.rdp` available)

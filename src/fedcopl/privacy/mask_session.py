@@ -19,10 +19,10 @@ def split(secret: bytes, shares: int, needed: int, random: Random) -> list[bytes
     """Split a secret (Shamir): values at 1, 2, ... of a random polynomial f of degree needed - 1, f(0) = secret."""
     higher = [int.from_bytes(random(SECRET + 16)) % _PRIME for _ in range(needed - 1)]  # 128 extra bits: no modulo bias
     coefficients = [int.from_bytes(secret), *higher]
-    return [_value(coefficients, point).to_bytes(SHARE) for point in range(1, shares + 1)]
+    return [_polynomial_value(coefficients, point).to_bytes(SHARE) for point in range(1, shares + 1)]
 
 
-def _value(coefficients: list[int], point: int) -> int:
+def _polynomial_value(coefficients: list[int], point: int) -> int:
     value = 0
     for coefficient in reversed(coefficients):
         value = (value * point + coefficient) % _PRIME
@@ -30,7 +30,7 @@ def _value(coefficients: list[int], point: int) -> int:
 
 
 def combine(shares: Mapping[int, bytes], at: int = 0) -> int:
-    """Return the value at `at` of the polynomial through shares by point (Lagrange); at 0 it is the secret."""
+    """Return the value at x = `at` of the polynomial through the points (x, share); at 0 it is the secret."""
     total = 0
     for point, share in shares.items():
         numerator = denominator = 1

@@ -58,7 +58,7 @@ class Training:
 class TrainingSum:
     """The sum of all clients' training, at the server."""
 
-    clients: tuple[str, ...]
+    clients: tuple[str, ...]  # that replied
     examples: int  # images of the clients that send a loss
     batches: int  # of one epoch
     loss: float  # mean over these images
@@ -72,29 +72,30 @@ class InvalidMaskedUpdate(Exception):
     """A sum that honest clients cannot produce."""
 
 
-def count_words(counts: Values, clients: int) -> Words:
-    return _words(np.ldexp(counts, COUNT_BITS), clients)
+def encode_counts(counts: Values, clients: int) -> Words:
+    return _encode(np.ldexp(counts, COUNT_BITS), clients)
 
 
-def totals_of(total: Words) -> NDArray[np.int64]:
-    """Decode T, (C,), rounded and clipped at 0, because noise is fractional and may be negative."""
-    return np.maximum(np.rint(_values(total, COUNT_BITS)), 0).astype(np.int64)
+def decode_counts(total: Words) -> NDArray[np.int64]:
+    """Decode the class counts T, (C,), rounded and clipped at 0, because noise is fractional and may be negative."""
+    return np.maximum(np.rint(_decode(total, COUNT_BITS)), 0).astype(np.int64)
 
 
-def adapted_words(values: Values, clients: int) -> Words:
-    return _words(np.ldexp(values, PROMPT_BITS), clients)
+def encode_sums(values: Values, clients: int) -> Words:
+    return _encode(np.ldexp(values, PROMPT_BITS), clients)
 
 
-def adapted_sums(total: Words) -> Values:
-    return _values(total, PROMPT_BITS)
+def decode_sums(total: Words) -> Values:
+    return _decode(total, PROMPT_BITS)
 
 
 def training_size(shared: Shared) -> int:
+    """Return the number of words in a masked reply to `Train`."""
     return _HEAD + sum(prompt.size for prompt in shared.values())
 
 
-def training_words(training: Training, batch: int, clients: int) -> Words:
-    """Encode a client's training with its prompts multiplied by its examples, for the weighted mean of Eq. 4."""
+def encode_training(training: Training, batch: int, clients: int) -> Words:
+    """Encode a client's training; its prompts are multiplied by its examples, for the weighted mean of Eq. 4."""
     prompts = flatten(training.shared)
     if not np.abs(prompts).max(initial=0.0) <= LARGEST_PROMPT:  # also when not a number
         raise CannotReply(f"a prompt has a value beyond {LARGEST_PROMPT:g}: training diverged, try a lower train.lr")
@@ -103,12 +104,12 @@ def training_words(training: Training, batch: int, clients: int) -> Words:
     head = np.ldexp([training.examples, with_loss, loss, batches_of(with_loss, batch)], PROMPT_BITS)
     head[2] *= with_loss
     checks = np.ldexp(training.checks, PROMPT_BITS)
-    return _words(np.concatenate([head, checks, training.examples * np.ldexp(prompts, PROMPT_BITS)]), clients)
+    return _encode(np.concatenate([head, checks, training.examples * np.ldexp(prompts, PROMPT_BITS)]), clients)
 
 
-def training_sum(total: Words, sent: Shared, clients: tuple[str, ...]) -> TrainingSum:
+def decode_training(total: Words, sent: Shared, clients: tuple[str, ...]) -> TrainingSum:
     """Decode the sum of all clients' words; `sent` has the names and shapes of the prompts."""
-    values = _values(total, PROMPT_BITS)
+    values = _decode(total, PROMPT_BITS)
     examples, with_loss, loss, batches = values[:_COUNTED]
     if min(examples, with_loss, batches) < 0 or examples != round(examples):
         raise InvalidMaskedUpdate("the sum of the image counts is not a non-negative integer")
@@ -139,7 +140,8 @@ def unflatten(values: Values, like: Mapping[str, NDArray[Any]]) -> dict[str, NDA
     return {name: prompts[name] for name in like}
 
 
-def _words(steps: Values, clients: int) -> Words:
+def _encode(steps: Values, clients: int) -> Words:
+    """Return numbers in steps as words; CannotReply if a sum of such words over all clients could overflow."""
     largest = 2**62 // clients
     if not np.abs(steps).max(initial=0.0) <= largest:
         raise CannotReply(
@@ -148,5 +150,5 @@ def _words(steps: Values, clients: int) -> Words:
     return np.rint(steps).astype(np.int64).view(np.uint64)
 
 
-def _values(total: Words, bits: int) -> Values:
+def _decode(total: Words, bits: int) -> Values:
     return np.ldexp(total.view(np.int64).astype(np.float64), -bits)

@@ -5,8 +5,8 @@ floating-point noise reveal the value (Mironov 2012). The discrete Gaussian of C
 sampled by their rejection method, has the same bound on Renyi divergence as the continuous one.
 
 Precision: integers are sampled without bias. Probabilities exp(-x) are compared with uniform numbers of 53 bits, so
-their error is about 2^-53, relative to those that are not tiny some 10^-14; values beyond 37 standard deviations never
-occur.
+their absolute error is about 2^-53, and their relative error about 10^-14 unless they are tiny; values beyond 37
+standard deviations never occur.
 """
 
 from collections.abc import Callable
@@ -45,11 +45,11 @@ def _discrete_gaussian(sigma: float, count: int, words: _WordSource) -> IntArray
         raise ValueError(f"a standard deviation of {sigma:g} steps is not between 0 and {_MAX_SIGMA:g}")
     samples = [np.zeros(0, np.int64)]
     while missing := count - sum(map(len, samples)):
-        samples.append(_accepted(sigma, 2 * missing + 16, words)[:missing])
+        samples.append(_rejection_sample(sigma, 2 * missing + 16, words)[:missing])
     return np.concatenate(samples)
 
 
-def _accepted(sigma: float, tries: int, words: _WordSource) -> IntArray:
+def _rejection_sample(sigma: float, tries: int, words: _WordSource) -> IntArray:
     """Sample a discrete Laplace of nearly the same width, and return the accepted values (rejection sampling)."""
     width = int(sigma) + 1
     laplace = _discrete_laplace(width, tries, words)
@@ -60,7 +60,7 @@ def _accepted(sigma: float, tries: int, words: _WordSource) -> IntArray:
 
 def _discrete_laplace(width: int, tries: int, words: _WordSource) -> IntArray:
     """Sample at most `tries` integers x with probability proportional to exp(-|x| / width)."""
-    low = _below(width, tries, words)
+    low = _uniform_integers(width, tries, words)
     low = low[_uniform(len(low), words) < np.exp(-low / width)]
     high = np.floor(-np.log1p(-_uniform(len(low), words))).astype(np.int64)  # P(high >= k) = exp(-k)
     size = low + width * high
@@ -70,7 +70,7 @@ def _discrete_laplace(width: int, tries: int, words: _WordSource) -> IntArray:
     return signed[kept]
 
 
-def _below(limit: int, tries: int, words: _WordSource) -> IntArray:
+def _uniform_integers(limit: int, tries: int, words: _WordSource) -> IntArray:
     """Sample at most `tries` uniform integers from 0 to limit - 1; values that would cause modulo bias are rejected."""
     drawn = words(tries)
     multiple = 2**64 // limit * limit

@@ -38,10 +38,10 @@ from .masked_layout import (
     Training,
     Values,
     Words,
-    adapted_words,
-    count_words,
+    encode_counts,
+    encode_sums,
+    encode_training,
     flatten,
-    training_words,
     unflatten,
 )
 from .noise import add_noise
@@ -92,32 +92,32 @@ class PrivateReplies:
     repeatable: bool = False  # simulation only: a repeated round has the same noise, also in secure aggregation
 
     def remember(self, request: Request, secrets: Secrets) -> Secrets:
-        """Add a request to the history, the seed of the noise: a repeated request gets the same noise."""
+        """With noise, add a request to the history, which seeds the noise: a repeated request gets the same noise."""
         if isinstance(request, Evaluate):  # an unfinished secure aggregation has ended without this client
             secrets = replace(secrets, session=None)
         if not self.config.privacy.noise_multiplier or not isinstance(request, Adapt | Estimate | Select | Train):
             return secrets
         if not isinstance(request, Select):
-            self._refuse_more(request, secrets)
-        before = secrets.history or sha256(self.config.to_toml().encode()).hexdigest()
-        return replace(secrets, history=sha256(f"{before} {digest(request)}".encode()).hexdigest())
+            self._refuse_unplanned(request, secrets)
+        history = secrets.history or sha256(self.config.to_toml().encode()).hexdigest()
+        return replace(secrets, history=sha256(f"{history} {digest(request)}".encode()).hexdigest())
 
-    def _refuse_more(self, request: _SummedRequest, secrets: Secrets) -> None:
+    def _refuse_unplanned(self, request: _SummedRequest, secrets: Secrets) -> None:
         """Raise CannotReply if one more reply is not among the releases that the accountant counts."""
         config, kind, number = self.config, _kind_of(request), request.round + 1
         if request.round >= config.rounds:
             raise CannotReply(f"{kind} request in round {number}, but the run has {counted(config.rounds, 'round')}")
         if isinstance(request, Estimate) and request.round % config.labels.refresh_every:
             raise CannotReply(f"{kind} request in round {number}, which has no refresh")
-        before = secrets.noisy_replies.get(kind)
-        if before and before.round >= request.round and before.request_digest != digest(request):
+        last = secrets.noisy_replies.get(kind)
+        if last and last.round >= request.round and last.request_digest != digest(request):
             raise CannotReply(
-                f"{kind} request in round {number} differs from the earlier one in round {before.round + 1}: "
+                f"{kind} request in round {number} differs from the earlier one in round {last.round + 1}: "
                 "with noise a client replies once per round"
             )
 
     def counts(self, counts: NDArray[np.int64], request: Estimate, secrets: Secrets) -> tuple[Estimated, Secrets]:
-        """Return the class counts u_k with noise or masks."""
+        """Return the reply to `Estimate`: u_k, plain, noisy or masked; an equal request gets the stored noisy reply."""
         privacy, values = self.config.privacy, counts.astype(np.float64)
         repeated = _repeated_reply(request, secrets)
         if repeated is not None:
@@ -127,11 +127,11 @@ class PrivateReplies:
         if not privacy.secure_aggregation:
             rounded = np.rint(values).astype(np.int64)
             return Estimated(rounded), self._store_noisy(request, rounded.tobytes(), secrets)
-        masked, secrets = self._masked(request, secrets, lambda clients: count_words(values, clients))
+        masked, secrets = self._masked(request, secrets, lambda clients: encode_counts(values, clients))
         return Estimated(None, masked), secrets
 
     def adaptation(self, sums: Values, request: Adapt, secrets: Secrets) -> tuple[Adapted, Secrets]:
-        """Return the sums for the priors with noise or masks."""
+        """Return the reply to `Adapt`: sums, plain, noisy or masked; an equal request gets the stored noisy reply."""
         privacy, values, repeated = self.config.privacy, sums, _repeated_reply(request, secrets)
         if repeated is not None:
             return Adapted(np.frombuffer(repeated, np.float64)), secrets
@@ -140,7 +140,7 @@ class PrivateReplies:
         if not privacy.secure_aggregation:
             return Adapted(values), self._store_noisy(request, values.tobytes(), secrets)
         secrets = self._pin_totals(request, secrets)
-        masked, secrets = self._masked(request, secrets, lambda clients: adapted_words(values, clients))
+        masked, secrets = self._masked(request, secrets, lambda clients: encode_sums(values, clients))
         return Adapted(None, masked), secrets
 
     def _pin_totals(self, request: Adapt, secrets: Secrets) -> Secrets:
@@ -150,8 +150,8 @@ class PrivateReplies:
         """
         if self.config.privacy.noise_multiplier:
             return secrets
-        first, pinned = request.step - len(request.totals), list(secrets.prior_totals)
-        for step, total in enumerate(request.totals, start=first):
+        first_step, pinned = request.step - len(request.totals), list(secrets.prior_totals)
+        for step, total in enumerate(request.totals, start=first_step):
             total_digest = sha256(total.tobytes()).digest()
             if step < len(pinned) and pinned[step] != total_digest:
                 raise CannotReply(f"the totals of step {step + 1} of the priors differ from those sent before")
@@ -159,7 +159,7 @@ class PrivateReplies:
         return replace(secrets, prior_totals=tuple(pinned))
 
     def training(self, training: Training, request: Train, secrets: Secrets) -> tuple[Trained, Secrets]:
-        """Return the trained prompts with noise or masks."""
+        """Return the reply to `Train`: plain, noisy or masked; an equal request gets the stored noisy reply again."""
         repeated = _repeated_reply(request, secrets)
         if repeated is not None:
             values = np.frombuffer(repeated, np.float32).astype(np.float64)
@@ -168,7 +168,7 @@ class PrivateReplies:
             training = self._noised_training(training, request, secrets)
         if self.config.privacy.secure_aggregation:
             batch = self.config.train.batch
-            masked, secrets = self._masked(request, secrets, lambda clients: training_words(training, batch, clients))
+            masked, secrets = self._masked(request, secrets, lambda clients: encode_training(training, batch, clients))
             return Trained({}, 0, math.nan, masked), secrets
         if not self.config.privacy.noise_multiplier:
             checks = () if training.checks == NO_HOLDOUT_SUMS else tuple(training.checks)
@@ -200,7 +200,7 @@ class PrivateReplies:
         from .masking import WordStream, derive_key  # brings cryptography, which is an extra
 
         if len(self.secret) < _SHORTEST_SECRET:
-            raise CannotReply("noise is on, but this client has no secret to draw it from")
+            raise CannotReply(f"noise is on, but this client has no secret of at least {_SHORTEST_SECRET} bytes")
         sigma = self.config.privacy.noise_multiplier * clip / math.sqrt(max(len(request.peers), 1))
         if math.ldexp(sigma, bits) < _FEWEST_STEPS:
             raise CannotReply(
@@ -217,8 +217,9 @@ class PrivateReplies:
         return "" if self.repeatable or secrets.session is None else secrets.session.name.hex()
 
     def _masked(
-        self, request: _SummedRequest, secrets: Secrets, words: Callable[[int], Words]
+        self, request: _SummedRequest, secrets: Secrets, encode: Callable[[int], Words]
     ) -> tuple[Words, Secrets]:
+        """Return the masked numbers; `encode` returns them for a number of clients in the sum."""
         from .masking import mask
 
         if secrets.session is None or not request.peers:
@@ -228,9 +229,9 @@ class PrivateReplies:
             raise CannotReply(
                 f"the members of the secure aggregation changed since the first {kind} request of this run"
             )
-        enough = max(needed(len(secrets.session.roster), privacy.threshold), privacy.min_sites)
-        numbers = words(len(request.peers))
-        masked, session = mask(secrets.session, numbers, request.peers, digest(request), enough, kind)
+        min_peers = max(needed(len(secrets.session.roster), privacy.threshold), privacy.min_sites)
+        numbers = encode(len(request.peers))
+        masked, session = mask(secrets.session, numbers, request.peers, digest(request), min_peers, kind)
         return masked, replace(secrets, session=session)
 
     def keys(self, request: KeyRequest, secrets: Secrets) -> tuple[Reply, Secrets]:
@@ -267,5 +268,5 @@ def _kind_of(request: _SummedRequest) -> str:
 
 def _repeated_reply(request: _SummedRequest, secrets: Secrets) -> bytes | None:
     """Return the reply with noise that was sent to an equal request, or None."""
-    before = secrets.noisy_replies.get(_kind_of(request))
-    return before.values if before and before.request_digest == digest(request) else None
+    stored = secrets.noisy_replies.get(_kind_of(request))
+    return stored.values if stored and stored.request_digest == digest(request) else None

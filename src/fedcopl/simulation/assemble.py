@@ -20,7 +20,7 @@ from ..federation.client import Client
 from ..federation.client_state import ClientState
 from ..federation.learner import NO_TEST_SET, Prompts, TestSet
 from ..federation.prior_estimation import NO_PRIOR, PriorState
-from ..federation.server import ServerState, refuse_privacy
+from ..federation.server import ServerState, check_privacy_settings
 from ..methods import choose_method
 from ..methods.learner import ClipLearner, ClipTestSet
 from ..plurals import counted
@@ -162,7 +162,7 @@ def assemble(
         DataError: The images cannot be used.
     """
     method = choose_method(config)
-    refuse_privacy(config, method.neighbours(), method.full_first_round)
+    check_privacy_settings(config, method.neighbours(), method.full_first_round)
     if method.centralised and config.is_private:
         raise ConfigError(
             f"method={config.method}: all images are in one place, so the settings of privacy have no effect"

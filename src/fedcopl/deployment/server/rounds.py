@@ -17,7 +17,7 @@ from ...config import RunConfig
 from ...data.dataset import TEMPLATE, read_classes
 from ...errors import ConfigError, NoClientReplied, RunFolderError
 from ...federation.client_state import ClientState
-from ...federation.server import ServerState, refuse_privacy
+from ...federation.server import ServerState, check_privacy_settings
 from ...federation.transport import RoundReport
 from ...methods import choose_method, with_effective_rounds
 from ...privacy.accountant import require_accounting
@@ -69,7 +69,7 @@ class PreparedServer:
         config = with_reference(with_effective_rounds(plan.config.model_copy(update={"model": model})), previous_run)
         require_accounting(config)
         method = choose_method(config)
-        refuse_privacy(config, method.neighbours(), method.full_first_round)
+        check_privacy_settings(config, method.neighbours(), method.full_first_round)
         prior = known_class_prior(config, classes)
         with RunFolder(plan.out) as folder:
             if folder.open(config, resume=plan.resume) is None:
@@ -131,11 +131,11 @@ class ServerRecorder:
     model: str  # name and fingerprint
 
     def begin(self, first: RoundReport) -> Outcome:
-        first.drops.take(self.transport.take_drops())
+        first.drops.add_all(self.transport.take_drops())
         return Outcome(zero_shot=self._measured(first), dropped_before=first.dropped)
 
     def round(self, server: ServerState, report: RoundReport) -> tuple[RoundRecord, RefreshRecord | None]:
-        report.drops.take(self.transport.take_drops())
+        report.drops.add_all(self.transport.take_drops())
         return round_record(report, self._measured(report)), None
 
     def _measured(self, report: RoundReport) -> Measured:
