@@ -50,9 +50,9 @@ def only_entry(cache: PixelCache) -> Path:
 
 def test_the_cache_gives_the_bytes_of_direct_decoding(images, cache):
     for _ in range(2):
-        pixels, bad, contents = cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
+        pixels, bad, digests = cache.pixels(images, TRANSFORM.resize_and_crop, TRANSFORM.key)
         assert np.array_equal(pixels, decoded(images))
-        assert (bad, len(set(contents))) == ({}, 12)
+        assert (bad, len(set(digests))) == ({}, 12)
     assert isinstance(pixels, np.memmap)
     assert not pixels.flags.writeable
 
@@ -129,7 +129,7 @@ def test_relative_and_absolute_paths_in_one_list(cache, tmp_path, monkeypatch):
 
 def settle(monkeypatch):
     """As if all files were old enough for their times to be relied on."""
-    monkeypatch.setattr(images_module, "_SETTLED", -1)
+    monkeypatch.setattr(images_module, "_SETTLING_TIME", -1)
 
 
 def test_unchanged_files_are_not_read_again(images, cache, monkeypatch):

@@ -92,8 +92,11 @@ MISTAKES = {
     "no path": ("path,label\n,cat\n", "row 2: has no path"),
     "twice": ("path,label\na.png,cat\na.png,dog\n", "row 3: a.png is listed twice, first in row 2"),
     "split": ("path,label,split\na.png,cat,val\n", "row 2: the split is 'val'; it should be train or test"),
-    "half labelled": ("path,label\na.png,cat\nb.png,\n", "1 of 2 train images have no label, the first: b.png"),
-    "half owned": ("path,label,client\na.png,cat,north\nb.png,cat,\n", "1 image has no client, the first: b.png"),
+    "half labelled": ("path,label\na.png,cat\nb.png,\n", "has no label for 1 of 2 train images, the first: b.png"),
+    "half owned": (
+        "path,label,client\na.png,cat,north\nb.png,cat,\n",
+        "1 image has no client, the first: b.png; name the client of every image or of none",
+    ),
     "unlabelled": ("path\na.png\n", "has neither labels nor a list of classes"),
     "all gone": ("path,label\nx.png,cat\n", "none of its images exists (1 listed), for example x.png"),
     "no text": (b"path\n\xff\xfe\n", "cannot be read as CSV"),

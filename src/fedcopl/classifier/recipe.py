@@ -117,7 +117,7 @@ class Recipe:
             "method": self.config.method,
             "options": self.config.options,
             "model": {name: model[name] for name in _MODEL_SETTINGS},
-            "decode_options": self.decode_options.plain(),
+            "decode_options": self.decode_options.non_defaults(),
             "backbone": vars(self.backbone),
             "abstain": {"share": self.share, "below": self.threshold},
             "confidence": None if self.confidence is None else vars(self.confidence),

@@ -44,7 +44,7 @@ Progress = Callable[[int, int], None]
 
 
 class _Pixels(NamedTuple):
-    """Pixels of the usable images, reasons why the others cannot be used, and digests of all images."""
+    """Pixels of the usable images, reasons by position why the others cannot be used, and digests of all images."""
 
     array: NDArray[np.uint8]
     bad: dict[int, str]
@@ -100,11 +100,12 @@ class PixelCache:
             return _Pixels(np.stack(rows) if rows else np.zeros((0, *_shape(to_pixels)), np.uint8), {}, [])
         key += stored.options.key
         with self._convert_os_errors():
-            contents = self._digests(stored)
-            entry = self._find_entry(contents, key) or self._build_entry(images, contents, to_pixels, key, progress)
+            image_digests = self._digests(stored)
+            entry = self._find_entry(image_digests, key)
+            entry = entry or self._build_entry(images, image_digests, to_pixels, key, progress)
             array = entry.array()
         progress(len(images), len(images))
-        return _Pixels(array, dict(entry.bad), contents)
+        return _Pixels(array, dict(entry.bad), image_digests)
 
     def entries(self) -> list[_CacheEntry]:
         """Return all complete entries, the most recently used first."""
@@ -129,12 +130,13 @@ class PixelCache:
         name = blake2b(os.fsencode(os.path.commonpath(parents)), digest_size=16).hexdigest()
         return digests(stored, self.folder / f"{name}.index.json")
 
-    def _entry_folder(self, contents: list[str], key: str) -> Path:
-        inputs = json.dumps([_FORMAT, PIL.__version__, key, contents])
+    def _entry_folder(self, image_digests: list[str], key: str) -> Path:
+        inputs = json.dumps([_FORMAT, PIL.__version__, key, image_digests])
         return self.folder / blake2b(inputs.encode(), digest_size=16).hexdigest()
 
-    def _find_entry(self, contents: list[str], key: str) -> _CacheEntry | None:
-        entry = _load_entry(self._entry_folder(contents, key))
+    def _find_entry(self, image_digests: list[str], key: str) -> _CacheEntry | None:
+        """Return the entry of these images; None if there is none, or if an image excluded from it is readable now."""
+        entry = _load_entry(self._entry_folder(image_digests, key))
         if entry and any(is_readable_now(reason) for _, reason in entry.bad):
             return None
         if entry:
@@ -143,13 +145,13 @@ class PixelCache:
         return entry
 
     def _build_entry(
-        self, images: ImageSet, contents: list[str], to_pixels: ToPixels, key: str, progress: Progress
+        self, images: ImageSet, image_digests: list[str], to_pixels: ToPixels, key: str, progress: Progress
     ) -> _CacheEntry:
         """Build the entry, unless another process builds it while this one waits for the lock."""
-        folder = self._entry_folder(contents, key)
+        folder = self._entry_folder(image_digests, key)
         make_folders(self.folder)
         with FileLock(_with_suffix(folder, _LOCK)):
-            if entry := self._find_entry(contents, key):
+            if entry := self._find_entry(image_digests, key):
                 return entry
             for unusable in (folder, _with_suffix(folder, _PART)):  # damaged or incomplete
                 shutil.rmtree(unusable, ignore_errors=True)
@@ -158,8 +160,8 @@ class PixelCache:
             required = len(images) * math.prod(shape) + _RESERVE
             if required > free:
                 raise DataError(f"{self.folder}: needs {_size(required)}, but only {_size(free)} are free; {_HINT}")
-            read_pixels = _pixel_reader(images, contents, to_pixels, self._decoded_rows(key))
-            _write_entry(folder, read_pixels, shape, contents, key, progress)
+            read_pixels = _pixel_reader(images, image_digests, to_pixels, self._decoded_rows(key))
+            _write_entry(folder, read_pixels, shape, image_digests, key, progress)
         entry = _load_entry(folder)
         if entry is None:
             raise DataError(f"{folder}: the new entry cannot be read; check the disk")
@@ -203,17 +205,17 @@ def _load_entry(folder: Path) -> _CacheEntry | None:
 
 
 def _pixel_reader(
-    images: ImageSet, contents: list[str], to_pixels: ToPixels, decoded: dict[str, NDArray[np.uint8]]
+    images: ImageSet, image_digests: list[str], to_pixels: ToPixels, decoded_rows: dict[str, NDArray[np.uint8]]
 ) -> Callable[[int], NDArray[np.uint8] | str]:
     """Return a function that reads the pixels of an image, or returns the reason why it cannot be used."""
     stored = images.images
 
     def read_pixels(index: int) -> NDArray[np.uint8] | str:
-        expected = contents[index]
+        expected = image_digests[index]
         if expected.startswith(UNREADABLE):
             return expected
-        if expected in decoded:
-            return decoded[expected]
+        if expected in decoded_rows:
+            return decoded_rows[expected]
         try:
             content = stored.content(index)
         except OSError:
@@ -234,7 +236,7 @@ def _write_entry(
     folder: Path,
     read_pixels: Callable[[int], NDArray[np.uint8] | str],
     shape: tuple[int, ...],
-    contents: list[str],
+    image_digests: list[str],
     key: str,
     progress: Progress,
 ) -> None:
@@ -246,21 +248,21 @@ def _write_entry(
     part.mkdir(OWNER_ONLY_FOLDER)
     try:
         with open(part / _PIXELS, "wb", opener=only_for_owner) as rows, silence_decoders():
-            for index, result in enumerate(parallel_map(read_pixels, len(contents))):
+            for index, result in enumerate(parallel_map(read_pixels, len(image_digests))):
                 if isinstance(result, str):
                     bad[index] = result
                 else:
                     rows.write(np.ascontiguousarray(result).data)
-                progress(index, len(contents))
+                progress(index, len(image_digests))
             rows.flush()
             os.fsync(rows.fileno())
         entry = {
             "format": _FORMAT,
             "pillow": PIL.__version__,
             "transform": key,
-            "shape": [len(contents) - len(bad), *shape],
+            "shape": [len(image_digests) - len(bad), *shape],
             "bad": list(bad.items()),
-            "digests": [content for index, content in enumerate(contents) if index not in bad],
+            "digests": [digest for index, digest in enumerate(image_digests) if index not in bad],
         }
         with open(part / _ENTRY, "w", encoding="utf-8", opener=only_for_owner) as file:
             file.write(json.dumps(entry))
@@ -298,13 +300,13 @@ def prepare(
     dataset: Dataset, to_pixels: ToPixels, key: str, cache: PixelCache, progress: Progress = lambda done, total: None
 ) -> Prepared:
     """Decode, resize and crop all images by the `resize_and_crop` and the `key` of an ImageTransform."""
-    first, total = len(dataset.train), len(dataset.train) + len(dataset.test)
+    train_count, total = len(dataset.train), len(dataset.train) + len(dataset.test)
     train = cache.pixels(dataset.train, to_pixels, key, lambda done, _: progress(done, total))
-    test = cache.pixels(dataset.test, to_pixels, key, lambda done, _: progress(first + done, total))
+    test = cache.pixels(dataset.test, to_pixels, key, lambda done, _: progress(train_count + done, total))
     if len(train.array) == 0:
         reasons = [f", the first, {dataset.train.names[index]}: {reason}" for index, reason in train.bad.items()]
         example = reasons[0] if reasons else ""
-        raise DataError(f"{dataset.name}: of {counted(first, 'training image')} none can be used{example}")
+        raise DataError(f"{dataset.name}: of {counted(train_count, 'training image')} none can be used{example}")
     digest = blake2b(digest_size=8)
     for images, pixels in ((dataset.train, train), (dataset.test, test)):
         digest.update(json.dumps([*images.names, *pixels.digests]).encode())
@@ -316,10 +318,10 @@ def prepare(
 
 
 def describe_duplicates(train: Sequence[str], test: Sequence[str]) -> list[str]:
-    """Return notes on exact copies among the training images, and on test images that are also training images."""
-    counts = Counter(content for content in train if not content.startswith(UNREADABLE))
+    """Return notes on copies among the training images and in the test images, found by the digests of the images."""
+    counts = Counter(digest for digest in train if not digest.startswith(UNREADABLE))
     duplicates = sum(counts.values()) - len(counts)
-    shared = sum(content in counts for content in test)
+    shared = sum(digest in counts for digest in test)
     copies = ("training image is an exact copy of another", "training images are exact copies of others")
     in_both = ("test image is also a training image", "test images are also training images")
     return [counted(count, *words) for count, words in ((duplicates, copies), (shared, in_both)) if count]

@@ -171,7 +171,7 @@ def build(
     if clients and without_client:
         raise DataError(
             f"{origin}: {counted(len(without_client), 'image has', 'images have')} no client, the first: "
-            f"{without_client[0]}"
+            f"{without_client[0]}; name the client of every image or of none"
         )
     if unprintable := next((name for name in clients if has_control_characters(name)), None):
         raise DataError(f"{origin}: the client name {unprintable!r} has a control character; rename the client")
@@ -209,7 +209,7 @@ def _image_set(records: Sequence[FileRecord], origin: Path, classes: Sequence[st
     if len(unlabelled) < len(records):
         if unlabelled:
             raise DataError(
-                f"{origin}: {len(unlabelled)} of {len(records)} {records[0].split} images have no label, "
+                f"{origin}: has no label for {len(unlabelled)} of {len(records)} {records[0].split} images, "
                 f"the first: {unlabelled[0]}; label all of them or none"
             )
         labels = np.array([label_of[clean_class_name(record.label or "")] for record in records], np.int64)

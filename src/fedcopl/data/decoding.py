@@ -23,7 +23,7 @@ class BadImage(Exception):
 
 
 def import_extra(package: str, content: str, extra: str) -> Any:
-    """Import the package of an extra of fedcopl; BadImage if it is not installed, with the content that needs it."""
+    """Import the package of an extra of fedcopl; raises BadImage with the `content` that needs it if it is missing."""
     try:
         return import_module(package)
     except ImportError:
@@ -75,7 +75,7 @@ class DecodeOptions:
         """Parse the settings; raises ConfigError."""
         return cls(_parse_window(data.window), _parse_bands(data.bands), data.pages)
 
-    def plain(self) -> dict[str, str]:
+    def non_defaults(self) -> dict[str, str]:
         """Return the settings that differ from the defaults, as text."""
         defaults = DecodeOptions()
         texts = {"window": str(self.window), "bands": ",".join(map(str, self.bands)), "pages": self.pages}
@@ -84,7 +84,7 @@ class DecodeOptions:
     @property
     def key(self) -> str:
         """Cache key of these options; empty for the defaults."""
-        return "".join(f", {name} {text}" for name, text in self.plain().items())
+        return "".join(f", {name} {text}" for name, text in self.non_defaults().items())
 
     def page_of(self, pages: int) -> int:
         """Return the number of the page to decode, counted from 0, in a file of `pages` pages."""

@@ -39,11 +39,11 @@ def is_dicom(content: bytes) -> bool:
     return content[128:132] == b"DICM"
 
 
-def pages(content: bytes) -> int:
+def count_frames(content: bytes) -> int:
     """Count the frames of a file."""
     package = _import_pydicom()
     _check_inflated_size(content)
-    return _frames(package.dcmread(io.BytesIO(content), stop_before_pixels=True))
+    return _count_frames(package.dcmread(io.BytesIO(content), stop_before_pixels=True))
 
 
 def read(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
@@ -52,10 +52,10 @@ def read(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
     _check_inflated_size(content)
     try:
         header = package.dcmread(io.BytesIO(content))
-        frames = _frames(header)
-        number = options.page_of(frames) if page is None else page
-        picture = _picture(header, number, options.window)
-        page_remark = options.page_remark(frames) if page is None else ()
+        frame_count = _count_frames(header)
+        frame_index = options.page_of(frame_count) if page is None else page
+        picture = _picture(header, frame_index, options.window)
+        page_remark = options.page_remark(frame_count) if page is None else ()
         burned_in = (_BURNED_IN,) if header.get("BurnedInAnnotation") == "YES" else ()
         return picture._replace(remarks=picture.remarks + page_remark + burned_in)
     except BadImage:
@@ -82,20 +82,20 @@ def _check_inflated_size(content: bytes) -> None:
             raise BadImage(f"a DICOM that unpacks to more than {MAX_BYTES:,} bytes")
 
 
-def _frames(header: Any) -> int:
+def _count_frames(header: Any) -> int:
     frames = max(int(header.get("NumberOfFrames") or 1), 1)
     if frames > MAX_PAGES:
         raise BadImage(f"a DICOM of {frames:,} frames, more than {MAX_PAGES:,}")
     return frames
 
 
-def _picture(header: Any, number: int, window: Window) -> Picture:
+def _picture(header: Any, frame_index: int, window: Window) -> Picture:
     if "PixelData" not in header or "Rows" not in header:
         raise BadImage("a DICOM without an image")
     check_image_size((int(header.Columns), int(header.Rows)))
-    kind, stored = str(header.PhotometricInterpretation), _decode_frame(header, number)
+    kind, stored = str(header.PhotometricInterpretation), _decode_frame(header, frame_index)
     if kind in _GREY:
-        return _grey(header, number, stored, window)
+        return _grey_picture(header, frame_index, stored, window)
     if kind == "PALETTE COLOR":
         stored = import_module("pydicom.pixels").apply_color_lut(stored, header)
     if stored.ndim != 3 or stored.shape[-1] != 3:
@@ -104,26 +104,26 @@ def _picture(header: Any, number: int, window: Window) -> Picture:
     return Picture(Image.fromarray(colours), ("DICOM in colour",))
 
 
-def _decode_frame(header: Any, number: int) -> NDArray[Any]:
+def _decode_frame(header: Any, frame_index: int) -> NDArray[Any]:
     """Return the stored values of one frame, (height, width), or of colours as RGB, (height, width, 3)."""
     syntax = header.file_meta.TransferSyntaxUID
     try:
-        frame: NDArray[Any] = import_module("pydicom.pixels").pixel_array(header, index=number)
+        frame: NDArray[Any] = import_module("pydicom.pixels").pixel_array(header, index=frame_index)
     except (AttributeError, NotImplementedError, RuntimeError, ValueError) as error:
         compression = f", compressed as {syntax.name}" if syntax.is_compressed else ""
         raise BadImage(f"a DICOM whose pixels cannot be decoded{compression} ({type(error).__name__})") from None
     return frame
 
 
-def _grey(header: Any, number: int, stored: NDArray[Any], window: Window) -> Picture:
-    """Scale grey values by the window of the settings or of the file."""
-    values, padding = _rescaled(header, number, stored), _padding(header, stored)
-    is_deep = int(header.BitsStored) > 8 or values is not stored
-    windowed = _file_window(header, number, values) if window.by == "file" or not is_deep else None
+def _grey_picture(header: Any, frame_index: int, stored: NDArray[Any], window: Window) -> Picture:
+    """Convert grey values to 8 bits, by the window of the settings or of the file; padding becomes black."""
+    values, padding = _rescaled(header, frame_index, stored), _padding(header, stored)
+    is_deep = int(header.BitsStored) > 8 or values is not stored  # or rescaled
+    windowed = _apply_file_window(header, frame_index, values) if window.by == "file" or not is_deep else None
     if windowed is not None:
         grey, span, text = windowed, None, "DICOM, each by its own window"
     elif is_deep:
-        grey, span = scale_to_uint8(values, window, full_range=_full_range(header, number), missing=padding)
+        grey, span = scale_to_uint8(values, window, full_range=_full_range(header, frame_index), missing=padding)
         text = window.remark("DICOM")
     else:
         grey, span, text = values.astype(np.uint8), None, "DICOM of 8 bits"
@@ -134,23 +134,23 @@ def _grey(header: Any, number: int, stored: NDArray[Any], window: Window) -> Pic
     return Picture(Image.fromarray(grey), (text,), span)
 
 
-def _rescaled(header: Any, number: int, stored: NDArray[Any]) -> NDArray[Any]:
+def _rescaled(header: Any, frame_index: int, stored: NDArray[Any]) -> NDArray[Any]:
     """Convert stored to physical values such as Hounsfield units; without a rescaling, return `stored` itself."""
-    slope, intercept = _slope_intercept(header, number)
+    slope, intercept = _slope_intercept(header, frame_index)
     if "ModalityLUTSequence" in header:
         rescaled: NDArray[Any] = import_module("pydicom.pixels").apply_modality_lut(stored, header)
         return rescaled
     return stored if (slope, intercept) == (1.0, 0.0) else stored * slope + intercept
 
 
-def _slope_intercept(header: Any, number: int) -> tuple[float, float]:
-    group = _find_group(header, number, "PixelValueTransformationSequence", "RescaleSlope")
+def _slope_intercept(header: Any, frame_index: int) -> tuple[float, float]:
+    group = _find_group(header, frame_index, "PixelValueTransformationSequence", "RescaleSlope")
     return (float(group.RescaleSlope), float(group.get("RescaleIntercept") or 0)) if group is not None else (1.0, 0.0)
 
 
-def _find_group(header: Any, number: int, group: str, element: str) -> Any:
+def _find_group(header: Any, frame_index: int, group: str, element: str) -> Any:
     """Return the functional group of the frame or of all frames, else the header, that has an element; or None."""
-    for level, index in (("PerFrameFunctionalGroupsSequence", number), ("SharedFunctionalGroupsSequence", 0)):
+    for level, index in (("PerFrameFunctionalGroupsSequence", frame_index), ("SharedFunctionalGroupsSequence", 0)):
         groups = header.get(level) or ()
         sequence = groups[index].get(group) if len(groups) > index else None
         if sequence and element in sequence[0]:
@@ -158,9 +158,9 @@ def _find_group(header: Any, number: int, group: str, element: str) -> Any:
     return header if header.get(element) is not None else None
 
 
-def _full_range(header: Any, number: int) -> IntensityRange:
+def _full_range(header: Any, frame_index: int) -> IntensityRange:
     """Return the range of the stored bits in physical values."""
-    bits, (slope, intercept) = int(header.BitsStored), _slope_intercept(header, number)
+    bits, (slope, intercept) = int(header.BitsStored), _slope_intercept(header, frame_index)
     low = -(2 ** (bits - 1)) if int(header.PixelRepresentation) else 0
     return IntensityRange(low * slope + intercept, (low + 2**bits - 1) * slope + intercept)
 
@@ -176,16 +176,16 @@ def _padding(header: Any, stored: NDArray[Any]) -> NDArray[np.bool_] | None:
     return is_padding if is_padding.any() and not is_padding.all() else None
 
 
-def _file_window(header: Any, number: int, values: NDArray[Any]) -> NDArray[np.uint8] | None:
+def _apply_file_window(header: Any, frame_index: int, values: NDArray[Any]) -> NDArray[np.uint8] | None:
     """Apply the lookup table or first window in the file (DICOM PS3.3, C.11.2); None if it has neither."""
     if header.get("VOILUTSequence"):
         displayed = import_module("pydicom.pixels").apply_voi(values, header)
         bits = int(header.VOILUTSequence[0].LUTDescriptor[2])
         return scale_to_uint8(displayed, Window("numbers", 0, 2**bits - 1))[0]
-    group = _find_group(header, number, "FrameVOILUTSequence", "WindowWidth")
+    group = _find_group(header, frame_index, "FrameVOILUTSequence", "WindowWidth")
     if group is None or group.get("WindowCenter") is None:
         return None
-    centre, width = _first(group.WindowCenter), _first(group.WindowWidth)
+    centre, width = _first_number(group.WindowCenter), _first_number(group.WindowWidth)
     function = str(group.get("VOILUTFunction") or "LINEAR")
     if width <= 0:
         return None
@@ -195,6 +195,6 @@ def _file_window(header: Any, number: int, values: NDArray[Any]) -> NDArray[np.u
     return scale_to_uint8(values, Window("numbers", middle - half, middle + half))[0]
 
 
-def _first(numbers: Any) -> float:
+def _first_number(numbers: Any) -> float:
     """Return an element's number, or the first of several."""
     return float(numbers[0] if hasattr(numbers, "__getitem__") and not isinstance(numbers, str) else numbers)

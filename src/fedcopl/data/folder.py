@@ -61,7 +61,7 @@ def images_below(folder: Path, root: Path, skipped: list[Skipped], *, deep: bool
         try:
             entries = list(os.scandir(current))
         except OSError as error:
-            skipped.append((_below(current, root), f"cannot be read: {error.strerror}"))
+            skipped.append((_relative_name(current, root), f"cannot be read: {error.strerror}"))
             continue
         for entry in entries:
             path = Path(entry.path)
@@ -75,7 +75,7 @@ def images_below(folder: Path, root: Path, skipped: list[Skipped], *, deep: bool
             if reason is None:
                 yield path
             else:
-                skipped.append((_below(path, root), reason))
+                skipped.append((_relative_name(path, root), reason))
 
 
 def _skip_reason(path: Path, root: Path, is_link: bool) -> str | None:
@@ -99,7 +99,7 @@ def _skip_reason(path: Path, root: Path, is_link: bool) -> str | None:
     return "its extension is not that of an image format"
 
 
-def _below(path: Path, root: Path) -> str:
+def _relative_name(path: Path, root: Path) -> str:
     return path.relative_to(root).as_posix()
 
 
@@ -139,7 +139,7 @@ def read_folder(data: Data) -> Dataset:
                 split_name = misspelt_split(other.name)
                 hint = f"; was it meant as {split_name}/?" if split_name else ""
                 reason = f"a folder next to train/ and test/, which is not read{hint}"
-                skipped.append((f"{_below(other, root)}/", reason))
+                skipped.append((f"{_relative_name(other, root)}/", reason))
         for split, folder in splits or [("train", client_folder)]:
             class_names |= {class_folder.name for class_folder in folders_in(folder)}
             records += _split_records(root, split, folder, client, listed_names, skipped)
@@ -155,18 +155,18 @@ def _split_records(
 
     If there are images next to folders and no folder has the name of a listed class, the folders are skipped.
     """
-    flat = list(images_below(folder, root, skipped, deep=False))
+    flat_images = list(images_below(folder, root, skipped, deep=False))
     class_folders = folders_in(folder)
-    if flat and classes and not any(clean_class_name(subfolder.name) in classes for subfolder in class_folders):
+    if flat_images and classes and not any(clean_class_name(subfolder.name) in classes for subfolder in class_folders):
         for subfolder in class_folders:
             reason = f"in a subfolder not named after a class; the images next to {subfolder.name}/ are used"
-            skipped += ((_below(path, root), reason) for path in images_below(subfolder, root, skipped))
+            skipped += ((_relative_name(path, root), reason) for path in images_below(subfolder, root, skipped))
         class_folders = []
-    for path in flat:
+    for path in flat_images:
         if class_folders:
-            skipped.append((_below(path, root), "is next to the class folders, so its class is unknown"))
+            skipped.append((_relative_name(path, root), "is next to the class folders, so its class is unknown"))
         else:
-            yield FileRecord(_below(path, root), path, split, None, client)
+            yield FileRecord(_relative_name(path, root), path, split, None, client)
     for class_folder in class_folders:
         for path in images_below(class_folder, root, skipped):
-            yield FileRecord(_below(path, root), path, split, class_folder.name, client)
+            yield FileRecord(_relative_name(path, root), path, split, class_folder.name, client)

@@ -99,7 +99,7 @@ def pages_in(path: Path, options: DecodeOptions) -> int:
         with path.open("rb") as file, _without_logs():
             start = file.read(132)
             if dicom.is_dicom(start):
-                return dicom.pages(start + file.read())
+                return dicom.count_frames(start + file.read())
             if start[:4] not in _SIGNATURES or options.bands:  # each page may be a band
                 return 1
             content = start + file.read()
@@ -115,7 +115,7 @@ def is_readable_now(reason: str) -> bool:
 
 
 def _count_pages(content: bytes) -> int:
-    """Count the pages of a TIFF without thumbnails and masks."""
+    """Count the pages of a TIFF that are neither thumbnails nor masks."""
     try:
         with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
             return len(_pages(image))
@@ -125,7 +125,7 @@ def _count_pages(content: bytes) -> int:
 
 
 def _read_file(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
-    """Decode an image with Pillow, or with tifffile if it is a TIFF that Pillow does not support; raises BadImage."""
+    """Decode an image other than DICOM with Pillow, or with pillow-heif or tifffile if Pillow does not support it."""
     if content[4:8] == b"ftyp" and content[8:12] in _HEIC_BRANDS:
         return _read_heic(content)
     is_tiff = content[:4] in _SIGNATURES
@@ -138,7 +138,7 @@ def _read_file(content: bytes, options: DecodeOptions, page: int | None) -> Pict
             ),
             Image.open(io.BytesIO(content), formats=_FORMATS) as image,
         ):
-            return _read(image, content, options, page)
+            return _read_by_pillow(image, content, options, page)
     except _UnsupportedByPillow:
         return _read_by_tifffile(content, options, page)
     except UnidentifiedImageError:
@@ -160,7 +160,7 @@ def _convert_decoder_errors(reason: str, *unchanged: type[Exception]) -> Iterato
         raise BadImage(f"{reason}: {' '.join(str(error).split()) or type(error).__name__}") from error
 
 
-def _read(image: ImageFile.ImageFile, content: bytes, options: DecodeOptions, page: int | None) -> Picture:
+def _read_by_pillow(image: ImageFile.ImageFile, content: bytes, options: DecodeOptions, page: int | None) -> Picture:
     """Decode one page of an image with Pillow."""
     check_image_size(image.size)
     pages = _pages(image)
@@ -181,7 +181,7 @@ def _read(image: ImageFile.ImageFile, content: bytes, options: DecodeOptions, pa
 
 
 def _pages(image: ImageFile.ImageFile) -> list[int]:
-    """Return the numbers of the pages without thumbnails and masks; [0] for other formats than TIFF."""
+    """Return the numbers of the pages that are neither thumbnails nor masks; [0] for other formats than TIFF."""
     pages = []
     for number in count() if image.format == "TIFF" else ():
         try:
@@ -244,9 +244,9 @@ def _convert_to_uint8(image: ImageFile.ImageFile, window: Window) -> Picture:
     if not (upright.mode in ("I", "F") or upright.mode.startswith("I;16")):
         raise BadImage(f"the colour mode {upright.mode} cannot be converted to RGB")
     numbers, kind = np.asarray(upright), "floating point"
-    is_sixteen = image.format in ("PNG", "PPM")
+    has_16_bits = image.format in ("PNG", "PPM")
     if numbers.dtype.kind != "f":
-        bits = int(_tag(image, _BITS, 16 if is_sixteen else 8 * numbers.dtype.itemsize))
+        bits = int(_tag(image, _BITS, 16 if has_16_bits else 8 * numbers.dtype.itemsize))
         kind = f"{bits} bits"
         if bits == 32 and int(_tag(image, _SAMPLE_FORMAT, _UNSIGNED)) == _UNSIGNED:
             numbers = numbers.view(np.uint32)  # Pillow keeps unsigned 32 bits in a signed mode
@@ -254,7 +254,7 @@ def _convert_to_uint8(image: ImageFile.ImageFile, window: Window) -> Picture:
     with suppress(ValueError):  # without the tag, or if its value is no number
         missing = numbers == float(_tag(image, _NO_DATA, ""))
     grey, span = scale_to_uint8(
-        numbers, window, full_range=IntensityRange(0, 65535) if is_sixteen else None, missing=missing
+        numbers, window, full_range=IntensityRange(0, 65535) if has_16_bits else None, missing=missing
     )
     if _tag(image, _PHOTOMETRIC, 1) == _WHITE_IS_ZERO:
         grey = 255 - grey
@@ -293,7 +293,7 @@ def _read_tiff_page(file: Any, options: DecodeOptions, page: int | None) -> Pict
         bands = np.stack([_tiff_values(pages[band - 1]) for band in options.bands], axis=-1)
         return _tiff_picture(bands, first, options, len(pages))
     chosen = pages[options.page_of(len(pages)) if page is None else page]
-    picture = _tiff_picture(_bands(chosen, options.bands), chosen, options, chosen.samplesperpixel)
+    picture = _tiff_picture(_read_bands(chosen, options.bands), chosen, options, chosen.samplesperpixel)
     return picture._replace(remarks=picture.remarks + (options.page_remark(len(pages)) if page is None else ()))
 
 
@@ -306,7 +306,7 @@ def _tiff_values(page: Any) -> NDArray[Any]:
     return numbers
 
 
-def _bands(page: Any, bands: tuple[int, ...]) -> NDArray[Any]:
+def _read_bands(page: Any, bands: tuple[int, ...]) -> NDArray[Any]:
     """Return these bands of a page, by default grey or RGB, as (height, width, bands)."""
     bands = bands or _default_bands(page)
     _check_bands(bands, page.samplesperpixel)
@@ -359,22 +359,22 @@ _MAX_TAGS = 1_000_000  # of all pages, which take a decoder about a second
 def _check_tiff_pages(content: bytes) -> None:
     """Raise BadImage for a TIFF that cannot be decoded in bounded time and memory.
 
-    That is if the chain of pages loops or is too long, or if the values of a page's tags take more bytes than the file.
+    Its chain of pages loops or is too long, or the values of a page's tags take more bytes than the file.
     """
     order, is_big = "<" if content[:2] == b"II" else ">", content[:4] in _SIGNATURES[2:]
     count_format, offset_format, size = (f"{order}Q", f"{order}Q", "u8") if is_big else (f"{order}H", f"{order}I", "u4")
     tag = np.dtype([("tag", f"{order}u2"), ("type", f"{order}u2"), ("count", order + size), ("value", order + size)])
 
-    def number(form: str, position: int) -> int:
+    def read_number(form: str, position: int) -> int:
         """Read a number; 0 beyond the end of the file."""
         is_inside = position + struct.calcsize(form) <= len(content)
         return int(struct.unpack_from(form, content, position)[0]) if is_inside else 0
 
     pages: dict[int, int] = {}  # offset of an image file directory -> number of its page
-    tags, offset = 0, number(offset_format, 8 if is_big else 4)
+    tags, offset = 0, read_number(offset_format, 8 if is_big else 4)
     while offset and offset not in pages:
         pages[offset] = len(pages) + 1
-        count, start = number(count_format, offset), offset + struct.calcsize(count_format)
+        count, start = read_number(count_format, offset), offset + struct.calcsize(count_format)
         end = start + count * tag.itemsize
         if end > len(content):
             return  # truncated: the decoder reports it or reads the pages before
@@ -385,6 +385,6 @@ def _check_tiff_pages(content: bytes) -> None:
         sizes = _TYPE_SIZES[np.minimum(entries["type"], len(_TYPE_SIZES) - 1)] * entries["count"]
         if sizes.sum() > len(content):
             raise BadImage(f"damaged: page {len(pages)} has tags of more bytes than the file")
-        offset = number(offset_format, end)
+        offset = read_number(offset_format, end)
     if offset:
         raise BadImage(f"damaged: page {len(pages)} is followed by page {pages[offset]} again, an endless loop")

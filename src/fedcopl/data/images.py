@@ -201,7 +201,7 @@ def silence_decoders() -> Iterator[None]:
 
 
 UNREADABLE = "unreadable: "  # prefix of a reason that is stored instead of a digest
-_SETTLED = 2_000_000_000  # ns: a change within the resolution of a file's times would not be noticed
+_SETTLING_TIME = 2_000_000_000  # ns; a file that is changed twice within this time may keep equal times
 
 
 def digest(kind: str, content: bytes) -> str:
@@ -229,18 +229,18 @@ def digests(images: StoredImages, index_file: Path | None = None) -> list[str]:
             results[number] = result
     unread = [number for number in range(len(images)) if number not in results]
 
-    def read(position: int) -> tuple[_FileStat | None, str]:
+    def stat_and_digest(position: int) -> tuple[_FileStat | None, str]:
         """Return the file's stat, or None if a later change might not be noticed, and the digest."""
         file = files[unread[position]]
         stat = None if file is None else _file_stat(file.path)
         result = images.digest(unread[position])
         if file is None or stat is None or result.startswith(UNREADABLE):
             return None, result
-        is_settled = time.time_ns() - max(stat[1], stat[2]) > _SETTLED and _file_stat(file.path) == stat
+        is_settled = time.time_ns() - max(stat[1], stat[2]) > _SETTLING_TIME and _file_stat(file.path) == stat
         return stat if is_settled else None, result
 
     new = {}
-    for number, (stat, result) in zip(unread, parallel_map(read, len(unread)), strict=True):
+    for number, (stat, result) in zip(unread, parallel_map(stat_and_digest, len(unread)), strict=True):
         results[number] = result
         if stat is not None:
             new[str(files[number])] = (stat, result)

@@ -65,7 +65,7 @@ def collect_images(images: Images, argument: str) -> _ImageCollection:
     if isinstance(images, np.ndarray):
         _check_array(images, argument)
         return _ImageCollection(list(images), [str(index) for index in range(len(images))])
-    items = [_single(image, index, argument) for index, image in enumerate(images)]
+    items = [_image_source(image, index, argument) for index, image in enumerate(images)]
     names = [printable(str(item)) if isinstance(item, FilePage) else str(index) for index, item in enumerate(items)]
     return _ImageCollection(items, names)
 
@@ -84,15 +84,15 @@ def files_below(folder: Path, skipped: list[Skipped], root: Path | None = None) 
 def _check_array(images: NDArray[Any], argument: str) -> None:
     if images.dtype != np.uint8:
         raise DataError(f"{argument}: arrays of images must be uint8 from 0 to 255, not {images.dtype}")
-    grey, colour = images.ndim == 3 and images.shape[-1] != 3, images.ndim == 4 and images.shape[-1] == 3
-    if not (grey or colour) or 0 in images.shape[1:]:
+    is_grey, is_colour = images.ndim == 3 and images.shape[-1] != 3, images.ndim == 4 and images.shape[-1] == 3
+    if not (is_grey or is_colour) or 0 in images.shape[1:]:
         raise DataError(
             f"{argument}: arrays of images must be (n, height, width, 3), or (n, height, width) for grey, "
             f"not {images.shape}; for a single image write image[None]"
         )
 
 
-def _single(image: object, index: int, argument: str) -> ImageSource:
+def _image_source(image: object, index: int, argument: str) -> ImageSource:
     match image:
         case str() | Path():
             return FilePage(Path(image).expanduser())

@@ -20,7 +20,7 @@ from .dataset import ImageSet, clean_class_name
 def read_corrections(file: Path, images: ImageSet, classes: Sequence[str]) -> dict[int, int]:
     """Read an expert's labels as position of the image -> number of the class.
 
-    Labels of images that are not in the set, or have changed since, are ignored.
+    Labels of other classes, and of images that are not in the set or have changed since, are ignored.
     """
     index_of = {name: index for index, name in enumerate(images.names)}
     number_of = {name: number for number, name in enumerate(classes)}

@@ -123,7 +123,7 @@ def read_cifar(data: Data) -> Dataset:
             if len(missing) == len(form.train) + len(form.test):
                 continue
             if missing:
-                raise DataError(f"{folder}: {', '.join(missing)} is missing; {name} needs all of its official files")
+                raise DataError(f"{folder}: contains no {', no '.join(missing)}; {name} needs all official files")
             splits = ((form.train, form.sizes[0]), (form.test, form.sizes[1]))
             train, test = (_cifar_images(folder, files, size, form, len(classes)) for files, size in splits)
             return Dataset(name, clean_class_names(classes, name), "a photo of a {}.", train, test)
@@ -245,14 +245,14 @@ def _resisc_list(root: Path, split: str) -> list[str]:
 
 def _read_cub200(root: Path) -> tuple[list[FileRecord], list[str]]:
     """Read CUB-200-2011; numbers are removed from class names: `001.Laysan_Albatross` becomes `Laysan_Albatross`."""
-    for_training = dict(_pairs(root / "train_test_split.txt"))
+    training_flags = dict(_pairs(root / "train_test_split.txt"))
     classes = {number: re.sub(r"^\d+\.", "", name) for number, name in _pairs(root / "classes.txt")}
     class_of = dict(_pairs(root / "image_class_labels.txt"))
     records = []
     for number, name in _pairs(root / "images.txt"):
-        if number not in for_training or class_of.get(number) not in classes:
+        if number not in training_flags or class_of.get(number) not in classes:
             raise DataError(f"{root}: image {number} of images.txt is not in the other lists; fetch the data set again")
-        split: Split = "train" if for_training[number] == "1" else "test"
+        split: Split = "train" if training_flags[number] == "1" else "test"
         records.append(FileRecord(name, root / "images" / name, split, classes[class_of[number]]))
     return records, list(classes.values())
 

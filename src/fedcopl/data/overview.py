@@ -50,9 +50,9 @@ class _OpenedImage(NamedTuple):
 
 def survey(dataset: Dataset, progress: Progress = lambda done, total: None) -> DatasetSurvey:
     """Decode all images of a data set, without writing to the cache."""
-    first, total = len(dataset.train), len(dataset.train) + len(dataset.test)
+    train_count, total = len(dataset.train), len(dataset.train) + len(dataset.test)
     train = _open_all(dataset.train, lambda done: progress(done, total))
-    test = _open_all(dataset.test, lambda done: progress(first + done, total))
+    test = _open_all(dataset.test, lambda done: progress(train_count + done, total))
     bad_train, bad_test = (
         {index: image.reason for index, image in enumerate(opened) if image.reason} for opened in (train, test)
     )
@@ -126,7 +126,7 @@ def contact_sheet(dataset: Dataset, file: Path) -> None:
         rows = [
             (name, np.flatnonzero(labels == number)[:_PER_ROW].tolist()) for number, name in enumerate(dataset.classes)
         ]
-    step, margin = _SIDE + _GAP, _widest([name for name, _ in rows]) + 2 * _GAP
+    step, margin = _SIDE + _GAP, _max_text_width([name for name, _ in rows]) + 2 * _GAP
     sheet = Image.new("RGB", (margin + _PER_ROW * step, max(len(rows) * step, 1)), "white")
     draw = ImageDraw.Draw(sheet)
     for row, (name, indices) in enumerate(rows):
@@ -143,7 +143,7 @@ def contact_sheet(dataset: Dataset, file: Path) -> None:
 
 def heat_map(counts: NDArray[np.int64], classes: Sequence[str], clients: Sequence[str], file: Path) -> None:
     """Draw the numbers of images per client and class, (K, C), as circles of proportional area, as in the paper."""
-    left, top = _widest(classes) + 2 * _GAP, _widest(clients) + 2 * _GAP
+    left, top = _max_text_width(classes) + 2 * _GAP, _max_text_width(clients) + 2 * _GAP
     picture = Image.new("RGB", (left + len(clients) * _CELL + _GAP, top + len(classes) * _CELL + _GAP), "white")
     draw = ImageDraw.Draw(picture)
     for row, name in enumerate(classes):
@@ -164,8 +164,8 @@ def _shortened(name: str) -> str:
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}..."
 
 
-def _widest(names: Sequence[str]) -> int:
-    """Return the width of the longest name in pixels."""
+def _max_text_width(names: Sequence[str]) -> int:
+    """Return the width of the longest name on the picture, in pixels."""
     return math.ceil(max((_FONT.getlength(_shortened(name)) for name in names), default=0))
 
 

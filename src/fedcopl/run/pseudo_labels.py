@@ -68,7 +68,7 @@ def _image_sources(images: ImageSet, rows: NDArray[Any]) -> dict[str, Any]:
     if len(files) < len(names):
         return {"names": names, "files": None}
     pages = {"pages": [file.page for file in files]} if any(file.page is not None for file in files) else {}
-    reading = {"reading": stored.options.plain()} if stored.options.plain() else {}
+    reading = {"reading": stored.options.non_defaults()} if stored.options.non_defaults() else {}
     return {"names": names, "files": [str(file.path.absolute()) for file in files], **pages, **reading}
 
 
