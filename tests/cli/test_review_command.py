@@ -214,7 +214,7 @@ def test_a_second_reviewers_answers(typed, run, tmp_path):
         f"{other}: 2 answers added, 1 agree, 1 differ and are not used",
         "  002.png: kept dog, not (cannot tell)",
         "  001.png: skipped: the run has no class '-x'",
-        "  005.png: skipped: the image of this client has other content",
+        "  005.png: skipped: the image of this client differs from the one that the other reviewer saw",
         "  nobody.png: skipped: this client has no such image",
     ]
     now = survey.answers.current()

@@ -314,7 +314,7 @@ def test_an_unreadable_image_does_not_stop_the_review(tmp_path):
 def test_an_error_is_shown_if_answers_cannot_be_stored(browser, survey):
     survey.answers.path.parent.write_text("in the way")
     page = browser.say(1, "0", status=500)
-    assert "the answers cannot be stored" in page.text
+    assert "the answers cannot be read or stored" in page.text
 
 
 def test_a_hundred_thousand_images_are_paged(tmp_path):

@@ -29,9 +29,9 @@ def predicted(survey, number):
 
 def test_without_answers_there_is_no_estimate(survey):
     outcome = survey.outcome({})
-    assert not outcome.known
+    assert not outcome.has_estimate
     assert (outcome.answered, outcome.corrected, outcome.images) == (0, 0, 100)
-    assert outcome.more > 0
+    assert outcome.images_to_review > 0
 
 
 def test_the_sample_counts_up_to_its_first_gap(survey):
@@ -82,7 +82,7 @@ def test_after_answers_about_all_images_the_accuracy_is_exact(tmp_path):
         answer(survey, number, "cat")
     outcome = survey.outcome(survey.answers.current())
     assert outcome.estimate[:3] == pytest.approx((0.5, 0.5, 0.5))
-    assert outcome.more == 0
+    assert outcome.images_to_review == 0
 
 
 def test_new_labels_keep_the_answers_and_the_random_order(tmp_path):

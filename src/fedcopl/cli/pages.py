@@ -145,13 +145,13 @@ def review(
     if merge is not None:
         _merge(survey, merge)
         if export is None and manifest is None and not score:
-            _print_next(survey, survey.keep_outcome(), run)
+            _print_next(survey, survey.save_estimate(), run)
     if export is not None:
         _export(survey, export, run)
     if manifest is not None:
         _manifest(survey, manifest, run / "settings.toml")
     if score:
-        outcome = survey.keep_outcome()
+        outcome = survey.save_estimate()
         print(json.dumps(_as_json(survey, outcome)) if as_json else _score_lines(survey, outcome))
         if not as_json:
             _print_next(survey, outcome, run)
@@ -161,7 +161,7 @@ def review(
 
 def _print_next(survey: "SampleSurvey", outcome: "SampleOutcome", run: Path) -> None:
     review = ("fedcopl", "review", run, "--client", survey.gallery.client)
-    if outcome.known:
+    if outcome.has_estimate:
         print_next(("fedcopl", "report", run), (*review, "--export", "answers.csv"))
     else:
         print_next(review)
@@ -194,7 +194,7 @@ def _serve(survey: "SampleSurvey", run: Path, port: int, open_it: bool) -> None:
     try:
         serve(lambda keys: ReviewPage(survey, keys).app(), port=port, open_it=open_it)
     except KeyboardInterrupt as error:
-        outcome, answered = survey.keep_outcome(), len(survey.answers.current())
+        outcome, answered = survey.save_estimate(), len(survey.answers.current())
         if not answered:
             raise Interrupted("stopped; there is no answer") from error
         print(_score_lines(survey, outcome), file=sys.stderr)
@@ -245,13 +245,13 @@ def _score_lines(survey: "SampleSurvey", outcome: "SampleOutcome") -> str:
         "labels": predictions.origin,
         "accuracy": "unknown: no image of the random sample has an answer yet",
         "95 % interval": "",
-        "random sample": f"{estimate.right:,} of {estimate.reviewed:,} right" if outcome.known else "",
+        "random sample": f"{estimate.right:,} of {estimate.reviewed:,} right" if outcome.has_estimate else "",
         "all answers": f"{outcome.answered:,}, {outcome.corrected:,} corrected",
     }
-    if outcome.known:
+    if outcome.has_estimate:
         facts["accuracy"] = f"{100 * estimate.share:.1f} %"
         facts["95 % interval"] = f"{100 * estimate.low:.1f} to {100 * estimate.high:.1f} %"
-    if outcome.known and outcome.unclear:
+    if outcome.has_estimate and outcome.unclear:
         facts["random sample"] += f", {outcome.unclear:,} without a class: the expert cannot tell"
     return "\n".join(f"{title:<18}{value}" for title, value in facts.items() if value)
 

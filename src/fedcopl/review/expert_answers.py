@@ -55,7 +55,7 @@ class NewAnswer:
     pseudo: str  # the pseudo label
     kind: AnswerKind  # a class, none of the classes, or unclear to the expert
     label: str | None = None  # the class
-    plan_round: int | None = None  # in the random order: the refresh that determines the order; else None
+    plan_round: int | None = None  # for an answer in the random order: the refresh that determines the order
     tab: str = ""
     page: str = ""  # query of the page's address, for undo
 
@@ -93,28 +93,28 @@ class Answers:
         with self._open(create=True) as database, database:
             if sampled:
                 database.execute("INSERT OR IGNORE INTO plan VALUES (1, ?)", (answer.plan_round,))
-            added = database.execute(
+            inserted = database.execute(
                 "INSERT INTO answer (image, digest, pseudo, kind, label, sampled, tab, place, answered) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 row,
             )
-            return int(added.lastrowid or 0)
+            return int(inserted.lastrowid or 0)
 
     def undo(self, tab: str) -> tuple[str, str] | None:
-        """Remove the last answer of this tab and return its image and page; None if there is none."""
+        """Mark the last answer of this tab as undone and return its image and page; None if there is none."""
         with self._open(create=True) as database, database:
-            removed = database.execute(
+            undone = database.execute(
                 "UPDATE answer SET undone = ? WHERE id = (SELECT MAX(id) FROM answer WHERE tab = ? AND undone IS NULL) "
                 "RETURNING image, place",
                 (_now(), tab),
             ).fetchall()
-        return (str(removed[0][0]), str(removed[0][1])) if removed else None
+        return (str(undone[0][0]), str(undone[0][1])) if undone else None
 
     def can_undo(self, tab: str) -> bool:
         return bool(self._rows("SELECT 1 FROM answer WHERE tab = ? AND undone IS NULL LIMIT 1", tab))
 
     def current(self) -> dict[str, ExpertAnswer]:
-        """Return the current answer of each image, in the order they were given."""
+        """Return the current answer about each image by its name, oldest first."""
         rows = self._rows(_CURRENT)
         return {
             image: ExpertAnswer(id, image, digest, pseudo, kind, label, bool(sampled), answered)
@@ -142,9 +142,10 @@ class Answers:
                 self._prepare(database)
                 yield database
         except (sqlite3.Error, OSError) as error:
-            raise RunFolderError(f"{self.path}: the answers cannot be stored: {error}") from error
+            raise RunFolderError(f"{self.path}: the answers cannot be read or stored: {error}") from error
 
     def _prepare(self, database: sqlite3.Connection) -> None:
+        """Create the tables of a new file, and check the version of an existing one."""
         if _version(database) == 0:
             with database:
                 database.execute("BEGIN IMMEDIATE")  # only one of two concurrent processes creates the tables
@@ -153,7 +154,7 @@ class Answers:
                         database.execute(statement)
                     database.execute(f"PRAGMA user_version = {_VERSION}")
         if _version(database) != _VERSION:
-            raise RunFolderError(f"{self.path}: is not a database of experts' answers of this version of fedcopl")
+            raise RunFolderError(f"{self.path}: is no database of this version of fedcopl; use the one that wrote it")
 
 
 def _version(database: sqlite3.Connection) -> int:

@@ -1,4 +1,4 @@
-"""Images to review, their labels of each refresh and of the finished classifier, and thumbnails for the browser."""
+"""Images to review, their labels at each refresh and by the finished classifier, and pictures for the browser."""
 
 import io
 import threading
@@ -27,7 +27,7 @@ from ..run.checkpoint import load_checkpoint
 from ..run.folder import RESULTS
 from ..run.pseudo_labels import ImageSources, PseudoLabels, read_final, read_images, read_labels, write_final
 
-NOT_TRAINED = -1
+NOT_TRAINED = -1  # in place of the label of an image that was not used in training
 
 
 @dataclass(frozen=True)
@@ -114,11 +114,11 @@ def open_gallery(folder: Path, client: str | None) -> Gallery:
     if not images.names or not refreshes:
         reason = "holds no image" if not images.names else "has no labels yet: a run writes them at its first refresh"
         raise RunFolderError(f"{folder}: the client {printable(name)} {reason}")
-    predictions = _LabelHistory.of(refreshes, _trained_as(folder, name, len(images.names)))
+    history = _LabelHistory.of(refreshes, _trained_as(folder, name, len(images.names)))
     if max(int(labels.classes.max()) for labels in refreshes) >= len(classes):
-        raise RunFolderError(f"{folder}: its labels do not fit its {counted(len(classes), 'class')}")
+        raise RunFolderError(f"{folder}: its labels do not fit its {counted(len(classes), 'class')}; run it again")
     names = [image.encode("utf-8", "backslashreplace").decode() for image in images.names]  # SQLite needs valid UTF-8
-    return Gallery(printable(name), [printable(name) for name in classes], names, predictions, _images(folder, images))
+    return Gallery(printable(name), [printable(name) for name in classes], names, history, _open_images(folder, images))
 
 
 def _choose_client(folder: Path, clients: Sequence[str], requested: str | None) -> str:
@@ -145,25 +145,27 @@ def _trained_as(folder: Path, client: str, images: int) -> NDArray[np.int64] | N
     return trained
 
 
-def _images(folder: Path, held: ImageSources) -> StoredImages:
-    if held.files is not None:
-        reading = DecodeOptions.of(RunConfig.from_mapping({"data": held.reading}, str(folder)).data)
-        pages = held.pages or [None] * len(held.files)
-        files = [FilePage(Path(file), page) for file, page in zip(held.files, pages, strict=True)]
-        return ImageList(files).with_options(reading)
+def _open_images(folder: Path, sources: ImageSources) -> StoredImages:
+    """Open a client's images from their files, or else from the data set of the run's settings by name."""
+    if sources.files is not None:
+        options = DecodeOptions.of(RunConfig.from_mapping({"data": sources.reading}, str(folder)).data)
+        pages = sources.pages or [None] * len(sources.files)
+        files = [FilePage(Path(file), page) for file, page in zip(sources.files, pages, strict=True)]
+        return ImageList(files).with_options(options)
     data = load_settings(folder / "settings.toml").data
     if data.source not in SOURCES:
         raise DataError(f"{folder}: the images of this run were given in memory and cannot be opened again")
     train = load_dataset(data).train
     index_of = {name: number for number, name in enumerate(train.names)}
-    missing = [name for name in held.names if name not in index_of]
+    missing = [name for name in sources.names if name not in index_of]
     if missing:
-        raise DataError(f"{folder}: {len(missing)} of its images are not in {data.source} any more: {missing[0]}")
-    return train.images.take([index_of[name] for name in held.names])
+        not_in = f"{counted(len(missing), 'image is', 'images are')} not in {data.path or data.source} any more"
+        raise DataError(f"{folder}: {not_in}, for example {missing[0]}; restore the images to review them")
+    return train.images.take([index_of[name] for name in sources.names])
 
 
 def with_final_labels(gallery: Gallery, folder: Path, progress: Progress = lambda done, total: None) -> Gallery:
-    """Return the gallery with the labels of the finished classifier as the last row.
+    """Return the gallery with the labels by the finished classifier as the last row; they are computed only once.
 
     Raises:
         FedCoPLError: There is no finished classifier, or it cannot be loaded.
@@ -171,8 +173,8 @@ def with_final_labels(gallery: Gallery, folder: Path, progress: Progress = lambd
     results = folder / RESULTS
     if not results.is_file():
         raise DataError("the run is not finished")
-    state = results.stat()
-    made_of = f"{state.st_mtime_ns} {state.st_size} {len(gallery.names)}"  # a resumed run has other results
+    stat = results.stat()
+    made_of = f"{stat.st_mtime_ns} {stat.st_size} {len(gallery.names)}"  # a resumed run has other results
     labels = read_final(folder, gallery.client, made_of)
     if labels is None:
         log_probs = _final_log_probs(gallery, folder, progress)
@@ -180,12 +182,12 @@ def with_final_labels(gallery: Gallery, folder: Path, progress: Progress = lambd
         labels = read_final(folder, gallery.client, made_of)
     if labels is None:
         return gallery
-    before = gallery.predictions
+    refreshes = gallery.predictions
     history = replace(
-        before,
-        rounds=(*before.rounds, labels.round),
-        labels=np.vstack([before.labels, labels.classes[None, :, 0]]).astype(np.int64),
-        log_probability=np.vstack([before.log_probability, labels.log_probability[None, :, 0]]).astype(np.float64),
+        refreshes,
+        rounds=(*refreshes.rounds, labels.round),
+        labels=np.vstack([refreshes.labels, labels.classes[None, :, 0]]).astype(np.int64),
+        log_probability=np.vstack([refreshes.log_probability, labels.log_probability[None, :, 0]]).astype(np.float64),
         top=labels.classes.astype(np.int64),
         top_log_probability=labels.log_probability.astype(np.float64),
         is_final=True,
@@ -194,7 +196,7 @@ def with_final_labels(gallery: Gallery, folder: Path, progress: Progress = lambd
 
 
 def _final_log_probs(gallery: Gallery, folder: Path, progress: Progress) -> NDArray[np.float64]:
-    """Return log p of all images, (n, C)."""
+    """Return the log-probabilities of all images by the finished classifier, (n, C)."""
     from ..classifier.loading import load  # imports torch, only where no labels are stored yet
 
     predictor = load(folder, client=gallery.client).predictor
@@ -209,7 +211,7 @@ def _final_log_probs(gallery: Gallery, folder: Path, progress: Progress) -> NDAr
 
 
 SIDES = {"small": 144, "large": 720}  # pixels of the longer side
-_TINY = 64  # pixels; an image up to this side is enlarged without interpolation
+_TINY = 64  # pixels; an image whose longer side is at most this is enlarged
 _CACHED_PICTURES = 400  # about 150 kB each
 _MAX_DECODING = 3  # images decoded at the same time, of up to 256 MB each
 
@@ -227,6 +229,7 @@ class ShownPictures:
         self.get = lru_cache(maxsize=cached)(self._get)
 
     def _get(self, number: int, size: str) -> _ShownPicture:
+        """Return a picture, or a placeholder if the image cannot be read."""
         try:
             with self._decoding:
                 return _encoded(self._gallery.image(number), SIDES[size])
@@ -235,7 +238,7 @@ class ShownPictures:
 
 
 def _encoded(image: Image.Image, side: int) -> _ShownPicture:
-    """Encode an image at most `side` pixels wide and high; a tiny one is enlarged without blurring its pixels."""
+    """Encode an image at most `side` pixels wide and high; a tiny one is enlarged without interpolation."""
     plain = on_white(image)
     longest = max(plain.size)
     if longest <= _TINY:

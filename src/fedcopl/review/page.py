@@ -37,8 +37,8 @@ class _Position:
 
     order: str = SAMPLE
     label: int | None = None
-    at: int | None = None  # None: the first image without an answer
-    tab: str = ""
+    at: int | None = None  # index in the order; None: the first image without an answer
+    tab: str = ""  # identifies the browser tab, for undo
 
     @classmethod
     def read(cls, fields: Mapping[str, str], classes: int) -> "_Position":
@@ -87,17 +87,17 @@ class ReviewPage:
 
     def show(self, request: Request) -> Response:
         position = _Position.read(request.query_params, len(self.survey.gallery.classes))
-        return self._page(position, did=_whole_number(request.query_params.get("did")))
+        return self._page(position, saved_id=_whole_number(request.query_params.get("did")))
 
     def _page(
-        self, position: _Position, did: int | None = None, error_message: str = "", status: int = 200
+        self, position: _Position, saved_id: int | None = None, error_message: str = "", status: int = 200
     ) -> Response:
         current = self.survey.answers.current()
         numbers = self._numbers(position, current)
-        to_do = sum(1 for _ in self.survey.sample(current)) if position.order == SAMPLE else 0
-        index = min(to_do if position.at is None else position.at, max(len(numbers) - 1, 0))
-        start = index - index % _PER_PAGE
-        shown = enumerate(numbers[start : start + _PER_PAGE], start)
+        first_unanswered = sum(1 for _ in self.survey.sample(current)) if position.order == SAMPLE else 0
+        at = min(first_unanswered if position.at is None else position.at, max(len(numbers) - 1, 0))
+        start = at - at % _PER_PAGE
+        on_page = enumerate(numbers[start : start + _PER_PAGE], start)
         gallery = self.survey.gallery
         return page(
             "review.html.jinja",
@@ -107,14 +107,14 @@ class ReviewPage:
             sizes=self.survey.class_sizes.tolist(),
             labels_origin=gallery.predictions.origin,
             refreshes=len(gallery.predictions.rounds),
-            position=replace(position, at=index),
+            position=replace(position, at=at),
             orders=ORDERS,
             total=len(numbers),
             per_page=_PER_PAGE,
-            detail=_detail(self.survey, int(numbers[index]), index, current) if len(numbers) else None,
-            cards=[_card(self.survey, int(number), card_at, current) for card_at, number in shown],
+            detail=_detail(self.survey, int(numbers[at]), at, current) if len(numbers) else None,
+            cards=[_card(self.survey, int(number), index, current) for index, number in on_page],
             outcome=self.survey.outcome(current),
-            saved=next((answer for answer in current.values() if answer.id == did), None),
+            saved=next((answer for answer in current.values() if answer.id == saved_id), None),
             error_message=error_message,
             can_undo=self.survey.answers.can_undo(position.tab),
             key=self.keys.form_key,
@@ -122,6 +122,7 @@ class ReviewPage:
         )
 
     def _numbers(self, position: _Position, current: Mapping[str, ExpertAnswer]) -> Numbers:
+        """Return the numbers of the images in the order of the position; answered images with the latest first."""
         if position.order != ANSWERED:
             return self.survey.numbers(position.order, position.label)
         number_of, label = self.survey.number_of, self.survey.gallery.predictions.label
@@ -167,16 +168,16 @@ class ReviewPage:
             position.tab,
             position.query(),
         )
-        saved = self.survey.answers.add(answer)
-        self.survey.keep_outcome()
+        saved_id = self.survey.answers.add(answer)
+        self.survey.save_estimate()
         following = None if position.order == SAMPLE or position.at is None else position.at + 1
-        return RedirectResponse(f"{position.link(at=following)}&did={saved}", 303)
+        return RedirectResponse(f"{position.link(at=following)}&did={saved_id}", 303)
 
     def _undo(self, fields: Mapping[str, str]) -> Response:
         position = _Position.read(fields, len(self.survey.gallery.classes))
-        removed = self.survey.answers.undo(position.tab)
-        self.survey.keep_outcome()
-        return RedirectResponse(f"/?{removed[1]}" if removed else position.link(), 303)
+        undone = self.survey.answers.undo(position.tab)
+        self.survey.save_estimate()
+        return RedirectResponse(f"/?{undone[1]}" if undone else position.link(), 303)
 
 
 def _parse_answer(fields: Mapping[str, str], classes: Sequence[str]) -> tuple[AnswerKind, str | None] | str:
@@ -196,8 +197,8 @@ def _find_class(text: str, classes: Sequence[str]) -> int | str:
     if not typed:
         return "Type the name of a class, or a part of it."
     folded = [name.casefold() for name in classes]
-    for fits in (str.__eq__, str.startswith, str.__contains__):
-        matches = [number for number, name in enumerate(folded) if fits(name, typed)]
+    for is_match in (str.__eq__, str.startswith, str.__contains__):
+        matches = [number for number, name in enumerate(folded) if is_match(name, typed)]
         if len(matches) == 1:
             return matches[0]
         if matches:
@@ -216,11 +217,11 @@ class _Card:
     """An image in the strip of thumbnails."""
 
     number: int
-    at: int  # its position in the order
+    at: int  # its index in the order
     name: str
-    predicted: str
-    share: float  # its probability
-    changes: int
+    predicted: str  # the shown label
+    share: float  # the probability of this label
+    changes: int  # of the label between refreshes
     state: str  # of the answer: "", "confirmed", "corrected", "none" or "unclear"
     answer: str  # the expert's answer as text, or ""
 
@@ -237,12 +238,13 @@ class _Detail:
 
 
 def _card(survey: SampleSurvey, number: int, at: int, current: Mapping[str, ExpertAnswer]) -> _Card:
+    """Return the image `number` of the gallery, which is at the index `at` of the order, with its current answer."""
     gallery, predictions = survey.gallery, survey.gallery.predictions
     name, state = gallery.names[number], ""
     answer = current.get(name)
     if answer is not None:
-        right = "confirmed" if survey.is_right(number, answer) else "corrected"
-        state = right if answer.kind == "class" else answer.kind
+        class_state = "confirmed" if survey.is_right(number, answer) else "corrected"
+        state = class_state if answer.kind == "class" else answer.kind
     return _Card(
         number,
         at,
@@ -256,26 +258,25 @@ def _card(survey: SampleSurvey, number: int, at: int, current: Mapping[str, Expe
 
 
 def _detail(survey: SampleSurvey, number: int, at: int, current: Mapping[str, ExpertAnswer]) -> _Detail:
-    """Return an image with its classes of positive probability and its label at the last refreshes."""
+    """Return the image of `_card` with its classes of positive probability and its label at the last refreshes."""
     classes, predictions = survey.gallery.classes, survey.gallery.predictions
     likeliest = zip(predictions.top[number].tolist(), predictions.top_log_probability[number], strict=True)
-    when = [str(round + 1) for round in predictions.rounds[: -1 if predictions.is_final else None]]
-    when += ["end"] if predictions.is_final else []
-    labels = zip(when, predictions.labels[:, number], predictions.log_probability[:, number], strict=True)
-    trained = predictions.trained_as
-    label = NOT_TRAINED if trained is None else int(trained[number])
+    rounds = [str(round + 1) for round in predictions.rounds[: -1 if predictions.is_final else None]]
+    rounds += ["end"] if predictions.is_final else []
+    labels = zip(rounds, predictions.labels[:, number], predictions.log_probability[:, number], strict=True)
+    trained_as = NOT_TRAINED if predictions.trained_as is None else int(predictions.trained_as[number])
     return _Detail(
         _card(survey, number, at, current),
         [
-            {"label": label, "name": classes[label], "share": _probability(log_share)}
-            for rank, (label, log_share) in enumerate(likeliest)
-            if rank == 0 or log_share > -math.inf
+            {"label": label, "name": classes[label], "share": _probability(log_prob)}
+            for rank, (label, log_prob) in enumerate(likeliest)
+            if rank == 0 or log_prob > -math.inf
         ],
-        [(round, classes[c], _probability(log_share)) for round, c, log_share in labels][-_HISTORY:],
-        None if label == NOT_TRAINED else classes[label],
-        trained is not None,
+        [(round, classes[label], _probability(log_prob)) for round, label, log_prob in labels][-_HISTORY:],
+        None if trained_as == NOT_TRAINED else classes[trained_as],
+        predictions.trained_as is not None,
     )
 
 
-def _probability(log_share: float) -> float:
-    return min(1.0, math.exp(log_share))
+def _probability(log_prob: float) -> float:
+    return min(1.0, math.exp(log_prob))

@@ -26,7 +26,7 @@ from ..rng import stream
 from .expert_answers import AnswerKind, Answers, ExpertAnswer, NewAnswer
 from .images import Gallery
 
-Numbers = NDArray[np.int64]
+Numbers = NDArray[np.int64]  # of images of the gallery
 SAMPLE, ANSWERED = "sample", "answered"
 ORDERS: Mapping[str, str] = {
     SAMPLE: "Random sample",
@@ -56,17 +56,17 @@ class SampleOutcome:
     classes: Sequence[_ClassShare]
     unclear: int  # images of the sample that are unclear to the expert
     answered: int
-    corrected: int  # answers with another class than the shown label, or with none
+    corrected: int  # answers that name another class than the shown label, or none of the classes
     images: int
 
     @property
-    def known(self) -> bool:
+    def has_estimate(self) -> bool:
         return self.estimate.reviewed > 0
 
     @property
-    def more(self) -> int:
+    def images_to_review(self) -> int:
         """Number of further images to review until the interval is at most _HALF_WIDTH to either side."""
-        share = self.estimate.share if self.known else 0.5
+        share = self.estimate.share if self.has_estimate else 0.5
         return max(0, images_needed(share, self.images, _HALF_WIDTH) - self.estimate.reviewed)
 
 
@@ -75,10 +75,10 @@ class SampleSurvey:
 
     def __init__(self, gallery: Gallery, answers: Answers):
         self.gallery, self.answers = gallery, answers
-        predictions, planned = gallery.predictions, answers.plan_round()
-        plan = predictions.rounds.index(planned) if planned in predictions.rounds else len(predictions.rounds) - 1
-        self.plan_round = predictions.rounds[plan]  # its labels determine the random order
-        self._strata = strata_of(predictions.labels[plan], predictions.log_probability[plan])
+        predictions, stored = gallery.predictions, answers.plan_round()
+        refresh = predictions.rounds.index(stored) if stored in predictions.rounds else len(predictions.rounds) - 1
+        self.plan_round = predictions.rounds[refresh]  # its labels determine the random order
+        self._strata = strata_of(predictions.labels[refresh], predictions.log_probability[refresh])
         self.numbers = lru_cache(maxsize=_CACHED_ORDERS)(self._numbers)
 
     def _numbers(self, order: str, label: int | None = None) -> Numbers:
@@ -99,7 +99,7 @@ class SampleSurvey:
         return {name: number for number, name in enumerate(self.gallery.names)}
 
     def sample(self, current: Mapping[str, ExpertAnswer]) -> Iterator[tuple[int, ExpertAnswer]]:
-        """Yield the reviewed images of the random sample, with their answers."""
+        """Yield number and answer of each reviewed image of the random sample, up to the first without an answer."""
         for number in self.numbers(SAMPLE):
             answer = current.get(self.gallery.names[number])
             if answer is None or not answer.sampled:
@@ -111,6 +111,7 @@ class SampleSurvey:
         return answer.kind == "class" and self.gallery.classes[self.gallery.predictions.label[number]] == answer.label
 
     def outcome(self, current: Mapping[str, ExpertAnswer]) -> SampleOutcome:
+        """Return the estimate and the counts of these answers."""
         sampled = list(self.sample(current))
         judged = [(number, self.is_right(number, answer)) for number, answer in sampled if answer.kind != "unclear"]
         reviewed = np.array([number for number, _ in judged], np.int64)
@@ -128,21 +129,20 @@ class SampleSurvey:
             images=len(self.gallery.names),
         )
 
-    def keep_outcome(self) -> SampleOutcome:
+    def save_estimate(self) -> SampleOutcome:
         """Return the outcome of all answers so far, and write its estimate into the run's folder for the report."""
         outcome = self.outcome(self.answers.current())
         write_review(self.answers.folder, self.gallery.client, outcome.estimate)
         return outcome
 
     def _by_class(self, reviewed: NDArray[np.int64], right: NDArray[np.bool_]) -> Iterator[_ClassShare]:
+        """Yield the estimate of each class with reviewed images, which are a random sample of the class."""
         label = self.gallery.predictions.label
-        sizes = self.class_sizes
-        for number in np.unique(label[reviewed]):
-            in_class = label[reviewed] == number
-            images = int(sizes[number])
+        for c in np.unique(label[reviewed]):
+            in_class, images = label[reviewed] == c, int(self.class_sizes[c])
             one_stratum = np.zeros(images, np.int64)
-            share = estimate_share(one_stratum, np.arange(int(in_class.sum())), right[in_class])
-            yield _ClassShare(self.gallery.classes[number], images, share)
+            estimate = estimate_share(one_stratum, np.arange(int(in_class.sum())), right[in_class])
+            yield _ClassShare(self.gallery.classes[c], images, estimate)
 
     @cached_property
     def class_sizes(self) -> NDArray[np.int64]:
@@ -169,9 +169,7 @@ def write_manifest(survey: SampleSurvey, path: Path) -> tuple[int, Path]:
     Returns:
         The number of test images, and the path of the list of classes.
     """
-    tested = {
-        number: answer.label for number, answer in survey.sample(survey.answers.current()) if answer.label is not None
-    }
+    tested = {number: answer.label for number, answer in survey.sample(survey.answers.current()) if answer.label}
     if not tested:
         raise DataError("no image of the random sample has an answer, so there are no test images to write")
     rows = [
@@ -244,5 +242,5 @@ def _rejection_reason(survey: SampleSurvey, image: str, label: str | None, diges
     if label is not None and label not in survey.gallery.classes:
         return f"the run has no class {label!r}"
     if digest and survey.gallery.digest(survey.number_of[image]) != digest:
-        return "the image of this client has other content"
+        return "the image of this client differs from the one that the other reviewer saw"
     return None
