@@ -60,7 +60,7 @@ def test_impossible_second_moments_are_invalid():
     assert invalid_sums(step, sums, CLASSES, WIDTH, 4.0) is None  # the sum of features may cancel out
     square[2, 2], square[1, 1] = -1.0, 5.0
     sums = np.concatenate([[4.0], predicted, total, square[np.triu_indices(WIDTH)], np.zeros(CLASSES)])
-    assert invalid_sums(step, sums, CLASSES, WIDTH, 4.0) == "no features have such second moments"
+    assert invalid_sums(step, sums, CLASSES, WIDTH, 4.0) == "the second moments are not positive semidefinite"
 
 
 def test_totals_must_contain_the_clients_features():
@@ -71,7 +71,7 @@ def test_totals_must_contain_the_clients_features():
     along_second = np.array([1.0, 0.5, 0.5, 0.0, 1.0, 0.0, 0.0, 1.0])
     assert invalid_sums(step, totals, 2, 2, None) is None
     assert invalid_sums(step, totals, 2, 2, None, along_second) is None
-    assert invalid_sums(step, totals, 2, 2, None, along_first) == "no features have such second moments"
+    assert invalid_sums(step, totals, 2, 2, None, along_first) == "the second moments are not positive semidefinite"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,9 @@ def test_evidence_is_limited_by_the_images(nats, reason):
     assert invalid_sums((Statistic("evidence", (no_priors(2),)),), sums, 2, 2, 2.0) == reason
 
 
-@pytest.mark.parametrize(("logit", "reason"), [(-200.0, None), (210.0, "the logits are too large for the images")])
+@pytest.mark.parametrize(
+    ("logit", "reason"), [(-200.0, None), (210.0, "the logits are too large for the number of images")]
+)
 @pytest.mark.parametrize("first", [[2.0, 1.5, 0.5, 0.0, 0.0, 2.0, 0.0, 0.0], [1.5, 0.5]], ids=["moments", "predicted"])
 def test_logits_are_limited_by_the_images_of_the_same_step(first, logit, reason):
     # Two images, with log-probabilities down to -100 each.

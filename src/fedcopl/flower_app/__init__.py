@@ -16,9 +16,9 @@ from ..errors import ConfigError
 
 def read_run_settings(flat: Mapping[str, Any]) -> ServerPlan:
     """Parse a run-config; `settings` is a file, `key=value` pairs as for `fedcopl run`, or a file followed by pairs."""
-    words = shlex.split(str(flat.get("settings", "")))
-    file = words.pop(0) if words and "=" not in words[0] else None
-    settings = override(read_settings(Path(file)) if file else {}, words)
+    pairs = shlex.split(str(flat.get("settings", "")))
+    file = pairs.pop(0) if pairs and "=" not in pairs[0] else None
+    settings = override(read_settings(Path(file)) if file else {}, pairs)
     out = str(flat.get("out", ""))
     if not out:
         raise ConfigError("out: name the folder for the results, as in --run-config 'out=\"runs/flower\"'")

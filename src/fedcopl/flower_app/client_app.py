@@ -23,11 +23,11 @@ def _site_of(context: Context) -> RequestHandler:
     if PARTITION in context.node_config:
         plan = read_run_settings(context.run_config)
         return SimulatedSite(plan.config.to_toml(), plan.out, int(context.node_config[PARTITION]))
-    return _site(tuple(sorted(context.node_config.items())))
+    return _running_site(tuple(sorted(context.node_config.items())))
 
 
-@lru_cache(maxsize=1)
-def _site(node: tuple[tuple[str, Any], ...]) -> RunningSite:
+@lru_cache(maxsize=1)  # every message needs the site, which is loaded once
+def _running_site(node: tuple[tuple[str, Any], ...]) -> RunningSite:
     return RunningSite(_options_of(dict(node)))
 
 

@@ -4,7 +4,6 @@ Its settings are those of `[tool.flwr.app.config]`; without `classes` it runs a 
 """
 
 import logging
-import threading
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -13,7 +12,7 @@ from ..deployment.server.rounds import PreparedServer, serve
 from ..report.run_page import write_report
 from ..run.progress_reporter import ProgressReporter
 from ..run.record import RoundRecord
-from ..simulation.on_flower import simulate_over
+from ..simulation.on_flower import simulate_on_grid
 from . import read_run_settings
 
 app = ServerApp()
@@ -36,17 +35,9 @@ class _LogReporter(ProgressReporter):
 @app.main()
 def _main(grid: Grid, context: Context) -> None:
     plan, progress = read_run_settings(context.run_config), _LogReporter()
-    if plan.classes_file is None:
-        finished = threading.Event()
-        simulate_over(
-            grid,
-            plan.config,
-            plan.out,
-            resume=plan.resume,
-            progress=progress,
-            over=finished,
-            previous_run=plan.previous_run,
-        )
+    if plan.classes_file is None:  # a simulation, whose clients know the classes of their data set
+        resume, previous_run = plan.resume, plan.previous_run
+        simulate_on_grid(grid, plan.config, plan.out, resume=resume, progress=progress, previous_run=previous_run)
     else:
         serve(grid, PreparedServer.prepare(plan), progress)
     write_report(plan.out)

@@ -18,7 +18,7 @@ from .statistics import Statistic, Step, split_sums, symmetric
 
 EVEN_SPREAD = 0.25  # standard deviation of the log shares that CLIP predicts for equally frequent classes (measured)
 SIGNIFICANT = 4.0  # F statistic above which mean logits explain the predicted log shares
-CLEAR = 0.06  # nats per image: the least significant difference in evidence (experiments: priors_study)
+CLEAR = 0.06  # nats per image: smaller differences in evidence do not count (experiments: priors_study)
 CLEAR_PRIOR = 0.01  # nats per image, for a class prior after the bias explained by mean logits is removed
 CLEAR_GAIN = 0.085  # nats per image by which the agreement of the views must rise at the larger feature scale
 FEW_IMAGES = 16  # images per class below which features have a smaller scale, because class means are uncertain
@@ -49,7 +49,7 @@ class PriorSettings:
             return 0
         if self.noisy_steps:
             return self.noisy_steps
-        em = 1 + 2 * _EM_STEPS if self.prototypes else 0
+        em = 1 + 2 * _EM_STEPS if self.prototypes else 0  # with the class sums of `_choose_parts`
         return 2 + _BALANCE_STEPS + 2 + em + _SCALE_STEPS + 1
 
     def equals(self, other: "PriorSettings") -> bool:
@@ -125,34 +125,36 @@ def _equal(one: FloatArray | None, other: FloatArray | None) -> bool:
 
 
 def _estimate(settings: PriorSettings, text: FloatArray | None) -> Steps:
+    """Yield the statistics of each step, receive their totals, and return the posterior model (docs/priors.md)."""
     if not settings.logit_bias:
         return no_priors(settings.classes)
     if settings.noisy_steps:
         return (yield from _estimate_bias(settings))
-    classes, width, known = settings.classes, settings.width, settings.class_prior
+    classes, width, known_prior = settings.classes, settings.width, settings.class_prior
     zero_shot = no_priors(classes)
-    counts = Statistic("moments") if settings.prototypes else Statistic("predicted", (zero_shot,))
-    first, logits = yield (counts, Statistic("logits"))
+    first_statistic = Statistic("moments") if settings.prototypes else Statistic("predicted", (zero_shot,))
+    first_sums, logits = yield (first_statistic, Statistic("logits"))
     if settings.prototypes:
-        images, predicted = float(first[0]), first[1 : 1 + classes]
-        mean = first[1 + classes : 1 + classes + width] / images
-        square = symmetric(first[1 + classes + width :], width)
+        images, predicted = float(first_sums[0]), first_sums[1 : 1 + classes]
+        mean = first_sums[1 + classes : 1 + classes + width] / images
+        square = symmetric(first_sums[1 + classes + width :], width)
     else:
-        predicted = first[0]
+        predicted = first_sums[0]
         images, mean, square = float(predicted.sum()), np.zeros(width), np.zeros((width, width))
     mean_logits = logits / np.maximum(images - predicted, 1.0)  # of each class on the images of the other classes
     corrected = replace(zero_shot, logit_bias=mean_logits.mean() - mean_logits)
     [[corrected_predicted]] = yield (Statistic("predicted", (corrected,)),)
     model, shares = zero_shot, _floored(predicted / predicted.sum())
     corrected_shares = _floored(corrected_predicted / images)
-    gain = (_spread(shares) / max(_spread(corrected_shares), TINY)) ** 2 - 1
-    if explained := gain * (classes - 2) > SIGNIFICANT:
+    # Variance of the log shares that the mean logits explain, relative to the rest; times C - 2 it is an F statistic.
+    variance_ratio = (_spread(shares) / max(_spread(corrected_shares), TINY)) ** 2 - 1
+    if explained := variance_ratio * (classes - 2) > SIGNIFICANT:
         model, shares = corrected, corrected_shares
     shrunk = shares ** max(0.0, 1 - (EVEN_SPREAD / max(_spread(shares), EVEN_SPREAD)) ** 2)
     shrunk /= shrunk.sum()
     priors = [uniform(classes), shrunk] if settings.prototypes else [shrunk]
-    if known is not None:
-        priors = [known]
+    if known_prior is not None:
+        priors = [known_prior]
     models = [PosteriorModel(prior, model.logit_bias - np.log(shares)) for prior in priors]
     for _ in range(_BALANCE_STEPS):
         [sums] = yield (Statistic("predicted", tuple(models)),)
@@ -162,7 +164,7 @@ def _estimate(settings: PriorSettings, text: FloatArray | None) -> Steps:
     model = yield from _choose_parts(models, clear, images, mean, square, settings.prototypes, text)
     if settings.prototypes:
         # A uniform class prior is not estimated again: the evidence for another one was too small.
-        estimate_prior = known is None and bool(np.ptp(model.class_prior) > TINY)
+        estimate_prior = known_prior is None and bool(np.ptp(model.class_prior) > TINY)
         model = yield from _fit_prototypes(model, estimate_prior, len(models), images, mean, square)
     model = yield from _choose_scale(model, images)
     return model if settings.label_shift else replace(model, strength=math.inf)
@@ -186,7 +188,7 @@ def _fit_prototypes(
 
 
 def _estimate_bias(settings: PriorSettings) -> Steps:
-    """Estimate only the logit bias, because each step costs privacy; clients choose strengths themselves."""
+    """Estimate the logit bias only, because each step costs privacy; each client chooses its own `strength`."""
     prior = uniform(settings.classes) if settings.class_prior is None else settings.class_prior
     model = PosteriorModel(prior, np.zeros(settings.classes))
     for _ in range(settings.noisy_steps):
@@ -205,28 +207,28 @@ def _choose_parts(
     text: FloatArray | None,
 ) -> Generator[Step, list[FloatArray], PosteriorModel]:
     """Choose the common class prior, the feature scale and the strength of client priors, by evidence before any EM."""
-    tried: list[PosteriorModel] = []
+    with_features: list[PosteriorModel] = []
     if prototypes:
         [sums] = yield (Statistic("class_sums", tuple(models)),)
         for number, (model, class_sums) in enumerate(zip(models, sums, strict=True)):
             fitted = replace(model, prototypes=make_prototypes(class_sums, images, mean, square, number, text))
-            tried += [replace(fitted, feature_scale=scale) for scale in FEATURE_SCALES]
-    views = (Statistic("view_sums", tuple(tried)),) if tried else ()
+            with_features += [replace(fitted, feature_scale=scale) for scale in FEATURE_SCALES]
+    views = (Statistic("view_sums", tuple(with_features)),) if prototypes else ()
     text_sums, *view_sums = yield (Statistic("predicted", tuple(models)), *views)
     shift = Statistic("evidence", tuple(models), np.maximum(text_sums / images, TINY))
-    agree = (Statistic("agreement", tuple(tried), np.maximum(view_sums[0] / images, TINY)),) if tried else ()
-    evidence, *view_evidence = yield (shift, *agree)
+    shares = np.maximum(view_sums[0] / images, TINY) if prototypes else None
+    agree = (Statistic("agreement", tuple(with_features), shares),) if prototypes else ()
+    evidence, *agreements = yield (shift, *agree)
     evidence = evidence / images
-    agreement = view_evidence[0].reshape(len(models), -1) / images if view_evidence else np.zeros((len(models), 1))
-    total = agreement[:, -1] + evidence.max(axis=1)
-    chosen = int(total[-1] >= total[0] + clear)  # 0: uniform
-    step = 0
-    while step + 1 < agreement.shape[1] and agreement[chosen, step + 1] >= agreement[chosen, step] + CLEAR_GAIN:
-        step += 1
+    # Of the two views, for each class prior at the smaller and at the larger feature scale.
+    agreement = agreements[0].reshape(len(models), -1) / images if prototypes else np.zeros((len(models), 1))
+    total_evidence = agreement[:, -1] + evidence.max(axis=1)
+    chosen = int(total_evidence[-1] >= total_evidence[0] + clear)  # 0: uniform
+    larger = int(agreement[chosen, -1] >= agreement[chosen, 0] + CLEAR_GAIN)
     best = int(evidence[chosen].argmax())
     strength = STRENGTHS[best] if evidence[chosen, best] >= _clear_shift(images) else math.inf
     per_class = images / len(models[0].class_prior)
-    feature_scale = FEATURE_SCALES[step] * min(1.0, per_class / FEW_IMAGES) if tried else 0.0
+    feature_scale = FEATURE_SCALES[larger] * min(1.0, per_class / FEW_IMAGES) if prototypes else 0.0
     return replace(models[chosen], strength=strength, feature_scale=feature_scale)
 
 
@@ -250,13 +252,14 @@ def _choose_scale(model: PosteriorModel, images: float) -> Generator[Step, list[
     best = evidence.max(axis=1) / images
     if best.max() < _clear_shift(images):
         return replace(model, strength=math.inf)
+    # The smallest scale, unless the evidence of a larger one is 6 % higher (less where it is below 1 nat per image).
     enough = best.max() * (1 - CLEAR * min(1.0, float(best.max())))
     last = int(np.flatnonzero(best >= enough)[-1])
     return replace(scaled[last].rebalanced(sums[last]), strength=STRENGTHS[int(evidence[last].argmax())])
 
 
 def _clear_shift(images: float) -> float:
-    """Return the least evidence for client priors in nats per image, at least its standard error of 1 / sqrt(n)."""
+    """Return the least evidence for clients' own class priors, in nats per image: at least its standard error."""
     return max(CLEAR, 1 / math.sqrt(images))
 
 

@@ -20,7 +20,7 @@ def label_shift(
     mask: FloatArray | None = None,
     start: FloatArray | None = None,
 ) -> FloatArray:
-    """Estimate a class prior by EM (Saerens et al., 2002), with `strength` n pseudo-counts from a common prior.
+    """Estimate a class prior by EM (Saerens et al., 2002), with `strength` times n pseudo-counts from the common prior.
 
     Args:
         ratios: p(x | c) / p(x), (n, C).
@@ -32,11 +32,11 @@ def label_shift(
     Returns:
         The class prior, (C,), or (F, C) if `mask` is given.
     """
-    rows = np.ones((1, len(ratios))) if mask is None else mask
-    pi = np.tile(class_prior, (len(rows), 1)) if start is None else start
+    masks = np.ones((1, len(ratios))) if mask is None else mask
+    pi = np.tile(class_prior, (len(masks), 1)) if start is None else start
     for _ in range(0 if math.isinf(strength) or not len(ratios) else STEPS):
-        weights = rows / np.maximum(pi @ ratios.T, TINY)
-        new = (pi * (weights @ ratios) / rows.sum(axis=1, keepdims=True) + strength * class_prior) / (1 + strength)
+        weights = masks / np.maximum(pi @ ratios.T, TINY)
+        new = (pi * (weights @ ratios) / masks.sum(axis=1, keepdims=True) + strength * class_prior) / (1 + strength)
         converged, pi = bool(np.abs(new - pi).max() < TOLERANCE), new
         if converged:
             break

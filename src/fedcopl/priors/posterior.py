@@ -33,7 +33,7 @@ class Prototypes:
     totals: FloatArray  # (C, d) S_c + kappa mean, whitened
     whiten: FloatArray  # (d, d) Sigma^-1/2
     number: int = -1  # of the class sums from which they were made, during estimation
-    text_axes: FloatArray | None = None  # (d, r) orthonormal basis of the span of the whitened text embeddings
+    text_axes: FloatArray | None = None  # (d, r) orthonormal basis of the whitened directions that the text depends on
 
     def distances(self, features: FloatArray, contributions: FloatArray | None = None) -> FloatArray:
         """Return -2 log predictive density of each class up to a constant, (n, C).
@@ -45,21 +45,23 @@ class Prototypes:
             contributions: The weights of these images in the class sums, (n, C), which are subtracted from the class
                 means of each image (leave-one-out). None: the images are not in the sums.
         """
-        return self._squared(features @ self.whiten, self.totals, contributions)
+        return self._predictive_distances(features @ self.whiten, self.totals, contributions)
 
     def text_distances(self, features: FloatArray, contributions: FloatArray | None = None) -> FloatArray:
         """Return `distances` within the span of the text embeddings, (n, C)."""
         axes = np.zeros((self.whiten.shape[1], 0)) if self.text_axes is None else self.text_axes
-        return self._squared(features @ self.whiten @ axes, self.totals @ axes, contributions)
+        return self._predictive_distances(features @ self.whiten @ axes, self.totals @ axes, contributions)
 
-    def _squared(self, x: FloatArray, totals: FloatArray, contributions: FloatArray | None) -> FloatArray:
+    def _predictive_distances(self, x: FloatArray, totals: FloatArray, contributions: FloatArray | None) -> FloatArray:
+        """Return `distances`, (n, C), of whitened features x, (n, r), from whitened totals, (C, r)."""
+        # The mean without x is (totals - share x) / count, so x differs from it by stretch x - totals / count.
         share = np.zeros((1, len(self.counts))) if contributions is None else contributions
         count = np.maximum(self.counts - share, KAPPA)
         stretch = 1 + share / count
         inner = (x**2).sum(axis=1, keepdims=True) * stretch**2 - 2 * stretch / count * (x @ totals.T)
         distance = np.maximum(inner + (totals**2).sum(axis=1) / count**2, 0.0)
-        squared: FloatArray = distance * count / (count + 1) + x.shape[1] * np.log1p(1 / count)
-        return squared
+        predictive: FloatArray = distance * count / (count + 1) + x.shape[1] * np.log1p(1 / count)
+        return predictive
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class PosteriorModel:
     strength: float = math.inf  # of the common class prior in a client's, in units of n_k; inf: clients use the common
 
     def scores(self, log_probs: FloatArray, distances: FloatArray | float = 0.0) -> FloatArray:
-        """Return the log-likelihoods of the classes up to a constant of each image, (n, C)."""
+        """Return the log-likelihoods of the classes, (n, C), up to a constant for each image."""
         scores: FloatArray = self.text_scale * log_probs + self.logit_bias - self.feature_scale / 2 * distances
         return scores
 
@@ -122,7 +124,7 @@ class PosteriorModel:
         return cls(arrays["class_prior"], arrays["logit_bias"], text_scale, feature_scale, prototypes, strength)
 
     def rebalanced(self, predicted: FloatArray) -> "PosteriorModel":
-        """Move the logit bias one step towards classes predicted in proportion to the class prior.
+        """Return the model with the logit bias one step nearer to predicting classes in proportion to the class prior.
 
         Args:
             predicted: Sums of the posteriors of all images under the class prior, (C,).
@@ -148,7 +150,7 @@ def make_prototypes(
         images: n, over all clients.
         mean: Mean of all features, (d,).
         square: Sum of f f^T, (d, d).
-        number: The number of these class sums.
+        number: The number by which clients refer to these class sums.
         text: Class embeddings, (C, d), whose span separates the text view from the residual view; None: no views.
     """
     counts, totals = np.maximum(sums[:, 0], 1e-9), sums[:, 1:]
@@ -157,11 +159,12 @@ def make_prototypes(
     values = np.maximum(values, 0.0)
     width, trace, squares = len(values), values.sum(), (values**2).sum()
     excess = max(squares - trace**2 / width, TINY * squares, TINY)
-    sphere = min(1.0, ((1 - 2 / width) * squares + trace**2) / ((images + 1 - 2 / width) * excess))
-    deviation = np.sqrt(np.maximum((1 - sphere) * values + sphere * trace / width, MIN_VARIANCE / width))
+    shrinkage = min(1.0, ((1 - 2 / width) * squares + trace**2) / ((images + 1 - 2 / width) * excess))
+    deviation = np.sqrt(np.maximum((1 - shrinkage) * values + shrinkage * trace / width, MIN_VARIANCE / width))
     whiten = (axes / deviation) @ axes.T
     text_axes = None
     if text is not None:
-        left, spread, _ = np.linalg.svd((axes * deviation) @ axes.T @ (text - text.mean(axis=0)).T, full_matrices=False)
-        text_axes = left[:, spread > 1e-8 * max(spread[0], TINY)]
+        directions = (axes * deviation) @ axes.T @ (text - text.mean(axis=0)).T  # <f, w> = <f Sigma^-1/2, Sigma^1/2 w>
+        basis, singular, _ = np.linalg.svd(directions, full_matrices=False)
+        text_axes = basis[:, singular > 1e-8 * max(singular[0], TINY)]
     return Prototypes(counts + KAPPA, (totals + KAPPA * mean) @ whiten, whiten, number, text_axes)

@@ -33,25 +33,26 @@ def invalid_sums(
         if statistic.kind == "logits":  # in the first step, which has the number of images
             count = float(sums[0] if step[0].kind == "moments" else sums[:classes].sum())
             if np.abs(part).max(initial=0.0) > -LOWEST * count + 1:
-                return "the logits are too large for the images"
+                return "the logits are too large for the number of images"
             continue
-        for reason in _reasons(statistic, part, own_part, classes, width, images):
-            return reason
+        for error in _errors_in_sums(statistic, part, own_part, classes, width, images):
+            return error
     return None
 
 
-def _reasons(
+def _errors_in_sums(
     statistic: Statistic, sums: FloatArray, own: FloatArray | None, classes: int, width: int, images: float | None
 ) -> Iterator[str]:
     match statistic.kind:
         case "moments":
-            yield from _reasons_of_moments(sums, own, classes, width, images)
+            yield from _errors_in_moments(sums, own, classes, width, images)
         case "predicted" | "view_sums":
             rows, own_rows = sums.reshape(-1, classes), None if own is None else own.reshape(-1, classes)
-            yield from _reasons_of_counts(rows, own_rows, images, exact=True)
+            yield from _errors_in_class_counts(rows, own_rows, images, exact=True)
         case "class_sums":
             counts, totals = sums[:, :, 0], sums[:, :, 1:]
-            yield from _reasons_of_counts(counts, None if own is None else own[:, :, 0], images, exact=False)
+            own_counts = None if own is None else own[:, :, 0]
+            yield from _errors_in_class_counts(counts, own_counts, images, exact=False)  # small classes are withheld
             if (np.linalg.norm(totals, axis=2) > counts + _slack(counts.sum())).any():
                 yield "the feature sum of a class has a norm above its number of images"
         case _:
@@ -59,15 +60,16 @@ def _reasons(
                 yield "the evidence is too large for the number of images"
 
 
-def _reasons_of_moments(
+def _errors_in_moments(
     sums: FloatArray, own: FloatArray | None, classes: int, width: int, images: float | None
 ) -> Iterator[str]:
+    """Yield why these numbers of images and sums of posteriors, features and their products are impossible."""
     count, total = float(sums[0]), sums[1 + classes : 1 + classes + width]
     if count < 0 or (images is not None and abs(count - images) > _slack(images)):
         yield f"the sums are over {counted(count, 'image')} instead of {0 if images is None else images:,.0f}"
         return
     own_counts = None if own is None else own[None, 1 : 1 + classes]
-    yield from _reasons_of_counts(sums[None, 1 : 1 + classes], own_counts, count, exact=True)
+    yield from _errors_in_class_counts(sums[None, 1 : 1 + classes], own_counts, count, exact=True)
     if np.linalg.norm(total) > count + _slack(count):
         yield "the feature sum has a norm above the number of images"
     square = symmetric(sums[1 + classes + width :], width)
@@ -79,10 +81,13 @@ def _reasons_of_moments(
     try:
         np.linalg.cholesky(contained + _slack(count) * np.eye(width))
     except np.linalg.LinAlgError:
-        yield "no features have such second moments"
+        yield "the second moments are not positive semidefinite"
 
 
-def _reasons_of_counts(rows: FloatArray, own: FloatArray | None, images: float | None, *, exact: bool) -> Iterator[str]:
+def _errors_in_class_counts(
+    rows: FloatArray, own: FloatArray | None, images: float | None, *, exact: bool
+) -> Iterator[str]:
+    """Yield why no images have these numbers by class, (J, C); the sum of a row may be too small unless `exact`."""
     slack = _slack(0.0 if images is None else images)
     if rows.min(initial=0.0) < -slack:
         yield "a class has a negative number of images"
@@ -99,7 +104,7 @@ def _slack(images: float) -> float:
 
 
 def images_of(step: Step, sums: Sequence[float] | FloatArray, classes: int) -> int | None:
-    """Return the number of images by the sums of a first step; None if they do not contain it."""
+    """Return the number of images in the sums of a first step; None if they do not contain it."""
     match step[0].kind:
         case "moments":
             return round(float(sums[0]))

@@ -76,7 +76,7 @@ class _OverGrid(LocalTransport):
     def __init__(
         self,
         grid: Grid,
-        over: threading.Event,
+        finished: threading.Event,
         folder: Path,
         clients: Mapping[str, Client],
         states: Mapping[str, ClientState] | None,
@@ -89,7 +89,7 @@ class _OverGrid(LocalTransport):
         names = {name: number for number, name in enumerate(clients)}
         terms = Terms(self._run, 1, 0, "", "", "", {})
         timeouts = Timeouts(_TIMEOUT, len(names), poll=0.05)
-        self._sites = GridTransport(grid, terms, KnownSites(names), timeouts, progress, over.is_set)
+        self._sites = GridTransport(grid, terms, KnownSites(names), timeouts, progress, finished.is_set)
 
     def request(self, requests: Mapping[str, Request]) -> dict[str, Reply]:
         """Send requests over the grid, and return the replies in the same order."""
@@ -100,18 +100,18 @@ class _OverGrid(LocalTransport):
         return replies
 
 
-def simulate_over(
+def simulate_on_grid(
     grid: Grid,
     config: RunConfig,
     folder: Path,
     *,
     resume: bool,
     progress: ProgressReporter,
-    over: threading.Event,
     previous_run: Path | None = None,
+    finished: threading.Event | None = None,
 ) -> Outcome:
-    """Run `simulate` with the nodes of a grid as clients; setting `over` stops waiting for replies."""
-    engine = partial(_OverGrid, grid, over)
+    """Run `simulate` with the nodes of a grid as clients; setting `finished` stops waiting for replies."""
+    engine = partial(_OverGrid, grid, finished or threading.Event())
     try:
         return simulate(config, folder, resume=resume, progress=progress, engine=engine, previous_run=previous_run)
     finally:
@@ -139,7 +139,7 @@ def simulate_on_ray(
         ) from error
     logging.getLogger("flwr").setLevel(logging.ERROR)
     results: list[Outcome | FedCoPLError] = []
-    over = threading.Event()
+    finished = threading.Event()
     server = ServerApp()
 
     @server.main()
@@ -147,8 +147,8 @@ def simulate_on_ray(
         reporter = progress or ProgressReporter()
         try:
             results.append(
-                simulate_over(
-                    grid, config, folder, resume=resume, progress=reporter, over=over, previous_run=previous_run
+                simulate_on_grid(
+                    grid, config, folder, resume=resume, progress=reporter, previous_run=previous_run, finished=finished
                 )
             )
         except FedCoPLError as error:
@@ -161,7 +161,7 @@ def simulate_on_ray(
     try:
         run_simulation(server, clients, _client_count(config), backend_config=resources)
     finally:
-        over.set()
+        finished.set()
     if isinstance(results[0], FedCoPLError):
         raise results[0]
     return results[0]
