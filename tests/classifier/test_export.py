@@ -13,7 +13,7 @@ import yaml
 
 from classifier.small import digits, small_run
 from fedcopl.classifier import Classifier, onnx_export
-from fedcopl.classifier.export import _write_card, export
+from fedcopl.classifier.export import _render_card, export
 from fedcopl.classifier.onnx_export import export_onnx
 from fedcopl.errors import FedCoPLError, ModelError, RunFolderError
 
@@ -55,7 +55,7 @@ def test_an_export_contains_no_path_of_this_machine(run, exported):
 
 
 def test_a_failed_export_leaves_nothing(north, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedcopl.classifier.export._write_card", lambda *_: 1 / 0)
+    monkeypatch.setattr("fedcopl.classifier.export._render_card", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         north.export(tmp_path / "classifier")
     assert list(tmp_path.iterdir()) == []
@@ -71,10 +71,10 @@ def test_an_export_with_the_clip_model_needs_no_other_file(north, tmp_path):
 
 def test_the_card_asks_for_the_path_of_a_private_model(north):
     recipe = replace(north.recipe, backbone=replace(north.recipe.backbone, name="photo-clip"))
-    card = " ".join(_write_card(recipe, {}, None).split())
+    card = " ".join(_render_card(recipe, {}, None).split())
     assert "give its path with `--backbone`" in card and 'backbone="MODEL"' in card
     assert "PHOTOS -o predictions.csv --backbone MODEL" in card
-    assert "it is found by its name" in _write_card(north.recipe, {}, None)
+    assert "it is found by its name" in _render_card(north.recipe, {}, None)
 
 
 def damage(folder, **changes):
@@ -90,7 +90,7 @@ DAMAGES = {
     "another model": ({"backbone": backbone("glyph-clip")}, "is not the CLIP model"),
     "a path for a model": ({"backbone": backbone("/etc")}, "give its path with"),
     "another format": ({"format": 3}, "has the format 3"),
-    "no classes": ({"classes": []}, "'classes' cannot be used: it must be a list of names"),
+    "no classes": ({"classes": []}, "'classes' cannot be used: it must be a list of at least one name"),
     "classes twice": ({"classes": ["a", "a"]}, "'classes' cannot be used"),
     "no such method": ({"method": "magic"}, "unknown method 'magic'"),
     "other sizes": (
@@ -132,7 +132,7 @@ def test_names_cannot_break_out_of_the_card(north):
         classes=("</pre><script>", "# Title", "---"),
         about={"client": "x](http://evil) <script> `a`\n# b", "accuracy": None},
     )
-    card = _write_card(odd, (), None)
+    card = _render_card(odd, (), None)
     assert yaml.safe_load(card.split("\n---\n")[0].removeprefix("---"))["library_name"] == "fedcopl"
     title = next(line for line in card.splitlines() if line.startswith("# "))
     assert not set("<>`[]()") & set(title)
@@ -141,8 +141,8 @@ def test_names_cannot_break_out_of_the_card(north):
 
 
 def test_the_card_warns_of_stored_image_features(north):
-    assert "Features of some of the site's own images" in _write_card(north.recipe, ["memory keys"], None)
-    assert "Features of some" not in _write_card(north.recipe, ["visual"], None)
+    assert "Features of some of the site's own images" in _render_card(north.recipe, ["memory keys"], None)
+    assert "Features of some" not in _render_card(north.recipe, ["visual"], None)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from classifier.small import QUICK, SITES, digits, pictures, small_run
 from fedcopl.classifier import Classifier
-from fedcopl.classifier.export import _write_card
+from fedcopl.classifier.export import _render_card
 from fedcopl.classifier.loading import FinishedRun
 from fedcopl.classifier.predict import Predictor
 from fedcopl.classifier.prior import Prior
@@ -241,7 +241,7 @@ def test_damaged_arrays_of_priors_are_refused(north, tmp_path, numbers, message)
 def test_the_card_states_the_class_prior_by_name(north):
     shares = dict.fromkeys(CLASSES, 0.0) | {"seven": 3, "two": 1}
     classifier = north.with_prior(shares)
-    card = _write_card(classifier.recipe, ["prior/site_class_prior"], None, classifier.prior)
+    card = _render_card(classifier.recipe, ["prior/site_class_prior"], None, classifier.prior)
     assert "    seven   75.00%\n" in card and "    two     25.00%\n" in card and "    one      0.00%\n" in card
     assert "So are the class prior above" in card.replace("\n", " ")
 

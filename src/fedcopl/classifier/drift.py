@@ -90,7 +90,8 @@ def compare_streams(classifier: Classifier, before: Iterable[NamedImage], recent
     Raises:
         DataError: A set has fewer than 30 images.
     """
-    earlier, later = _predict(classifier, before, trained_on=True), _predict(classifier, recent, trained_on=False)
+    earlier = _predict(classifier, before, are_training_images=True)
+    later = _predict(classifier, recent, are_training_images=False)
     for name, images in (("before", earlier), ("recent", later)):
         if len(images) < _MIN_IMAGES:
             raise DataError(
@@ -104,7 +105,7 @@ def compare_streams(classifier: Classifier, before: Iterable[NamedImage], recent
     return _DriftReport(len(earlier), len(later), changes, class_changes)
 
 
-def _predict(classifier: Classifier, images: Iterable[NamedImage], *, trained_on: bool) -> _PredictedImages:
+def _predict(classifier: Classifier, images: Iterable[NamedImage], *, are_training_images: bool) -> _PredictedImages:
     """Predict images; unreadable ones are skipped."""
     batches = (batch for batch in classifier.batches(images) if len(batch.pixels))
     outputs = [classifier.predictor.model_outputs(batch.pixels) for batch in batches]
@@ -118,7 +119,7 @@ def _predict(classifier: Classifier, images: Iterable[NamedImage], *, trained_on
     if prototypes is None:
         return _PredictedImages(posteriors)
     # Training images contributed to the prototypes; their contributions are removed, as they shorten the distances.
-    contributions = posteriors if trained_on else None
+    contributions = posteriors if are_training_images else None
     return _PredictedImages(posteriors, prototypes.distances(features, contributions).min(axis=1))
 
 

@@ -27,7 +27,7 @@ _TAGS = ("federated-learning", "unsupervised", "clip", "prompt-tuning")
 _ONNX_FILE, _ONNX_EXAMPLE = "classifier.onnx", "example_onnx.py"
 
 
-def _write_card(recipe: Recipe, arrays: Collection[str], onnx: Difference | None, prior: Prior | None = None) -> str:
+def _render_card(recipe: Recipe, arrays: Collection[str], onnx: Difference | None, prior: Prior | None = None) -> str:
     """Return the model card from `model_card.md.jinja`; names of classes and sites are escaped."""
     environment = Environment(
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
@@ -80,7 +80,7 @@ def export(
     part = folder.with_name(f".{folder.name}.part")
     try:
         shutil.rmtree(part, ignore_errors=True)
-        difference = _write(classifier, part, onnx, with_backbone)
+        difference = _write_files(classifier, part, onnx, with_backbone)
         if folder.exists():  # an empty folder
             folder.rmdir()
         part.rename(folder)
@@ -91,7 +91,8 @@ def export(
     return difference
 
 
-def _write(classifier: Classifier, part: Path, onnx: bool, with_backbone: bool) -> Difference | None:
+def _write_files(classifier: Classifier, part: Path, onnx: bool, with_backbone: bool) -> Difference | None:
+    """Write all files of the export into the folder `part`; return the difference of the ONNX file, if requested."""
     recipe, predictor = classifier.recipe, classifier.predictor
     recipe = replace(recipe, backbone=replace(recipe.backbone, included=with_backbone))
     difference = export_onnx(predictor, recipe.classes, part / _ONNX_FILE) if onnx else None
@@ -100,7 +101,7 @@ def _write(classifier: Classifier, part: Path, onnx: bool, with_backbone: bool) 
     arrays = {name: np.ascontiguousarray(array) for name, array in named.items()}
     publish_bytes(part / ARRAYS, save(arrays, {"format": "np"}))
     publish_text(part / CONFIG, recipe.to_json())
-    publish_text(part / "README.md", _write_card(recipe, arrays, difference, predictor.prior))
+    publish_text(part / "README.md", _render_card(recipe, arrays, difference, predictor.prior))
     if onnx:
         example = files(__package__).joinpath("onnx_example.txt").read_text(encoding="utf-8")
         publish_text(part / _ONNX_EXAMPLE, example)

@@ -87,7 +87,8 @@ def restore(recipe_json: str, prompts: _PromptArrays, prior: Prior | None, backb
         model = _build(recipe.config, recipe.classes, recipe.template, backbone, "auto", precision, clip).model
     except ModelError as error:
         raise ModelError(
-            f"the CLIP model of a pickled classifier was not found: {error}; export it for other machines"
+            f"the CLIP model of a pickled classifier was not found: {error}; to move a classifier to another machine, "
+            "export it instead of pickling it"
         ) from error
     if clip is None:
         _check_fingerprint(model.encoder.clip, recipe.backbone, backbone, "the pickled classifier")

@@ -27,7 +27,7 @@ _MAX_BYTES = 2**31 - 2**20  # limit of the format
 _INPUT, _OUTPUTS = "pixels", ("logits", "probabilities")
 _LOWEST = -1e4  # minimum of the scores: exp is 0, and in float32 adding the log prior still changes them
 _LOG_PRIOR = "log_prior"  # logarithm of the class prior: an initializer, and an optional input
-_CHECKED_BATCHES = (1, 2, 17)
+_CHECKED_BATCH_SIZES = (1, 2, 17)
 
 
 class Difference(NamedTuple):
@@ -50,7 +50,7 @@ class _FixedClassPredictor(nn.Module):
         self.vision = self.model.encoder.clip.vision
         self.head = None if predictor.prior is None else _PriorHead(predictor.prior)
         self.mean, self.std = (
-            torch.tensor(three).view(3, 1, 1) for three in (predictor.transform.mean, predictor.transform.std)
+            torch.tensor(channels).view(3, 1, 1) for channels in (predictor.transform.mean, predictor.transform.std)
         )
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
@@ -212,14 +212,14 @@ def _compare(runtime: Any, content: bytes, predictor: Predictor) -> Difference:
     options.log_severity_level = 3
     session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     logit_differences, probability_differences = [0.0], [0.0]
-    for size in _CHECKED_BATCHES:
+    for size in _CHECKED_BATCH_SIZES:
         pixels = _test_images(predictor, size)
         logits, probabilities = session.run(list(_OUTPUTS), {_INPUT: pixels})
         log_probs = predictor.log_probabilities(pixels)
         expected = predictor.logits(pixels).double().numpy() if predictor.prior is None else log_probs
         logit_differences.append(float(np.abs(logits - expected).max()))
         probability_differences.append(float(np.abs(probabilities - np.exp(log_probs)).max()))
-    return Difference(max(logit_differences), max(probability_differences), sum(_CHECKED_BATCHES))
+    return Difference(max(logit_differences), max(probability_differences), sum(_CHECKED_BATCH_SIZES))
 
 
 def _test_images(predictor: Predictor, count: int) -> NDArray[np.uint8]:

@@ -97,9 +97,9 @@ def _split_pages(pictures: Iterable[NamedImage], options: DecodeOptions) -> Iter
     """Yield the pages of files as images named file#1, file#2, ... if the options select all pages."""
     for image in pictures:
         pages = pages_of(image.picture, options)
-        several = len(pages) > 1
+        has_several = len(pages) > 1
         yield from (
-            NamedImage(f"{image.name}#{number}" if several else image.name, page)
+            NamedImage(f"{image.name}#{number}" if has_several else image.name, page)
             for number, page in enumerate(pages, start=1)
         )
 
@@ -300,7 +300,7 @@ class Classifier:
             DataError: An image cannot be read.
         """
         rows = [np.zeros((0, len(self.recipe.classes)))]
-        for batch in self.batches(self._named(images)):
+        for batch in self.batches(self._named_images(images)):
             for index, problem in batch.problems.items():
                 raise DataError(f"{batch.names[index]}: {problem}")
             rows.append(self.predictor.log_probabilities(batch.pixels))
@@ -311,7 +311,7 @@ class Classifier:
         truth = class_numbers(labels, self.recipe.classes, "labels")
         predicted = self.predict_log_proba(images).argmax(axis=1)
         if len(truth) != len(predicted) or not len(truth):
-            raise DataError(f"labels: {len(truth)} for {counted(len(predicted), 'image')}")
+            raise DataError(f"labels: {len(truth)} for {counted(len(predicted), 'image')}; give one for each image")
         return float((predicted == truth).mean())
 
     def predictions(self, images: Images, *, top: int = 3, threshold: float | None = None) -> Iterator[Prediction]:
@@ -322,7 +322,7 @@ class Classifier:
             top: The number of most probable classes to list.
             threshold: The probability below which to abstain; None: that of the classifier.
         """
-        for batch in self.prediction_batches(self._named(images), top=top, threshold=threshold):
+        for batch in self.prediction_batches(self._named_images(images), top=top, threshold=threshold):
             yield from batch
 
     def prediction_batches(
@@ -361,20 +361,19 @@ class Classifier:
         """
         if isinstance(prior, Mapping):
             return self.with_class_prior(parse_class_prior(prior, self.recipe.classes, "prior"))
-        if prior == "none" and self.prior is None:
-            return self
-        if prior == "none" and self.prior is not None:
-            return self._with(self.prior.with_class_prior(self.prior.model.class_prior), "of all sites together")
+        if prior == "none":
+            common = self.prior and self.prior.with_class_prior(self.prior.model.class_prior)
+            return self._replace_prior(common, "of all sites together") if common else self
         if prior != "images":
             raise ConfigError(f'prior: must be "none", "images" or a share for each class, not {prior!r}')
         if images is None:
             raise ConfigError('prior: "images" needs the images: with_prior("images", images)')
-        return self.fitted_to(self._named(images))
+        return self.fitted_to(self._named_images(images))
 
     def with_class_prior(self, class_prior: NDArray[np.float64]) -> "Classifier":
         """Return a copy with this class prior, (C,)."""
         prior = self.prior or Prior.uniform(len(self.recipe.classes))
-        return self._with(prior.with_class_prior(class_prior), "given by the user")
+        return self._replace_prior(prior.with_class_prior(class_prior), "given by the user")
 
     def fitted_to(self, pictures: Iterable[NamedImage]) -> "Classifier":
         """Return a copy with the class prior estimated from images without labels; unreadable images are skipped."""
@@ -383,9 +382,9 @@ class Classifier:
             raise DataError("there is no image to estimate the class prior from")
         log_probs, features = (np.concatenate(column) for column in zip(*outputs, strict=True))
         prior = self.prior or Prior.uniform(len(self.recipe.classes))
-        return self._with(prior.fitted_to(log_probs, features), "estimated from other images")
+        return self._replace_prior(prior.fitted_to(log_probs, features), "estimated from other images")
 
-    def _with(self, prior: Prior, origin: str) -> "Classifier":
+    def _replace_prior(self, prior: Prior, origin: str) -> "Classifier":
         """Return a copy with another prior, whose origin is noted for the model card."""
         recipe = replace(self.recipe, about={**self.recipe.about, CLASS_PRIOR: origin})
         return Classifier(Predictor(self.predictor.model, self.predictor.prompts, prior), recipe)
@@ -408,7 +407,7 @@ class Classifier:
         """Yield the images, decoded and transformed, in batches."""
         return batches(pictures, self.predictor.transform.resize_and_crop, self.recipe.decode_options)
 
-    def _named(self, images: Images) -> Iterator[NamedImage]:
+    def _named_images(self, images: Images) -> Iterator[NamedImage]:
         """Yield the images with their names; folders are listed one after another."""
         if isinstance(images, str | Path) and Path(images).expanduser().is_dir():
             return _split_pages(_images_in(Path(images).expanduser(), []), self.recipe.decode_options)

@@ -170,10 +170,10 @@ class _PredictionFile:
             self.append(self.rows.header)
             return 0
         try:
-            before = json.loads(self.options_file.read_text(encoding="utf-8"))
+            stored_options = json.loads(self.options_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            before = {}
-        changed = [name for name, value in self.options.items() if before.get(name) != value]
+            stored_options = {}
+        changed = [name for name, value in self.options.items() if stored_options.get(name) != value]
         if changed:
             raise RunFolderError(
                 f"{self.part}: was started with another {changed[0]}; use the same, or remove the file to start again"
@@ -184,7 +184,7 @@ class _PredictionFile:
         """Truncate the part after its last complete batch, and return the number of rows."""
         size, rows, end = 0, 0, 0
         with self.part.open("rb") as lines:
-            for number, line in enumerate(lines, start=0 if self.rows.header else 1):
+            for number, line in enumerate(lines, start=0 if self.rows.header else 1):  # the header is row 0
                 end += len(line)
                 if line.endswith(b"\n") and number % ENCODE_BATCH == 0:
                     size, rows = end, number
@@ -235,9 +235,9 @@ class LabellingProgress:
     unsure: int = 0  # no class has a probability of 50 %
     labels: Counter[str] = field(default_factory=Counter)
     resumed: int = 0  # rows written before an interruption
-    other_files: int = 0  # files in folders that are not images
-    first_other_file: Skipped | None = None
-    skipped: list[Skipped] = field(default_factory=list)  # other files that are not counted yet
+    skipped_files: int = 0  # in folders, such as files that are not images
+    first_skipped: Skipped | None = None
+    uncounted: list[Skipped] = field(default_factory=list)  # skipped files that are not counted yet
 
     def add(self, predictions: Sequence[Prediction]) -> None:
         """Count a batch of predictions."""
@@ -251,9 +251,9 @@ class LabellingProgress:
 
     def count_skipped(self) -> None:
         """Count the skipped files and keep the first; a list of all could fill the memory."""
-        self.other_files += len(self.skipped)
-        self.first_other_file = self.first_other_file or next(iter(self.skipped), None)
-        self.skipped.clear()
+        self.skipped_files += len(self.uncounted)
+        self.first_skipped = self.first_skipped or next(iter(self.uncounted), None)
+        self.uncounted.clear()
 
 
 def label_images(
@@ -275,7 +275,7 @@ def label_images(
         overwrite: Whether to replace an existing file.
     """
     done = LabellingProgress()
-    pictures = pictures_at(paths, done.skipped, classifier.recipe.decode_options)
+    pictures = pictures_at(paths, done.uncounted, classifier.recipe.decode_options)
     limit = classifier.threshold if threshold is None else threshold
     options = {"classifier": classifier.fingerprint, "threshold": limit, "format": type(rows).__name__, "top": rows.top}
     file = None if out == "-" else _PredictionFile(Path(out), rows, options)

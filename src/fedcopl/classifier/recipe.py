@@ -150,37 +150,37 @@ class Recipe:
         if (version := written.get("format")) != _FORMAT:
             raise ModelError(f"{origin}: has the format {version!r}; this version of fedcopl reads {_FORMAT}")
 
-        def part(name: str, read: Callable[[Any], Any]) -> Any:
+        def parse_field(name: str, parse: Callable[[Any], Any]) -> Any:
             if name not in written:
                 raise ModelError(f"{origin}: {name!r} is missing")
             try:
-                return read(written[name])
+                return parse(written[name])
             except (ValueError, TypeError, KeyError, AttributeError, FedCoPLError) as error:
                 raise ModelError(f"{origin}: {name!r} cannot be used: {error}") from error
 
         return cls(
-            part("classes", _classes),
-            part("template", _text),
-            part("method", lambda method: _config(written)),
-            part("backbone", _backbone),
-            part("confidence", _confidence),
-            part("abstain", lambda abstain: _share(abstain["share"])),
-            part("about", dict),
+            parse_field("classes", _classes),
+            parse_field("template", _text),
+            parse_field("method", lambda method: _config(written)),
+            parse_field("backbone", _backbone),
+            parse_field("confidence", _confidence),
+            parse_field("abstain", lambda abstain: _share(abstain["share"])),
+            parse_field("about", dict),
         )
 
 
 def is_exported(folder: Path) -> bool:
     """Return whether a folder has a classifier, valid or not."""
     try:
-        plain = parse_json(read_limited(folder / CONFIG))
+        content = parse_json(read_limited(folder / CONFIG))
     except (OSError, ValueError):
         return (folder / CONFIG).exists() and (folder / ARRAYS).exists()
-    return isinstance(plain, dict) and plain.get("model_type") == _KIND
+    return isinstance(content, dict) and content.get("model_type") == _KIND
 
 
 def _classes(names: Any) -> tuple[str, ...]:
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise ValueError("it must be a list of names")
+        raise ValueError("it must be a list of at least one name")
     return clean_class_names(names, "classes")
 
 

@@ -174,9 +174,9 @@ def _summary(done: "LabellingProgress", out: str) -> Iterator[str]:
         parts.append(f"{done.abstained:,} without a label")
     if done.unreadable:
         parts.append(f"{done.unreadable:,} unreadable")
-    if done.first_other_file:
-        name, reason = done.first_other_file
-        parts.append(f"{counted(done.other_files, 'other file')} skipped, for example {name!r}: {reason}")
+    if done.first_skipped:
+        name, reason = done.first_skipped
+        parts.append(f"{counted(done.skipped_files, 'file')} skipped, for example {name!r}: {reason}")
     parts.append(f"{done.unsure:,} unsure (no class reaches 50 %)")
     yield ", ".join(parts) + ("" if out == "-" else f" -> {out}")
     classes = [f"{name}: {count:,}" for name, count in done.labels.most_common(_MAX_CLASSES)]
