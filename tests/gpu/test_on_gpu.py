@@ -95,5 +95,5 @@ def test_each_gpu_is_a_worker_of_the_grid(kind):
 
 
 def test_forked_workers_of_a_simulation_are_refused_in_one_line(kind, tmp_path):
-    with pytest.raises(ConfigError, match="workers: are for processors"):
+    with pytest.raises(ConfigError, match="workers: need the CPU"):
         simulate(config(f"device={kind}"), tmp_path / "run", dataset=small_digits(), workers=2)

@@ -27,37 +27,37 @@ class RowForEachClass:
 START = {"rows": np.zeros((3, 2), np.float32), "columns": np.full((3, 3), 7, np.float32)}
 
 
-def fit(now=("ape", "bee", "cat"), before=("cat", "ape")):
+def rows(now=("ape", "bee", "cat"), before=("cat", "ape")):
     return _ClassRows(RowForEachClass(), None, before, now, START, "runs/may")
 
 
 def test_class_rows_follow_class_names():
     # cat was class 0 and is class 2, ape was class 1 and is class 0; bee is new and as everything starts.
-    assert fit().fit("rows", np.array([[1, 2], [3, 4]], np.float32)).tolist() == [[3, 4], [0, 0], [1, 2]]
+    assert rows().convert("rows", np.array([[1, 2], [3, 4]], np.float32)).tolist() == [[3, 4], [0, 0], [1, 2]]
     columns = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
-    assert fit().fit("columns", columns).tolist() == [[2, 7, 1], [4, 7, 3], [6, 7, 5]]
+    assert rows().convert("columns", columns).tolist() == [[2, 7, 1], [4, 7, 3], [6, 7, 5]]
 
 
 def test_classes_in_another_order_are_the_same_classes():
     start = {"rows": np.zeros((2, 2), np.float32)}
     turned = _ClassRows(RowForEachClass(), None, ("a", "b"), ("b", "a"), start, "run")
-    assert turned.fit("rows", np.array([[1, 2], [3, 4]], np.float32)).tolist() == [[3, 4], [1, 2]]
+    assert turned.convert("rows", np.array([[1, 2], [3, 4]], np.float32)).tolist() == [[3, 4], [1, 2]]
 
 
 def test_arrays_without_classes_are_kept_and_memories_dropped():
     arrays = {"text": np.ones((2, 2), np.float32), "memory": np.ones(5, np.float32), "gate": np.ones(1, np.float32)}
-    assert list(fit().fit_all(arrays)) == ["text", "gate"]
-    assert list(fit(("a",), ("a",)).fit_all(arrays)) == ["text", "memory", "gate"]
+    assert list(rows().convert_all(arrays)) == ["text", "gate"]
+    assert list(rows(("a",), ("a",)).convert_all(arrays)) == ["text", "memory", "gate"]
 
 
 def test_removed_class_is_refused():
     with pytest.raises(ConfigError, match=r"^runs/may: has the class 'cat', which is missing now; classes can be"):
-        fit(now=("ape", "bee"))
+        rows(now=("ape", "bee"))
 
 
 def test_a_prompt_of_another_shape_is_refused():
     with pytest.raises(ConfigError, match=r"^runs/may: its prompt 'text' has the shape \(4, 2\), and these settings"):
-        fit().fit("text", np.ones((4, 2), np.float32))
+        rows().convert("text", np.ones((4, 2), np.float32))
 
 
 def previous(tmp_path, **shared):

@@ -117,7 +117,7 @@ def test_on_a_gpu_there_is_one_process(monkeypatch):
     with open_pool(simulation, "auto") as pool:
         assert pool is None
     with (
-        pytest.raises(ConfigError, match="workers: are for processors, and this runs on meta"),
+        pytest.raises(ConfigError, match="workers: need the CPU, and this run uses meta"),
         open_pool(simulation, 2),
     ):
         pass

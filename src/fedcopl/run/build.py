@@ -125,7 +125,7 @@ def expert_labels(file: str, dataset: Dataset) -> Mapping[int, int]:
 def images_of_clients(
     config: RunConfig, transform: ImageTransform, progress: ProgressReporter, dataset: Dataset | None = None
 ) -> tuple[NDArray[np.uint8], Mapping[str, NDArray[np.int64]]]:
-    """Return the pixels of all training images, and each client's rows in them."""
+    """Return the pixels of all training images, and each client's rows in them; a centralised method has one client."""
     prepared = build_images(dataset or load_dataset(config.data), transform, progress)
     if choose_method(config).centralised:
         return prepared.train, {config.method: np.arange(len(prepared.train))}

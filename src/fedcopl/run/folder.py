@@ -107,7 +107,7 @@ class RunFolder:
         return load_checkpoint(self.path)
 
     def begin(self, config: RunConfig) -> None:
-        """Write the settings, by which the folder belongs to this run."""
+        """Write the settings, which mark the folder as that of this run."""
         write_text(self._settings, config.to_toml())
 
     def pin_images(self, digest: str, *, is_new: bool) -> None:
@@ -157,11 +157,11 @@ class RunFolder:
             yield class_prior_file(self.path, client), save(_own_prior(state.prior, server.prior_model))
 
 
-def _own_prior(prior: PriorState, pooled: PosteriorModel | None) -> dict[str, NDArray[np.float64]]:
+def _own_prior(prior: PriorState, server_model: PosteriorModel | None) -> dict[str, NDArray[np.float64]]:
     """Return a client's class prior, and its posterior model only if it differs from the server's."""
     assert prior.model is not None and prior.class_prior is not None
-    arrays, common = prior.model.to_arrays(), {} if pooled is None else pooled.to_arrays()
-    return {SITE_PRIOR: prior.class_prior} | ({} if same_arrays(arrays, common) else arrays)
+    arrays, server_arrays = prior.model.to_arrays(), {} if server_model is None else server_model.to_arrays()
+    return {SITE_PRIOR: prior.class_prior} | ({} if same_arrays(arrays, server_arrays) else arrays)
 
 
 def own_prompts_file(folder: Path, client: str) -> Path:

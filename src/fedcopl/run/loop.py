@@ -60,12 +60,12 @@ def run_rounds(
     Returns:
         The state after the last round, with the complete outcome.
     """
-    first = checkpoint or Checkpoint(server, recorder.states(), recorder.begin(evaluate_zero_shot(transport)))
-    server, outcome = first.server, first.outcome
+    initial = checkpoint or Checkpoint(server, recorder.states(), recorder.begin(evaluate_zero_shot(transport)))
+    server, outcome = initial.server, initial.outcome
     while not is_finished(config, server):
         server, report = run_round(config, transport, server)
         record, refresh = recorder.round(server, report)
-        seconds = first.outcome.seconds + time.monotonic() - began
+        seconds = initial.outcome.seconds + time.monotonic() - began
         rounds = (*outcome.rounds, replace(record, seconds=seconds))
         refreshes = outcome.refreshes if refresh is None else (*outcome.refreshes, refresh)
         privacy = statement(config, (release for finished in rounds for release in finished.releases))

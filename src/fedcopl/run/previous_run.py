@@ -56,11 +56,11 @@ def read_previous_run(folder: Path) -> PreviousRun:
         raise RunFolderError(f"{folder}: has no run to continue: there is no {SETTINGS} in it")
     outcome = read_finished(folder)
     files = {client.name: own_prompts_file(folder, client.name) for client in outcome.clients}
-    own = {client: _arrays(file) for client, file in files.items() if file.exists()}
-    return PreviousRun(folder, outcome, _arrays(folder / SHARED_PROMPTS), own)
+    own = {client: _read_arrays(file) for client, file in files.items() if file.exists()}
+    return PreviousRun(folder, outcome, _read_arrays(folder / SHARED_PROMPTS), own)
 
 
-def _arrays(file: Path) -> Prompts:
+def _read_arrays(file: Path) -> Prompts:
     with reading(file, SafetensorError):
         return load(file.read_bytes())
 
@@ -107,8 +107,8 @@ def adapt_previous_run(
     method = choose_method(config)
     _check_compatible(previous, config, method, clip)
     rows = _ClassRows(method, clip, previous.outcome.classes, tuple(classes), start, str(previous.folder))
-    shared = {name: rows.fit(name, previous.shared[name]) for name in method.shared()}
-    own = {client: rows.fit_all(arrays) for client, arrays in previous.own.items()}
+    shared = {name: rows.convert(name, previous.shared[name]) for name in method.shared()}
+    own = {client: rows.convert_all(arrays) for client, arrays in previous.own.items()}
     return replace(previous, shared=shared, own=own)
 
 
@@ -116,16 +116,16 @@ def _check_compatible(previous: PreviousRun, config: RunConfig, method: Method, 
     outcome, folder = previous.outcome, previous.folder
     if not method.trains:
         raise ConfigError(f"previous_run: method={config.method} does not train, so it cannot continue a run")
-    before = outcome.setting("method")
-    if METHODS.get(before) is not METHODS[config.method]:
-        raise ConfigError(f"{folder}: is a run with method={before}, and this run has method={config.method}")
+    old_method = outcome.setting("method")
+    if METHODS.get(old_method) is not METHODS[config.method]:
+        raise ConfigError(f"{folder}: is a run with method={old_method}, and this run has method={config.method}")
     if set(previous.shared) != set(method.shared()):
-        was, now = (", ".join(sorted(names)) or "nothing" for names in (previous.shared, method.shared()))
-        raise ConfigError(f"{folder}: averaged {was}, and this run averages {now}")
-    was, now = outcome.backbone, backbone_name(config.model.backbone, clip)
-    if was and was.split()[-1] != now.split()[-1]:
+        old, new = (", ".join(sorted(names)) or "nothing" for names in (previous.shared, method.shared()))
+        raise ConfigError(f"{folder}: averaged {old}, and this run averages {new}")
+    old, new = outcome.backbone, backbone_name(config.model.backbone, clip)
+    if old and old.split()[-1] != new.split()[-1]:  # the last part is the fingerprint
         raise ConfigError(
-            f"{folder}: was trained on the model {was}, and this run has {now}; prompts fit one model only"
+            f"{folder}: was trained on the model {old}, and this run has {new}; prompts fit one model only"
         )
 
 
@@ -135,36 +135,36 @@ class _ClassRows:
 
     method: Method
     clip: Clip
-    before: tuple[str, ...]
-    now: tuple[str, ...]
+    old_classes: tuple[str, ...]
+    new_classes: tuple[str, ...]
     start: Prompts
     origin: str  # for messages
 
     def __post_init__(self) -> None:
-        if removed := [name for name in self.before if name not in self.now]:
+        if removed := [name for name in self.old_classes if name not in self.new_classes]:
             raise ConfigError(
                 f"{self.origin}: has the class {removed[0]!r}, which is missing now; classes can be added, not removed"
             )
 
-    def fit_all(self, arrays: Prompts) -> Prompts:
+    def convert_all(self, arrays: Prompts) -> Prompts:
         """Convert a client's own arrays; with other classes, the arrays of `class_memory` are dropped."""
-        dropped = self.method.class_memory if self.before != self.now else ()
-        return {name: self.fit(name, value) for name, value in arrays.items() if name not in dropped}
+        dropped = self.method.class_memory if self.old_classes != self.new_classes else ()
+        return {name: self.convert(name, value) for name, value in arrays.items() if name not in dropped}
 
-    def fit(self, name: str, value: NDArray[np.float32]) -> NDArray[np.float32]:
+    def convert(self, name: str, value: NDArray[np.float32]) -> NDArray[np.float32]:
         """Convert one array; ConfigError if its shape is not that of the settings."""
-        shapes = self.method.shapes(self.clip, len(self.before))
+        shapes = self.method.shapes(self.clip, len(self.old_classes))
         if name in shapes and value.shape != shapes[name]:
             raise ConfigError(
                 f"{self.origin}: its prompt {name!r} has the shape {value.shape}, and these settings need "
                 f"{shapes[name]}; use `model` and `options` of its settings.toml"
             )
-        larger = self.method.shapes(self.clip, len(self.before) + 1).get(name, value.shape)
+        larger = self.method.shapes(self.clip, len(self.old_classes) + 1).get(name, value.shape)
         class_axis = next((axis for axis, size in enumerate(value.shape) if size != larger[axis]), None)
         if class_axis is None:
             return value
         rows = np.moveaxis(self.start[name].copy(), class_axis, 0)
-        rows[[self.now.index(class_name) for class_name in self.before]] = np.moveaxis(value, class_axis, 0)
+        rows[[self.new_classes.index(old) for old in self.old_classes]] = np.moveaxis(value, class_axis, 0)
         return np.ascontiguousarray(np.moveaxis(rows, 0, class_axis))
 
 

@@ -80,10 +80,10 @@ def write_labels(
 ) -> None:
     """Write the pseudo labels of a refresh, given log p_c(x), (n, C), and `LastLabels.agreement` of each client."""
     metadata = {"round": round, "agreement": dict(agreement)}
-    _write(folder / _LABELS / f"round-{round:06}.safetensors", metadata, log_probs)
+    _write_label_file(folder / _LABELS / f"round-{round:06}.safetensors", metadata, log_probs)
 
 
-def _write(path: Path, metadata: dict[str, Any], log_probs: Mapping[str, NDArray[np.float64]]) -> None:
+def _write_label_file(path: Path, metadata: dict[str, Any], log_probs: Mapping[str, NDArray[np.float64]]) -> None:
     tensors: Tensors = {}
     for number, rows in enumerate(log_probs.values()):
         classes, values = _top_classes(rows)
@@ -94,21 +94,21 @@ def _write(path: Path, metadata: dict[str, Any], log_probs: Mapping[str, NDArray
 
 def write_final(folder: Path, client: str, made_of: str, round: int, log_probs: NDArray[np.float64]) -> None:
     """Write the labels by a client's final classifier; `made_of` identifies the files it was made from."""
-    _write(_final(folder, client), {"round": round, "made_of": made_of}, {client: log_probs})
+    _write_label_file(_final_file(folder, client), {"round": round, "made_of": made_of}, {client: log_probs})
 
 
 def read_final(folder: Path, client: str, made_of: str) -> PseudoLabels | None:
     """Return the labels by a client's final classifier; None if there are none, or they are of other files."""
-    file = _final(folder, client)
+    file = _final_file(folder, client)
     if not file.is_file():
         return None
-    with suppress(RunFolderError), _opened(file) as (_, about):
+    with suppress(RunFolderError), _open_labels(file) as (_, about):
         if about["made_of"] == made_of:
             return _labels_in(file, client)
     return None
 
 
-def _final(folder: Path, client: str) -> Path:
+def _final_file(folder: Path, client: str) -> Path:
     return folder / _LABELS / "final" / f"{file_name(client)}.safetensors"
 
 
@@ -133,7 +133,7 @@ def _class_share(log_probs: NDArray[np.float64]) -> NDArray[np.float32]:
         probabilities = np.exp(log_probs[start : start + _CHUNK])
         sums[0] += probabilities.sum(axis=0)
         labelled = np.arange(len(probabilities)), probabilities.argmax(axis=1)
-        probabilities[labelled] = 1 - probabilities[labelled]  # the others are those of false negatives
+        probabilities[labelled] = 1 - probabilities[labelled]  # false positives; the other entries are false negatives
         sums[1] += probabilities.sum(axis=0)
     return (sums / max(len(log_probs), 1)).astype(np.float32)
 
@@ -165,7 +165,7 @@ def read_last_labels(folder: Path) -> dict[str, LastLabels]:
     if file is None:
         return {}
     last, names = {}, ("classes", "log_probability", "class_share")
-    with _opened(file) as (stored, about):
+    with _open_labels(file) as (stored, about):
         for number, client in enumerate(about["clients"]):
             classes, log_probability, shares = (stored.get_tensor(f"client/{number}/{name}") for name in names)
             last[client] = LastLabels(
@@ -178,7 +178,7 @@ def read_last_labels(folder: Path) -> dict[str, LastLabels]:
 
 
 def _labels_in(file: Path, client: str) -> PseudoLabels | None:
-    with _opened(file) as (stored, about):
+    with _open_labels(file) as (stored, about):
         if client not in about["clients"]:
             return None
         prefix = f"client/{about['clients'].index(client)}"
@@ -187,7 +187,7 @@ def _labels_in(file: Path, client: str) -> PseudoLabels | None:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+def _open_labels(file: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Open a label file with its metadata; errors while it is open become a RunFolderError that names the file."""
     with reading(file, SafetensorError), safe_open(file, framework="numpy") as stored:
         yield stored, json.loads(stored.metadata()["about"])

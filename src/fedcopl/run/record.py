@@ -411,7 +411,7 @@ def read_outcome(plain: object) -> Outcome:
 
 
 def _describe(plain: Any, error: Any) -> str:
-    """Return path and value of a pydantic error, without the union branches and missing keys in its location."""
+    """Return path and value of a pydantic error, without the branches of unions and without missing keys."""
     path = ""
     for key in error["loc"]:
         if key not in (range(len(plain)) if isinstance(plain, list) else plain if isinstance(plain, Mapping) else ()):

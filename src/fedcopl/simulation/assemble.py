@@ -93,7 +93,7 @@ class Simulation:
         if pool is None:
             effects = [self.learners[number].extractor.effect_of(self.audit.start) for number in numbers]
         else:
-            effects = [*pool.run({names[number]: (_effect, self.audit.start) for number in numbers}).values()]
+            effects = [*pool.run({names[number]: (_prompt_effect, self.audit.start) for number in numbers}).values()]
         effects = [effect for effect in effects if effect[0]]  # of clients that have images
         if not effects:
             return None
@@ -139,7 +139,7 @@ class Simulation:
             )
 
 
-def _effect(context: WorkerContext, client: str, prompts: Prompts) -> tuple[int, float | None, float]:
+def _prompt_effect(context: WorkerContext, client: str, prompts: Prompts) -> tuple[int, float | None, float]:
     return context.learners[client].extractor.effect_of(prompts)
 
 
@@ -182,7 +182,7 @@ def assemble(
     parts = partition_dataset(prepared.dataset, config.data, config.seed)
     if method.centralised:
         parts = Partition((np.arange(len(prepared.dataset.train)),), parts.test)
-    clients, test_sets, learners = _clients(built, prepared, parts)
+    clients, test_sets, learners = _build_clients(built, prepared, parts)
     labels, classes = prepared.dataset.train.labels, len(dataset.classes)
     truth = None if labels is None else {name: labels[part] for name, part in zip(clients, parts.train, strict=True)}
     audit = Audit(truth, Evaluator(test_sets), built.start, config.evaluation.everywhere, classes, method.centralised)
@@ -209,7 +209,7 @@ def _notes(config: RunConfig, parts: Partition) -> Iterator[str]:
         yield f"{empty} of {clients} have no image: there are more clients than images"
 
 
-def _clients(
+def _build_clients(
     built: BuiltModel, prepared: Prepared, parts: Partition
 ) -> tuple[dict[str, Client], dict[str, ClipTestSet], list[ClipLearner]]:
     """Return the clients and the test sets by name, and all learners; a centralised method has one client."""

@@ -88,10 +88,10 @@ class Audit:
         """Return the record of a round; `before` has the shared prompts and the clients' states before the round."""
         record = round_record(report, self._measured(server, report.scores, states))
         record = replace(record, drift=_drift(self.start, before, report, states))
-        return replace(record, untrained=self._everywhere(record.untrained, server.prior_model))
+        return replace(record, untrained=self._with_pooled_accuracy(record.untrained, server.prior_model))
 
-    def _everywhere(self, untrained: Measured | None, model: PosteriorModel | None) -> Measured | None:
-        """Add the accuracy of the priors on all clients' test images, with the common class prior."""
+    def _with_pooled_accuracy(self, untrained: Measured | None, model: PosteriorModel | None) -> Measured | None:
+        """Add the accuracy of calibrated zero-shot CLIP on all clients' test images, with the common class prior."""
         if untrained is None or untrained.macro is None or model is None or not self.everywhere:
             return untrained
         prior = PriorState(model=model, class_prior=model.class_prior)
@@ -100,7 +100,7 @@ class Audit:
         return replace(untrained, everywhere=correct / images)
 
     def _measured(self, server: ServerState, scores: Mapping[str, Score], states: _States) -> Measured:
-        """Return the three accuracies after a round, and the recall of each class."""
+        """Return the accuracies after a round (macro, weighted, everywhere), and the recall of each class."""
         if not scores or not self.evaluator.test_sets:
             return Measured()
         models = {name: whole_model(self.start, server.shared, state) for name, state in states.items()}

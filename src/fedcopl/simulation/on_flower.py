@@ -39,7 +39,7 @@ from .assemble import Simulation, assemble
 from .simulate import LocalTransport, simulate
 
 PARTITION = "partition-id"  # Flower's name for the number of a simulated client
-_SIMULATED = ".flower"
+_SIMULATED = ".flower"  # folder of the sites' states, within that of the run
 _TIMEOUT = 24 * 3600.0  # seconds; simulated sites do not get lost
 
 
@@ -70,7 +70,7 @@ def _simulation(settings: str) -> Simulation:
     return assemble(RunConfig.from_mapping(tomllib.loads(settings), "settings"), ProgressReporter())
 
 
-class _OverGrid(LocalTransport):
+class _FlowerTransport(LocalTransport):
     """Transport to clients in Flower's processes; it reads their states from their folders after each reply."""
 
     def __init__(
@@ -86,17 +86,17 @@ class _OverGrid(LocalTransport):
         self._run, self._home = secrets.token_hex(8), folder
         for name, state in self.states.items():
             _simulated_state(folder, self._run, name).seed(state)
-        names = {name: number for number, name in enumerate(clients)}
+        numbers = {name: number for number, name in enumerate(clients)}
         terms = Terms(self._run, 1, 0, "", "", "", {})
-        timeouts = Timeouts(_TIMEOUT, len(names), poll=0.05)
-        self._sites = GridTransport(grid, terms, KnownSites(names), timeouts, progress, finished.is_set)
+        timeouts = Timeouts(_TIMEOUT, len(numbers), poll=0.05)
+        self._sites = GridTransport(grid, terms, KnownSites(numbers), timeouts, progress, finished.is_set)
 
     def request(self, requests: Mapping[str, Request]) -> dict[str, Reply]:
         """Send requests over the grid, and return the replies in the same order."""
         began = time.perf_counter()
         self._sites.clients()  # waits until all clients are connected
         replies = self._sites.request(requests)
-        self._served(requests, {name: _simulated_state(self._home, self._run, name).state() for name in replies}, began)
+        self._record(requests, {name: _simulated_state(self._home, self._run, name).state() for name in replies}, began)
         return replies
 
 
@@ -111,7 +111,7 @@ def simulate_on_grid(
     finished: threading.Event | None = None,
 ) -> Outcome:
     """Run `simulate` with the nodes of a grid as clients; setting `finished` stops waiting for replies."""
-    engine = partial(_OverGrid, grid, finished or threading.Event())
+    engine = partial(_FlowerTransport, grid, finished or threading.Event())
     try:
         return simulate(config, folder, resume=resume, progress=progress, engine=engine, previous_run=previous_run)
     finally:

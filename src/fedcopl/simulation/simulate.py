@@ -65,32 +65,32 @@ class LocalTransport:
             ClientFailed: A client raised an error, or its worker died twice.
         """
         began = time.perf_counter()
-        served: dict[str, ReplyAndState] = {}
+        replies_and_states: dict[str, ReplyAndState] = {}
 
-        def done(client: str) -> None:
+        def report_reply(client: str) -> None:
             if not isinstance(requests[client], KeyRequest):
                 self._progress.replied(client, requests[client])
 
         if self._pool is None:
             for client, request in requests.items():
                 try:
-                    served[client] = self._clients[client].handle(request, self.states[client])
+                    replies_and_states[client] = self._clients[client].handle(request, self.states[client])
                 except Exception as error:
                     raise ClientFailed(client, type(request).__name__, request.round, error) from error
-                done(client)
+                report_reply(client)
         else:
             jobs = {client: (_handle, request, self.states[client]) for client, request in requests.items()}
             # For other requests, another worker would have to encode the client's images again.
             steal = all(isinstance(request, Train) for request in requests.values())
             try:
-                served = self._pool.run(jobs, done, steal=steal)
+                replies_and_states = self._pool.run(jobs, report_reply, steal=steal)
             except WorkerFailed as failed:
                 request = requests[failed.name]
                 raise ClientFailed(failed.name, type(request).__name__, request.round, failed.cause) from failed.cause
-        self._served(requests, {client: state for client, (_, state) in served.items()}, began)
-        return {client: reply for client, (reply, _) in served.items()}
+        self._record(requests, {client: state for client, (_, state) in replies_and_states.items()}, began)
+        return {client: reply for client, (reply, _) in replies_and_states.items()}
 
-    def _served(self, requests: Mapping[str, Request], states: Mapping[str, ClientState], began: float) -> None:
+    def _record(self, requests: Mapping[str, Request], states: Mapping[str, ClientState], began: float) -> None:
         """Store the clients' new states, write the pseudo labels of a refresh, and add up the wall time."""
         self.states |= states
         first = next(iter(requests.values()), None)
@@ -158,8 +158,8 @@ def simulate(
         run_folder.pin_images(simulation.images, is_new=checkpoint is None)
         _write_images(simulation, run_folder, progress)
         states = checkpoint.clients if checkpoint else simulation.states
-        first = checkpoint.server if checkpoint else simulation.server
-        progress.started(config, len(simulation.clients), first.round)
+        server = checkpoint.server if checkpoint else simulation.server
+        progress.started(config, len(simulation.clients), server.round)
         if note := priors_note(config):
             progress.note(note)
         with nullcontext() if engine else open_pool(simulation, workers) as pool:
@@ -167,7 +167,7 @@ def simulate(
                 transport = engine(folder, simulation.clients, states, progress)
             else:
                 transport = LocalTransport(simulation.clients, states, progress, folder, pool)
-            recorder = _SimulationRecorder(simulation, transport, first, progress, pool)
+            recorder = _SimulationRecorder(simulation, transport, server, progress, pool)
             finished = run_rounds(
                 config, run_folder, transport, recorder, progress, began, simulation.server, checkpoint
             )

@@ -62,13 +62,13 @@ def estimate_time(config: RunConfig, clip: Clip, dataset: Dataset) -> TimeEstima
     config = with_effective_rounds(config)
     clients = len(client_names(dataset, config.data))
     work = workload(config, len(dataset.train), len(dataset.test), clients, len(dataset.classes))
-    count = workers_for(config, clip, clients, dataset.classes)
-    with limit_threads(1) if count > 1 else nullcontext():
-        encoding, step = measure_seconds(config, clip, dataset)
-    seconds = (work.encoded * encoding + work.steps * step) / count
+    workers = workers_for(config, clip, clients, dataset.classes)
+    with limit_threads(1) if workers > 1 else nullcontext():
+        encode_seconds, step_seconds = measure_seconds(config, clip, dataset)
+    seconds = (work.encoded * encode_seconds + work.steps * step_seconds) / workers
     weights = sum(weight.nbytes for weight in clip.state_dict().values())
-    memory = _PROGRAM + weights + count * working_memory(config, clip, dataset.classes)
-    return TimeEstimate(config, work, seconds, memory, count, _is_busy())
+    memory = _PROGRAM + weights + workers * working_memory(config, clip, dataset.classes)
+    return TimeEstimate(config, work, seconds, memory, workers, _is_busy())
 
 
 def workload(config: RunConfig, train: int, test: int, clients: int, classes: int) -> Workload:
@@ -77,15 +77,15 @@ def workload(config: RunConfig, train: int, test: int, clients: int, classes: in
     if not method.trains:
         return Workload(train + test, 0)
     models = 1 if method.centralised else clients
-    per_client = choose_labeler(config).expected_images(train / models, classes)
+    selected = choose_labeler(config).expected_images(train / models, classes)
     participants = max(math.floor(models * config.sharing.participation), 1)
-    holdout = per_client * config.train.holdout
-    steps = config.rounds * config.train.epochs * participants * math.ceil((per_client - holdout) / config.train.batch)
+    holdout = selected * config.train.holdout
+    steps = config.rounds * config.train.epochs * participants * math.ceil((selected - holdout) / config.train.batch)
     if method.caches_frozen:
         return Workload(train + test, steps)
     refreshes = math.ceil(config.rounds / labels.refresh_every)
-    evaluated = models if config.evaluation.everywhere and "visual" not in method.shared() else 1
-    tested = test * math.ceil(config.rounds / config.evaluation.every) * evaluated
+    models_per_image = models if config.evaluation.everywhere and "visual" not in method.shared() else 1
+    tested = test * math.ceil(config.rounds / config.evaluation.every) * models_per_image
     checked = _HOLDOUT_PASSES * config.rounds * participants * holdout
     return Workload(round(train * refreshes + test + tested + checked), steps)
 

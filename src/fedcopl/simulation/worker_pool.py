@@ -110,7 +110,7 @@ class WorkerPool:
         for name in jobs:
             queues[self._worker_of.get(name, 0)].append(name)
         try:
-            results = self._results(jobs, queues, done, steal)
+            results = self._run_queues(jobs, queues, done, steal)
         except BaseException:
             for worker in [worker for worker in self._workers if worker.job is not None]:
                 worker.process.kill()
@@ -118,9 +118,10 @@ class WorkerPool:
             raise
         return {name: results[name] for name in jobs}
 
-    def _results(
+    def _run_queues(
         self, jobs: Mapping[str, Job], queues: list[deque[str]], done: Callable[[str], None], steal: bool
     ) -> dict[str, Any]:
+        """Send queued jobs to idle workers until all are done; return the results by name, in any order."""
         results: dict[str, Any] = {}
         died: set[str] = set()
         while len(results) < len(jobs):
@@ -138,7 +139,7 @@ class WorkerPool:
                     error, result = worker.connection.recv()
                 except (EOFError, OSError):
                     if name in died:
-                        raise WorkerFailed(name, _death(worker.process)) from None
+                        raise WorkerFailed(name, _death_error(worker.process)) from None
                     died.add(name)
                     queues[self._replace(worker)].append(name)
                     continue
@@ -161,13 +162,13 @@ class WorkerPool:
         ours, theirs = forking.Pipe()
         not_theirs = [ours, *(worker.connection for worker in self._workers if not worker.connection.closed)]
         process = forking.Process(target=_serve, args=(theirs, not_theirs, self._context, os.getpid()), daemon=True)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # it would be lost during the fork
+        old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # it would be lost during the fork
         try:
             with warnings.catch_warnings():  # newer Pythons warn of threads, but ours hold no lock that a worker needs
                 warnings.simplefilter("ignore", DeprecationWarning)
                 process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
         theirs.close()
         return _Worker(process, ours)
 
@@ -208,7 +209,7 @@ def _serve(connection: Connection, not_ours: list[Connection], context: Any, par
             connection.send(reply)
 
 
-def _death(process: BaseProcess) -> FedCoPLError:
+def _death_error(process: BaseProcess) -> FedCoPLError:
     process.join()
     code = process.exitcode or 0
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
@@ -239,7 +240,7 @@ def open_pool(simulation: "Simulation", requested: WorkerCount) -> Iterator[Work
     clients, config = simulation.clients, simulation.config
     if len(clients) == 1 or not _can_fork() or simulation.device != "cpu":
         if requested != "auto" and simulation.device != "cpu":
-            raise ConfigError(f"workers: are for processors, and this runs on {simulation.device}; leave it at auto")
+            raise ConfigError(f"workers: need the CPU, and this run uses {simulation.device}; leave it at auto")
         _worker_count(requested, 1)
         yield None
         return
@@ -292,7 +293,7 @@ def _worker_count(requested: WorkerCount, jobs: int, threads: int = 1, memory_li
         return 1
     if threads > 1:
         if requested not in ("auto", 1):
-            raise ConfigError(f"workers: each has one thread, and model.threads is {threads}; leave one of them out")
+            raise ConfigError(f"workers: each has one thread, but model.threads is {threads}; set only one of the two")
         return 1
     text = os.environ.get(_WORKERS_VARIABLE, "auto") if requested == "auto" else str(requested)
     if text != "auto" and not (text.isdecimal() and int(text)):
