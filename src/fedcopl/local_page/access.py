@@ -74,11 +74,11 @@ class AccessControl:
         if scope["type"] != "http":  # no web sockets, no lifespan events
             return
         request = Request(scope)
-        respond = self._refused(request) or self._app
+        respond = self._check(request) or self._app
         await respond(scope, receive, _with_headers(send, self._headers))
 
-    def _refused(self, request: Request) -> Response | None:
-        """Return the response to a request that is refused; None if it is allowed."""
+    def _check(self, request: Request) -> Response | None:
+        """Return a refusal, or the page that exchanges a token for a cookie; None if the request is allowed."""
         if _host_name(request) not in _HOSTS:
             return PlainTextResponse("This page is for this machine only: use 127.0.0.1 in the address.\n", 421)
         if request.method not in self._methods:
@@ -130,21 +130,22 @@ def _is_foreign(request: Request) -> bool:
     """Return whether a request is cross-site; a POST must have the page's Origin."""
     if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
         return True
-    ours = f"http://{request.headers.get('host', '')}"
-    return request.method == "POST" and request.headers.get("origin", "") != ours
+    own_origin = f"http://{request.headers.get('host', '')}"
+    return request.method == "POST" and request.headers.get("origin", "") != own_origin
 
 
 def _equal(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode("utf-8", "replace"))
 
 
-def _with_headers(send: Send, added: Mapping[str, str]) -> Send:
-    async def send_with(message: Message) -> None:
+def _with_headers(send: Send, headers: Mapping[str, str]) -> Send:
+    """Return a `send` that adds these headers to the response, and forbids caching unless the response allows it."""
+
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in added.items():
-                headers[name] = value
-            headers.setdefault("cache-control", "no-store")
+            response_headers = MutableHeaders(scope=message)
+            response_headers.update(headers)
+            response_headers.setdefault("cache-control", "no-store")
         await send(message)
 
-    return send_with
+    return send_with_headers
