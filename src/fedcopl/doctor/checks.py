@@ -51,7 +51,7 @@ _SETTINGS = "settings.toml"
 _CERTIFICATE = "ca.pem"  # marks the folder of a site or server
 _LONG_RUN = 600  # seconds
 _MAX_NAMES = 5  # names in a finding
-_IF_INTENDED = "nothing, if that is intended"
+_IF_INTENDED = "nothing, if that is intended"  # the advice of a note that may be no error
 
 
 class _Finding(NamedTuple):
@@ -103,7 +103,7 @@ def settings_file(path: Path | None) -> Path | None:
 
 
 def apply_fixes(path: Path | None = None) -> Iterator[str]:
-    """Rename folders with misspelt names of splits if the correct name is free; yield a line for each."""
+    """Rename folders with misspelt names of splits if the correct name is unused; yield a line for each."""
     file = settings_file(path)
     data = Data() if file is None else load(file).data
     root = Path(data.path).expanduser()
@@ -129,7 +129,7 @@ def _check_study(file: Path, progress: Progress) -> Iterator[_Finding]:
 
 
 def _check_model(config: RunConfig) -> Generator[_Finding, None, Clip | None]:
-    """Check and return the CLIP model, without downloading it."""
+    """Check and return the CLIP model; None if it is not on this machine yet, or cannot be loaded."""
     name = config.model.backbone
     activation = None if config.model.activation == "auto" else config.model.activation
     try:
@@ -143,14 +143,13 @@ def _check_model(config: RunConfig) -> Generator[_Finding, None, Clip | None]:
         return None
     yield _ok("model", f"{name}, images of {clip.image_size} x {clip.image_size}, fingerprint {fingerprint(clip)}")
     if name in BUILT_IN and config.data.source != "digits":
-        yield _note(
-            "model", f"{name} only recognises printed characters", "set model.backbone=ViT-B/32 for photographs"
-        )
+        advice = "set model.backbone=ViT-B/32 for photographs"
+        yield _note("model", f"{name} only recognises printed characters", advice)
     return clip
 
 
 def _check_data(config: RunConfig, file: Path, progress: Progress) -> Generator[_Finding, None, Dataset | None]:
-    """Decode every image and return the data set of readable images; `file` is the settings file."""
+    """Decode every image and return the data set of readable images, or None; `file` is the settings file."""
     yield from _check_folders(config.data)
     try:
         dataset = load_dataset(config.data)
@@ -213,16 +212,14 @@ def _check_folders(data: Data) -> Iterator[_Finding]:
     class_folders = _class_folders(site_folders, set(classes))
     for name in sorted(class_folders - set(classes))[:_MAX_NAMES]:
         close_matches = difflib.get_close_matches(name, classes, n=1)
-        advice = (
-            f"rename it to {close_matches[0]!r}"
-            if close_matches
-            else f"add it to {listed.origin}, or move its images elsewhere"
-        )
+        advice = f"add it to {listed.origin}, or move its images elsewhere"
+        if close_matches:
+            advice = f"rename it to {close_matches[0]!r}"
         yield _problem("classes", f"the folder {name!r} is no class of {listed.origin}", advice)
-    without = [name for name in classes if name not in class_folders]
-    if without and set(classes) & class_folders:
-        more = f" and {len(without) - _MAX_NAMES} more" if len(without) > _MAX_NAMES else ""
-        names = ", ".join(without[:_MAX_NAMES]) + more
+    missing = [name for name in classes if name not in class_folders]
+    if missing and set(classes) & class_folders:
+        more = f" and {len(missing) - _MAX_NAMES} more" if len(missing) > _MAX_NAMES else ""
+        names = ", ".join(missing[:_MAX_NAMES]) + more
         yield _note("classes", f"no folder for {names}", "nothing, if no image has these classes")
 
 
@@ -262,21 +259,21 @@ def _list_skipped(skipped: Sequence[Skipped], settings: Path) -> Iterator[_Findi
         missing = re.search(r"pip install 'fedcopl\[\w+\]'", reason)
         by_package[missing[0] if missing else ""].append((name, reason))
     for package, files in by_package.items():
-        (name, reason), many = files[0], len(files)
-        count = counted(many, "file is skipped,", "files are skipped, for example")
-        advice = package or ("fix or remove them" if many > 1 else "fix or remove it")
-        listed = f"; fedcopl data check {shlex.quote(str(settings))} --all lists them" if many > 1 else ""
-        yield _note("data", f"{count} {name!r}: {reason}", advice + listed)
+        (name, reason), count = files[0], len(files)
+        skipped_files = counted(count, "file is skipped,", "files are skipped, for example")
+        advice = package or ("fix or remove them" if count > 1 else "fix or remove it")
+        list_all = f"; fedcopl data check {shlex.quote(str(settings))} --all lists them" if count > 1 else ""
+        yield _note("data", f"{skipped_files} {name!r}: {reason}", advice + list_all)
 
 
 def _check_counts(dataset: Dataset) -> Iterator[_Finding]:
     """Report sites with fewer images than classes, a single class, and images at several sites."""
     owners, stored = dataset.train.clients, dataset.train.images
-    images_of = {"all sites together": len(dataset.train)}
+    image_counts = {"all sites together": len(dataset.train)}
     if owners is not None:
         counts = np.bincount(owners, minlength=len(dataset.clients))
-        images_of = {f"site {name!r}": int(count) for name, count in zip(dataset.clients, counts, strict=True)}
-    for site, count in images_of.items():
+        image_counts = {f"site {name!r}": int(count) for name, count in zip(dataset.clients, counts, strict=True)}
+    for site, count in image_counts.items():
         if count < len(dataset.classes):
             detail = f"{site}: {counted(count, 'image')} for {counted(len(dataset.classes), 'class')}"
             yield _note("data", detail, "add images, or remove classes without images from the list")
@@ -295,22 +292,22 @@ def _check_counts(dataset: Dataset) -> Iterator[_Finding]:
 
 def _check_time(config: RunConfig, clip: Clip, dataset: Dataset) -> Iterator[_Finding]:
     """Estimate wall time and memory of the run, and suggest shorter runs if it takes long."""
-    run, free = estimate_time(config, clip, dataset), free_memory()
-    if free is not None and run.memory > free:
-        detail = f"{run}; only {free / _GIGABYTE:.1f} GB are free"
+    cost, free = estimate_time(config, clip, dataset), free_memory()
+    if free is not None and cost.memory > free:
+        detail = f"{cost}; only {free / _GIGABYTE:.1f} GB are free"
         yield _note("cost", detail, "lower train.batch, or use a smaller model")
-    elif run.seconds > _LONG_RUN:
-        untrained = with_effective_rounds(
+    elif cost.seconds > _LONG_RUN:
+        priors_only = with_effective_rounds(
             config.model_copy(update={"method": "priors", "labeler": "copl", "options": {}})
         )
-        once = config.model_copy(update={"rounds": 2, "train": config.train.model_copy(update={"epochs": 1})})
-        offers = [
-            f"{typed} (about {format_duration(estimate_time(shorter, clip, dataset).seconds)})"
-            for typed, shorter in (("method=priors", untrained), ("rounds=2 epochs=1", once))
+        two_rounds = config.model_copy(update={"rounds": 2, "train": config.train.model_copy(update={"epochs": 1})})
+        suggestions = [
+            f"{settings} (about {format_duration(estimate_time(shorter, clip, dataset).seconds)})"
+            for settings, shorter in (("method=priors", priors_only), ("rounds=2 epochs=1", two_rounds))
         ]
-        yield _note("cost", str(run), f"for a first try add {' or '.join(offers)}: priors need no training")
+        yield _note("cost", str(cost), f"for a first try add {' or '.join(suggestions)}: priors need no training")
     else:
-        yield _ok("cost", str(run))
+        yield _ok("cost", str(cost))
 
 
 def _check_machine(results: Path) -> Iterator[_Finding]:
@@ -377,17 +374,17 @@ def _check_expiry(folder: Path) -> Iterator[_Finding]:
     from ..deployment.packages import expiries
 
     try:
-        endings = list(expiries(folder))
+        expiring = list(expiries(folder))
     except FedCoPLError as error:
         yield _problem("keys and certificates", str(error), "fix or replace the file named above")
         return
-    for ending in endings:
-        if ending.days_left < 0:
-            yield _problem(ending.subject, str(ending), ending.renewal)
-        elif ending.is_near:
-            yield _note(ending.subject, str(ending), ending.renewal)
+    for expiry in expiring:
+        if expiry.days_left < 0:
+            yield _problem(expiry.subject, str(expiry), expiry.renewal)
+        elif expiry.is_near:
+            yield _note(expiry.subject, str(expiry), expiry.renewal)
         else:
-            yield _ok(ending.subject, str(ending))
+            yield _ok(expiry.subject, str(expiry))
 
 
 def _check_server(address: str, certificate: Path | None) -> Iterator[_Finding]:
@@ -404,9 +401,8 @@ def _check_server(address: str, certificate: Path | None) -> Iterator[_Finding]:
         return
     with connection:
         proxy = proxy_to(host)
-        yield _ok(
-            "server", f"{address} is reachable" + (f", through the proxy {strip_credentials(proxy)}" if proxy else "")
-        )
+        through = f", through the proxy {strip_credentials(proxy)}" if proxy else ""
+        yield _ok("server", f"{address} is reachable{through}")
         yield _check_tls(connection, host, certificate)
 
 

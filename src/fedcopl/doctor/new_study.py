@@ -56,10 +56,10 @@ _PLACEHOLDER = "Images of {site} go into this folder. This file may stay.\n"
 
 
 def start_study(folder: Path, sites: int = 2, backbone: str = "ViT-B/32") -> list[Path]:
-    """Write the folder and return the new files; existing files are not changed."""
+    """Write the folder and return the new files; `RunFolderError` if it is not empty."""
     if not 1 <= sites <= _MAX_SITES:
         raise ConfigError(f"--sites: should be between 1 and {_MAX_SITES}, not {sites}")
-    if any(sign in '"\\' or not sign.isprintable() for sign in backbone):
+    if any(char in '"\\' or not char.isprintable() for char in backbone):
         raise ConfigError(f"--backbone: {backbone!r} cannot be written into a settings file; edit the file by hand")
     try:
         check_model_name(backbone)
@@ -68,7 +68,7 @@ def start_study(folder: Path, sites: int = 2, backbone: str = "ViT-B/32") -> lis
     check_output_folder(folder, new=True)
     # A relative path would not be valid inside the new folder.
     model = str(Path(backbone).resolve()) if Path(backbone).exists() else backbone
-    name = "".join(sign if sign.isalnum() or sign in "._-" else "-" for sign in folder.resolve().name) or "study"
+    name = "".join(char if char.isalnum() or char in "._-" else "-" for char in folder.resolve().name) or "study"
     written = {
         "settings.toml": _SETTINGS.format(name=name, backbone=model),
         "classes.txt": _CLASSES,
