@@ -11,7 +11,7 @@ import pytest
 from typer.main import get_command
 
 from fedcopl.cli import app
-from fedcopl.cli.server import _unfinished
+from fedcopl.cli.server import _unfinished_run
 from fedcopl.config import RunConfig
 from fedcopl.deployment.processes import Service, holding, stopping_on_sigterm, write_log
 from fedcopl.deployment.terms import differences, terms_of
@@ -82,14 +82,14 @@ def test_a_log_is_rotated(tmp_path):
 
 def test_a_service_continues_an_unfinished_run(tmp_path):
     home, out = tmp_path / "federation", tmp_path / "run"
-    assert _unfinished(home) is None
+    assert _unfinished_run(home) is None
     out.mkdir()
     with holding(home, "server", {"out": str(out)}):
-        assert _unfinished(home) is None  # nothing to continue
+        assert _unfinished_run(home) is None  # nothing to continue
     (out / "checkpoint.safetensors").touch()
-    assert _unfinished(home) == out
+    assert _unfinished_run(home) == out
     (out / "results.json").touch()
-    assert _unfinished(home) is None
+    assert _unfinished_run(home) is None
 
 
 @pytest.mark.parametrize(("server", "site", "fits"), [("0.1.0", "0.1.7", True), ("0.1.0", "0.2.0", False)])

@@ -114,9 +114,9 @@ def join(
     name = name or socket.gethostname()
     check_site_name(name, "--name")
     overrides = override({}, arguments)
-    refused = sorted(set(overrides) - {"model", "data"})
-    if refused:
-        raise ConfigError(f"{refused[0]}: is set by the server; a site can set model.* and data.* only")
+    not_own = sorted(set(overrides) - {"model", "data"})
+    if not_own:
+        raise ConfigError(f"{not_own[0]}: is set by the server; a site can set model.* and data.* only")
     from ..deployment.keys import site_key
     from ..deployment.site.policies import DEFAULT_SHARE, Consent, Limits, choose_approval
     from ..deployment.site.running_site import RunningSite, SiteOptions
@@ -130,15 +130,14 @@ def join(
     if not check:
         check_server(address)  # before the images are read
     with site_reporting() as watcher:
-        site = RunningSite(
-            options, watcher, choose_approval(accept, folder, _approval_at_terminal(folder), watcher.note)
-        )
+        approval = choose_approval(accept, folder, _approval_at_terminal(folder), watcher.note)
+        site = RunningSite(options, watcher, approval)
         site_key(folder, name)
         _print_site(site, server)
         if check:
             is_registered = package is not None and package.key == "packed"
-            first = "" if is_registered else f"send {folder / 'site.pub'} to the operator of the server, then "
-            print_next(f"{first}run the same command without --check")
+            send_key = "" if is_registered else f"send {folder / 'site.pub'} to the operator of the server, then "
+            print_next(f"{send_key}run the same command without --check")
         else:
             _run(site, address, watcher, metrics_port)
 

@@ -113,7 +113,7 @@ def install_package(arguments: list[str], folder: Path, kind: Literal["site", "s
             typer.echo(f"note: {expiry.subject}: {expiry}; {expiry.renewal}", err=True)
     metadata = packages.installed_metadata(folder)
     if metadata is not None and metadata.kind != kind:
-        raise FederationError(f"{folder}: is that of a {metadata.kind}, not of a {kind}; name another with --folder")
+        raise FederationError(f"{folder}: belongs to a {metadata.kind}, not to a {kind}; name another with --folder")
     return metadata
 
 
@@ -138,12 +138,12 @@ def service(
     publish_text(unit, definition.systemd_unit())
     publish_text(container, definition.containerfile(version("fedcopl")))
     folder = definition.home / ("federation" if role == "server" else "site")
-    first = (
-        "fedcopl admit PACKAGE" if role == "server" else f"fedcopl join PACKAGE --images {definition.images} --check"
-    )
+    install = "fedcopl admit PACKAGE"
+    if role == "site":
+        install = f"fedcopl join PACKAGE --images {definition.images} --check"
     typer.echo(f"{unit}\n{container}\n")
     typer.echo("Once, as root; the second line installs the operator's package:")
     typer.echo(f"  useradd --system --home-dir {definition.home} {user}; install -d -m 700 -o {user} {definition.home}")
-    typer.echo(f"  cd {definition.home} && runuser -u {user} -- {first} --folder {folder}")
+    typer.echo(f"  cd {definition.home} && runuser -u {user} -- {install} --folder {folder}")
     typer.echo(f"  install -m 644 {unit.name} /etc/systemd/system/ && systemctl enable --now {unit.stem}")
     print_next(f"fedcopl status --folder {folder}", f"journalctl -u {unit.stem}", f"systemctl stop {unit.stem}")

@@ -78,7 +78,7 @@ def server(
     """
     arguments = list(settings or [])
     package = install_package(arguments, folder, "server")
-    unfinished = _unfinished(folder)
+    unfinished = _unfinished_run(folder)
     resume = resume or (auto_resume and unfinished is not None)
     if resume:
         from ..deployment.processes import process_of
@@ -107,11 +107,11 @@ def server(
         print(json.dumps(to_plain(outcome)))
     else:
         print_outcome(outcome, out)
-        own = f"at each site: fedcopl predict PHOTOS -c FOLDER/runs/{file_name(outcome.run_id)} -o predictions.csv"
-        print_next(own, ("fedcopl", "report", out, "--open"))
+        predict = f"at each site: fedcopl predict PHOTOS -c FOLDER/runs/{file_name(outcome.run_id)} -o predictions.csv"
+        print_next(predict, ("fedcopl", "report", out, "--open"))
 
 
-def _unfinished(folder: Path) -> Path | None:
+def _unfinished_run(folder: Path) -> Path | None:
     """Return the folder of this server's last run if it was started and not finished."""
     from ..deployment.processes import process_of
 
@@ -160,9 +160,8 @@ def _certificates(
         return given_certificates(*given, machine_address)
     if package:  # signed by the study's authority; its key is not on this machine
         files = folder_certificates(folder)
-        check_not_expired(
-            files, "renew it (fedcopl provision STUDY --renew server, or authority) and install the new package"
-        )
+        remedy = "renew it (fedcopl provision STUDY --renew server, or authority) and install the new package"
+        check_not_expired(files, remedy)
         return files
     return server_certificates(folder, [*addresses, machine_address])
 
@@ -223,8 +222,8 @@ def stop(
         print("stopped")
     else:
         raise FederationError(f"{folder}: did not stop within {timeout:.0f} s; wait longer with --timeout")
-    again = "fedcopl server with the same arguments and --resume" if process.role == "server" else "fedcopl join again"
-    print_next(again, ("fedcopl", "audit", folder))
+    start = "fedcopl server with the same arguments and --resume" if process.role == "server" else "fedcopl join again"
+    print_next(start, ("fedcopl", "audit", folder))
 
 
 def audit(
