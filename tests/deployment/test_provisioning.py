@@ -142,7 +142,7 @@ def test_the_key_that_a_site_made_is_admitted(made, folder, tmp_path):
 def test_an_unknown_key_is_not_admitted(made, folder, tmp_path):
     for name in ("stranger", "hospital"):
         _, public = site_key(tmp_path / name, name)
-        with pytest.raises(FederationError, match="not a site of this study with its own key"):
+        with pytest.raises(FederationError, match=f"the study's plan has no site {name} = 'own'"):
             folder.admit(public)
 
 
@@ -361,6 +361,17 @@ def test_a_missing_or_incomplete_package_is_named(made, folder, tmp_path):
     (tmp_path / "x.fedcopl").write_bytes(half)
     with pytest.raises(FederationError, match="or an incomplete one: ask for it again"):
         install(tmp_path / "x.fedcopl", tmp_path / "home", "site")
+
+
+def test_a_folder_with_damaged_metadata_is_usable_again_as_its_error_advises(made, folder, tmp_path):
+    home = tmp_path / "home"
+    install(folder.package("hospital"), home, "site")
+    (home / "package.json").write_text("{")
+    with pytest.raises(FederationError, match=r"package\.json: is damaged; delete it and install the package again"):
+        install(folder.package("hospital"), home, "site")
+    (home / "package.json").unlink()
+    install(folder.package("hospital"), home, "site")
+    assert installed_metadata(home).name == "hospital"
 
 
 def test_a_package_with_damaged_contents_is_named(tmp_path):

@@ -37,8 +37,8 @@ _SECRET = 32  # bytes
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _VALID = timedelta(days=825)  # of a server's certificate; its authority's is valid four times as long
 _HOST_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
-_UNUSED = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
-_NO_USAGE = dict.fromkeys((*_UNUSED, "decipher_only"), False)
+_UNUSED = "content_commitment key_encipherment data_encipherment key_agreement encipher_only decipher_only"
+_NO_USAGE = dict.fromkeys(_UNUSED.split(), False)  # usages for which no certificate is issued
 
 
 @dataclass(frozen=True)
@@ -166,14 +166,13 @@ def issue_certificates(folder: Path, addresses: set[str]) -> Certificates:
     if not files.key.exists() or not _covers(files.certificate, addresses):
         authority = x509.load_pem_x509_certificate(files.ca.read_bytes())
         key, authority_key = ec.generate_private_key(_CURVE), _authority_key(ca_key)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
         names = x509.SubjectAlternativeName(sorted(map(_address, addresses), key=str))
         issued = (
             _certificate("fedcopl server", key, authority.subject, _VALID, is_authority=False)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
             .add_extension(names, critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False
-            )
+            .add_extension(issuer, critical=False)
             .sign(authority_key, hashes.SHA256())
         )
         _write_key(files.key, key)
@@ -189,7 +188,7 @@ def renew_authority(folder: Path) -> None:
 
 
 def given_certificates(ca: Path, certificate: Path, key: Path, reached_by: str = "127.0.0.1") -> Certificates:
-    """Check the operator's own certificate files for a server that connects to itself by the address `reached_by`."""
+    """Check and return the operator's own files for a server that connects to itself by the address `reached_by`."""
     missing = [file for file in (ca, certificate, key) if not file.is_file()]
     if missing:
         raise FederationError(f"{missing[0]}: there is no such certificate or key")

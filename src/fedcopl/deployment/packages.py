@@ -12,7 +12,7 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from hashlib import sha256
@@ -96,7 +96,7 @@ def read_package(path: Path, kind: Literal["site", "server"]) -> Package:
         if path.stat().st_size > _MAX_BYTES:
             raise ValueError(f"it is larger than {_MAX_BYTES:,} bytes")
         with zipfile.ZipFile(path) as archive:
-            files = _files(archive.infolist(), archive)
+            files = _read_files(archive)
         metadata = PackageMetadata.model_validate_json(files[_METADATA])
     except FileNotFoundError as error:
         raise FederationError(f"{path}: there is no such package") from error
@@ -117,14 +117,15 @@ def read_package(path: Path, kind: Literal["site", "server"]) -> Package:
     return Package(metadata, files)
 
 
-def _files(infos: Sequence[zipfile.ZipInfo], archive: zipfile.ZipFile) -> dict[str, bytes]:
-    """Return all files, after their names and sizes are checked."""
+def _read_files(archive: zipfile.ZipFile) -> dict[str, bytes]:
+    """Read all files, after their names and sizes are checked."""
+    infos = archive.infolist()
     if len(infos) > _MAX_FILES or len({info.filename for info in infos}) < len(infos):
         raise ValueError(f"it has more than {_MAX_FILES:,} files, or a duplicate file")
     for info in infos:
         limit = _MAX_KEY if info.filename.endswith(".pub") else _MAX_FILE
         # With other methods than deflate, Python unpacks a complete block at once, of any size.
-        if not _is_known(info.filename) or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        if not _is_allowed(info.filename) or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(f"{info.filename!r} does not belong in a package")
         if info.file_size > limit:
             raise ValueError(f"{info.filename!r} would unpack to {info.file_size:,} bytes, more than {limit:,}")
@@ -134,15 +135,15 @@ def _files(infos: Sequence[zipfile.ZipInfo], archive: zipfile.ZipFile) -> dict[s
     return {info.filename: archive.read(info) for info in infos}
 
 
-def _is_known(name: str) -> bool:
-    public = name.removeprefix("sites/")
-    if name.startswith("sites/") and public.endswith(".pub"):
-        return "/" not in public and "\\" not in public and not public.startswith(".")
+def _is_allowed(name: str) -> bool:
+    key_file = name.removeprefix("sites/")
+    if name.startswith("sites/") and key_file.endswith(".pub"):
+        return "/" not in key_file and "\\" not in key_file and not key_file.startswith(".")
     return name in _NEEDED["site"] | _NEEDED["server"] | {"site.key"}
 
 
 def install(file: Path, folder: Path, kind: Literal["site", "server"]) -> Package:
-    """Install a package into the folder of a site or a server.
+    """Install a package into the folder of a site or a server, and return it.
 
     At a site with a new key number, the old key is deleted. At a server, exactly the sites in the package may join.
     """
@@ -151,7 +152,7 @@ def install(file: Path, folder: Path, kind: Literal["site", "server"]) -> Packag
     if before and (before.kind, before.study, before.name) != (metadata.kind, metadata.study, metadata.name):
         raise FederationError(
             f"{folder}: is the folder of {before.name} in the study {before.study}, and the package is for "
-            f"{metadata.name} in {metadata.study}; name another with --folder"
+            f"{metadata.name} in {metadata.study}; name another folder with --folder"
         )
     if kind == "site" and metadata.key == "packed" and "site.key" not in package.files and not key.exists():
         raise FederationError(
@@ -159,7 +160,7 @@ def install(file: Path, folder: Path, kind: Literal["site", "server"]) -> Packag
             f"(fedcopl provision STUDY --renew {metadata.name})"
         )
     if kind == "server" and (folder / "ca.key").exists():
-        raise FederationError(f"{folder}: has a certificate authority of its own; name another with --folder")
+        raise FederationError(f"{folder}: has a certificate authority of its own; name another folder with --folder")
     make_private_folder(folder)
     if kind == "server":
         sites.mkdir(exist_ok=True)
@@ -183,7 +184,7 @@ def installed_metadata(folder: Path) -> PackageMetadata | None:
     try:
         return PackageMetadata.model_validate_json(file.read_bytes())
     except (OSError, ValueError) as error:
-        raise FederationError(f"{file}: is damaged; install the package again: fedcopl join PACKAGE ...") from error
+        raise FederationError(f"{file}: is damaged; delete it and install the package again") from error
 
 
 @dataclass(frozen=True)
@@ -218,12 +219,12 @@ def expiries(folder: Path) -> Iterator[_Expiry]:
     metadata = installed_metadata(folder)
     is_site = metadata.kind == "site" if metadata else not (folder / "server.pem").exists()
     ask = "ask the operator for a new package"
-    renewal = ask if is_site else "fedcopl provision STUDY --renew authority, and new packages to all sites"
+    authority_renewal = ask if is_site else "fedcopl provision STUDY --renew authority, and new packages to all sites"
     if (folder / "ca.pem").exists():
-        yield _Expiry("authority", certificate_end(folder / "ca.pem").date(), renewal)
+        yield _Expiry("authority", certificate_end(folder / "ca.pem").date(), authority_renewal)
     if (folder / "server.pem").exists():
-        renewed = "fedcopl provision STUDY --renew server" if metadata else "restart the server: that renews it"
-        yield _Expiry("server's certificate", certificate_end(folder / "server.pem").date(), renewed)
+        renewal = "fedcopl provision STUDY --renew server" if metadata else "restart the server: that renews it"
+        yield _Expiry("server's certificate", certificate_end(folder / "server.pem").date(), renewal)
     if metadata and metadata.key_expires:
         yield _Expiry("key of this site", metadata.key_expires, ask)
     for name, day in _key_expiries(folder / "sites").items():
@@ -231,7 +232,7 @@ def expiries(folder: Path) -> Iterator[_Expiry]:
 
 
 def _key_expiries(sites: Path) -> dict[str, date]:
-    """Return name -> last day of the keys that expire."""
+    """Return site name -> last day, for the keys that expire."""
     file = sites / "expiry.json"
     if not file.exists():
         return {}
@@ -244,6 +245,6 @@ def _key_expiries(sites: Path) -> dict[str, date]:
 
 
 def admitted_keys(sites: Path, today: date) -> dict[str, SiteKey]:
-    """Return name -> key of the sites that may join on this day: the keys in the folder that have not expired."""
+    """Return site name -> key for the sites that may join on this day: the keys in the folder that have not expired."""
     last_day = _key_expiries(sites)
     return {name: key for name, key in read_site_keys(sites).items() if last_day.get(name, today) >= today}

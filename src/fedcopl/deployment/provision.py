@@ -42,7 +42,6 @@ from .terms import classes_digest, config_from, flat_settings
 _REGISTER = "register.json"
 _SERVER, _AUTHORITY = "server", "authority"  # values of --renew other than a site
 
-
 EXAMPLE = """\
 # A study of several sites: fedcopl provision study.toml makes one package for each.
 name = "study"
@@ -139,7 +138,7 @@ class _Register(Section):
         try:
             return cls.model_validate_json(file.read_bytes())
         except (OSError, ValueError) as error:
-            raise FederationError(f"{file}: is damaged; restore the last copy of it: {error}") from error
+            raise FederationError(f"{file}: is damaged; restore it from a backup: {error}") from error
 
     def write(self, folder: Path) -> None:
         write_private(folder / _REGISTER, (self.model_dump_json(indent=1) + "\n").encode())
@@ -159,7 +158,7 @@ class _Register(Section):
         revoked = _RevokedKey(site=site, digest=self.keys[site].digest, day=today, reason=reason)
         return _Register(keys=keys, revoked=(*self.revoked, revoked))
 
-    def is_locked_out(self, site: str) -> bool:
+    def is_revoked(self, site: str) -> bool:
         """Return whether the site's key was revoked and no new key issued."""
         return site not in self.keys and any(old.site == site for old in self.revoked)
 
@@ -176,7 +175,7 @@ class StudyFolder:
     def _authority(self) -> Path:
         return self.path / "authority"
 
-    def _public(self, site: str) -> Path:
+    def _public_key_file(self, site: str) -> Path:
         return self.path / "sites" / f"{file_name(site)}.pub"
 
     def package(self, name: str) -> Path:
@@ -187,17 +186,17 @@ class StudyFolder:
         """Make all packages. Issued keys stay valid; new sites get a key, revoked sites get none."""
         make_private_folder(self.path)
         issue_certificates(self._authority, set(self.study.plan.address))
-        register, fresh = _Register.read(self.path), {}
+        register, new_keys = _Register.read(self.path), {}
         for site in self.study.plan.sites:
-            if site not in register.keys and not register.is_locked_out(site):
-                register, fresh[site] = self._issue(register, site)
+            if site not in register.keys and not register.is_revoked(site):
+                register, new_keys[site] = self._issue(register, site)
         issued_digests = {issued.digest for issued in register.keys.values()}
         for file in (self.path / "sites").glob("*.pub"):
             if read_site_key(file).digest not in issued_digests:
                 file.unlink()
         register.write(self.path)  # before the packages: a key that is not in it is not accepted
         packages = [
-            self._site_package(site, key, fresh.get(site) or self._packed_before(site, key))
+            self._site_package(site, key, new_keys.get(site) or self._key_in_last_package(site, key))
             for site, key in register.keys.items()
             if site in self.study.plan.sites
         ]
@@ -231,30 +230,30 @@ class StudyFolder:
         key, register = read_site_key(file), _Register.read(self.path)
         name, digest = key.name, key.digest
         if self.study.plan.sites.get(name) != "own":
-            raise FederationError(f"{file}: is the key of {name!r}, which is not a site of this study with its own key")
+            raise FederationError(f"{file}: is the key of {name!r}, but the study's plan has no site {name} = 'own'")
         for old in register.revoked:
             if old.digest == digest:
                 raise FederationError(f"{name}: this key was {old.reason} on {old.day}; the site has to make a new key")
         issued = register.keys.get(name)
         if issued is not None and issued.digest not in ("", digest):
             raise FederationError(f"{name}: already has another key; first: --renew {name}, or --revoke {name}")
-        if register.is_locked_out(name):
+        if register.is_revoked(name):
             raise FederationError(f"{name}: was revoked; first: --renew {name}")
-        publish_bytes(self._public(name), file.read_bytes())
+        publish_bytes(self._public_key_file(name), file.read_bytes())
         register.issue(name, digest, self.today, self.study.plan.key_days).write(self.path)
         return self.provision()
 
     def _issue(self, register: _Register, site: str) -> tuple[_Register, bytes]:
-        """Register a new key for a site, and make it if the plan says "packed"; an "own" key is admitted later."""
+        """Register a new key for a site and return both; the key is empty if the site makes its own, admitted later."""
         key, digest = b"", ""
         if self.study.plan.sites[site] == "packed":
             key = new_site_key()
-            publish_bytes(self._public(site), public_half(key, site))
-            digest = read_site_key(self._public(site)).digest
+            publish_bytes(self._public_key_file(site), public_half(key, site))
+            digest = read_site_key(self._public_key_file(site)).digest
         return register.issue(site, digest, self.today, self.study.plan.key_days), key
 
-    def _packed_before(self, site: str, issued: _IssuedKey) -> bytes:
-        """Return the key in the last package of a site, if that file still exists."""
+    def _key_in_last_package(self, site: str, issued: _IssuedKey) -> bytes:
+        """Return the private key in a site's last package; empty if there is none, or one that was renewed since."""
         if not self.package(site).exists():
             return b""
         package = read_package(self.package(site), "site")
@@ -278,7 +277,7 @@ class StudyFolder:
             "server.pem": certificates.certificate.read_bytes(),
             "server.key": certificates.key.read_bytes(),
             "sites/expiry.json": (json.dumps(last_days, indent=1, sort_keys=True) + "\n").encode(),
-            **{f"sites/{file_name(site)}.pub": self._public(site).read_bytes() for site in issued_keys},
+            **{f"sites/{file_name(site)}.pub": self._public_key_file(site).read_bytes() for site in issued_keys},
         }
         return self._write({"kind": "server", "name": _SERVER}, files)
 
