@@ -5,7 +5,7 @@ from ipaddress import ip_address
 import pytest
 from cryptography import x509
 
-from fedcopl.deployment.addresses import is_this_machine, own_address, own_numbers, with_port
+from fedcopl.deployment.addresses import is_this_machine, own_address, own_ip_addresses, with_port
 from fedcopl.deployment.flower_internals.superlink import _LocalOnly
 from fedcopl.deployment.keys import given_certificates, server_certificates
 from fedcopl.errors import ConfigError, FederationError
@@ -45,7 +45,7 @@ def test_own_address_of_a_listening_address(host, reached):
     ],
 )
 def test_only_this_machine_reaches_control_and_runtime(host, client, is_local):
-    own = own_numbers(host)
+    own = own_ip_addresses(host)
     assert is_this_machine(client, own) is is_local
     guard = _LocalOnly(None, own)
     assert guard.allows({"path": "/v1/runtime/acquire-task", "client": (client, 5000)}) is is_local

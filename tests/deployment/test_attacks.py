@@ -22,7 +22,7 @@ from fedcopl.deployment.server.rounds import PreparedServer
 from fedcopl.deployment.site.peers import Peers
 from fedcopl.deployment.site.pipeline import known_peers, members_pinned
 from fedcopl.deployment.site.running_site import RunningSite, SiteOptions
-from fedcopl.deployment.site.site_state import SiteStep
+from fedcopl.deployment.site.site_state import SiteProgress
 from fedcopl.deployment.terms import Refused, terms_of
 from fedcopl.errors import CannotReply
 from fedcopl.federation.client import Client
@@ -234,9 +234,9 @@ def test_another_run_gets_no_feature_sums_of_fewer_sites(tmp_path):
     members_pinned(SimpleNamespace(request=unmask, client=client, peers=peers), before, None)
     for members, is_refused in ((FIVE, False), (FIVE[:4], True), ((*FIVE, "site-6"), True)):
         request = SimpleNamespace(request=Adapt(0, 0, peers=members), client=client, peers=peers)
-        reason = known_peers(request, SiteStep())
+        reason = known_peers(request, SiteProgress())
         assert (reason is not None) == is_refused
-        assert reason is None or "other members would reveal one site's sums" in reason
+        assert reason is None or "sums over other sites would reveal those of one site" in reason
 
 
 # The test set of a site.

@@ -94,7 +94,7 @@ def test_status_of_a_stopped_server_and_site(states, tmp_path):
     found = status_of(site)
     assert (found.facts["site"], found.facts["last round"]) == ("site-a, not running", "2")
     assert found.facts["conditions"] == "any"
-    with pytest.raises(FederationError, match=r"site: is the folder of a site; name that of a server"):
+    with pytest.raises(FederationError, match=r"site: belongs to a site; name the folder of a server"):
         _ = process_of(site).results
 
 

@@ -209,7 +209,7 @@ def test_constants_have_the_expected_values():
     assert (NodeStatus.ONLINE, NodeStatus.UNREGISTERED) == ("online", "unregistered")
     assert (TaskType.SERVER_APP, TaskType.CLIENT_APP) == ("flwr-serverapp", "flwr-clientapp")
     # Ten seconds is the minimum of a SuperLink, which disconnects a node after twice that time.
-    assert flower_internals.HEARTBEAT == common_constant.HEARTBEAT_MIN_INTERVAL
+    assert flower_internals.ANNOUNCED_HEARTBEAT == common_constant.HEARTBEAT_MIN_INTERVAL
     assert common_constant.HEARTBEAT_PATIENCE == 2
     assert f'"{connections._ACQUIRE}"' in inspect.getsource(RuntimeHttpClient)
 

@@ -8,7 +8,7 @@ import pytest
 from fakes import NO_PRIORS, START, NoisyLearner, clients, run, start
 from fedcopl.config import RunConfig
 from fedcopl.deployment.site.order import _MAX_REPEATS, _max_aggregations, out_of_order
-from fedcopl.deployment.site.site_state import SiteStep
+from fedcopl.deployment.site.site_state import SiteProgress
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import prior_steps
@@ -40,9 +40,9 @@ KINDS = {
 
 def objections(requests, config, at=None, restarts=RESTARTS):
     """Return the reason of a site for refusing each of these requests, in this order; None: it accepts."""
-    at, reasons = at or SiteStep(), []
+    at, reasons = at or SiteProgress(), []
     for message in requests:
-        at = at.at(at.attempt, message.round)
+        at = at.for_request(at.attempt, message.round)
         reasons.append(out_of_order(message, at, config, restarts))
         if reasons[-1] is None:
             at = at.with_step(digest(message), message).after(digest(message), message)
@@ -77,11 +77,11 @@ def test_every_request_of_an_honest_run_is_accepted(config):
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
 def test_a_repeated_round_may_differ_in_the_replies_of_other_sites(config):
     first = [message for message in requests_of_run(config) if message.round == 0]
-    at, reasons = SiteStep(), []
+    at, reasons = SiteProgress(), []
     for attempt in range(1, 2 + RESTARTS):
         for message in first:
             changed = replace(message, totals=TOTALS + attempt) if isinstance(message, Select) else message
-            at = at.at(attempt, 0)
+            at = at.for_request(attempt, 0)
             reasons.append(out_of_order(changed, at, config, RESTARTS))
             at = at.with_step(f"{digest(message)}{attempt}", changed).after(digest(changed), changed)
     assert set(reasons) == {None}
@@ -120,12 +120,12 @@ UNEXPECTED = {
         "unexpected request: Select in round 1 for refresh 8",
     ),
     "no priors": (PLAIN, [], Adapt(0, 0), "unexpected request: Adapt in round 1, but the run has no"),
-    "priors in a later round": (WITH_PRIORS, [], Adapt(2, 0), "unexpected request: Adapt in round 3 for sums, which"),
+    "priors in a later round": (WITH_PRIORS, [], Adapt(2, 0), "unexpected request: Adapt in round 3 for prior stat"),
     "too many steps of the priors": (
         WITH_PRIORS,
         [],
         Adapt(0, STEPS + 1),
-        f"unexpected request: Adapt in round 1 at step {STEPS + 2}, but the priors take {STEPS + 1} at most",
+        f"unexpected request: Adapt in round 1 at step {STEPS + 2}, but the prior estimation has at most {STEPS + 1}",
     ),
     "priors after their end": (
         WITH_PRIORS,
@@ -195,10 +195,10 @@ def test_too_many_aggregations_per_round_are_refused():
 
 
 def test_restarts_do_not_allow_unlimited_requests():
-    at, accepted = SiteStep(), 0
+    at, accepted = SiteProgress(), 0
     for attempt in range(50):
         message = Select(0, 0, TOTALS + attempt, 2)
-        at = at.at(attempt, 0)
+        at = at.for_request(attempt, 0)
         if out_of_order(message, at, PLAIN, RESTARTS) is None:
             at = at.with_step(digest(message), message).after(digest(message), message)
             accepted += 1

@@ -10,7 +10,7 @@ from fedcopl.config import RunConfig
 from fedcopl.deployment.keys import site_key
 from fedcopl.deployment.site.peers import Identity, Peers, _vouched_by, check_peers
 from fedcopl.deployment.site.pipeline import _refuse, known_peers, vouched
-from fedcopl.deployment.site.site_state import SiteStep
+from fedcopl.deployment.site.site_state import SiteProgress
 from fedcopl.deployment.terms import Refused
 from fedcopl.errors import ConfigError
 from fedcopl.federation.client import Client
@@ -48,7 +48,7 @@ class PolicedClient:
 
     def handle(self, message, state):
         request = SimpleNamespace(request=message, client=self.client, peers=self.peers)
-        _refuse(known_peers(request, SiteStep()))
+        _refuse(known_peers(request, SiteProgress()))
         reply, after = self.client.handle(message, state)
         return vouched(request, state, reply), after
 

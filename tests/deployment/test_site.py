@@ -143,7 +143,7 @@ def test_a_run_keeps_the_settings_it_began_with(site, first_request):
     with pytest.raises(Refused, match=r"have changed: settings\.train\.epochs was 1, is 5$"):
         site.handle(Estimate(0, server.shared), type(terms)(**vars(begun) | {"settings": changed}))
     with pytest.raises(Refused, match="under another name or number"):
-        site.handle(Estimate(0, server.shared), begun.at(1))
+        site.handle(Estimate(0, server.shared), begun.for_site(1))
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_a_run_keeps_the_classes_it_began_with(tmp_path):
     """Even if server and site change them together, as after a restart of both with another file of classes."""
     began = terms_of("run", 1, PLAIN, ["a", "b"], "model 1")
     check_pinned(tmp_path / "pinned.json", began, "2 images, x")
-    with pytest.raises(Refused, match="the classes of this run have changed: it began with 2 classes"):
+    with pytest.raises(Refused, match="the classes of this run have changed: they were 2 classes"):
         check_pinned(tmp_path / "pinned.json", terms_of("run", 1, PLAIN, ["b", "a"], "model 1"), "2 images, x")
 
 
@@ -255,7 +255,8 @@ def test_two_sites_over_the_protocol_equal_the_simulation(site, data, first_requ
             numbers = {"site-a": 0, "site-b": 1}
             both = (site, other)
             return {
-                name: both[numbers[name]].handle(message, terms.at(numbers[name])) for name, message in requests.items()
+                name: both[numbers[name]].handle(message, terms.for_site(numbers[name]))
+                for name, message in requests.items()
             }
 
     final = run(CONFIG, Sites({"site-a": None, "site-b": None}), server, lambda *_: None)

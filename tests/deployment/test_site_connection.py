@@ -105,7 +105,7 @@ def test_an_unknown_connection_is_made_again(link, connection):
 
 
 def test_a_rejected_heartbeat_ends_the_connection(link, connection, monkeypatch):
-    monkeypatch.setattr("fedcopl.deployment.flower_internals.site_connection._HEARTBEAT_INTERVAL", 0.0)
+    monkeypatch.setattr("fedcopl.deployment.flower_internals.site_connection._SEND_INTERVAL", 0.0)
     connection.send_heartbeats(threading.Event())  # returns at the first that is rejected
     with pytest.raises(ConnectionLost, match="no longer knows this connection"):
         connection.next()

@@ -8,7 +8,7 @@ import pytest
 
 from fakes import NO_PRIORS, START, FakeLearner, NoisyLearner, clients, run, start
 from fedcopl.config import RunConfig
-from fedcopl.deployment.site.site_state import SiteState, SiteStep
+from fedcopl.deployment.site.site_state import SiteProgress, SiteState
 from fedcopl.deployment.terms import Refused
 from fedcopl.errors import RunFolderError
 from fedcopl.federation.client import Client
@@ -112,7 +112,7 @@ def test_the_next_round_begins_where_the_last_one_ended(states, tmp_path):
 
 def test_a_step_that_was_not_recorded_is_computed_again_with_the_same_bits(states, monkeypatch):
     replies_to(states, round_of(0)[:2])
-    monkeypatch.setattr(SiteState, "_move_to", lambda self, step: 1 / 0)  # killed after the step, before now.json
+    monkeypatch.setattr(SiteState, "_write_progress", lambda self, progress: 1 / 0)  # killed before now.json
     with pytest.raises(ZeroDivisionError):
         replies_to(states, round_of(0)[2:])
     monkeypatch.undo()
@@ -143,7 +143,7 @@ def test_a_damaged_file_is_named(states):
         states.state()
     (states.folder / "now.json").write_text("{")
     with pytest.raises(RunFolderError, match=r"now\.json: is damaged"):
-        states.step()
+        states.progress()
 
 
 def test_a_seeded_site_begins_with_the_given_state(states):
@@ -164,11 +164,11 @@ def test_the_use_of_keys_is_never_undone():
 
 def test_another_attempt_keeps_the_latest_step(states):
     replies_to(states, round_of(0))
-    latest = states.step().latest
+    latest = states.progress().latest
     replies_to(states, round_of(0)[:1], attempt=2)
-    step = states.step()
-    assert step.last != latest == step.latest  # the step that `rewind` needs
-    assert SiteStep().at(1, 0).latest == ""
+    progress = states.progress()
+    assert progress.last_step != latest == progress.latest  # the step that `rewind` needs
+    assert SiteProgress().for_request(1, 0).latest == ""
 
 
 # Privacy

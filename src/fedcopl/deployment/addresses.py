@@ -16,7 +16,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from ..errors import ConfigError
 
-AddressNumber = IPv4Address | IPv6Address
+IPAddress = IPv4Address | IPv6Address
 _NO_PROXY = ("no_proxy", "NO_PROXY")  # programs read one or the other
 _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 _MAX_NAME = 60  # characters of a site's name
@@ -30,10 +30,10 @@ def check_site_name(name: str, origin: str) -> None:
 
 def own_address(host: str) -> str:
     """Return the address by which this machine reaches its own server that listens on `host`."""
-    number = _number(host)
-    if number is None or not number.is_unspecified:
+    ip = _parse_ip(host)
+    if ip is None or not ip.is_unspecified:
         return host
-    return "127.0.0.1" if number.version == 4 else "::1"
+    return "127.0.0.1" if ip.version == 4 else "::1"
 
 
 def with_port(host: str, port: int) -> str:
@@ -41,32 +41,32 @@ def with_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def own_numbers(host: str) -> frozenset[AddressNumber]:
+def own_ip_addresses(host: str) -> frozenset[IPAddress]:
     """Return the addresses, other than loopback, that count as this machine for a server that listens on `host`.
 
     Only this machine can connect from the address that the server listens on. This does not hold for a server that
     listens on all addresses: connections to a port forwarded into a container may have the container's own address.
     """
-    number = _number(host)
-    if number is not None:
-        return frozenset() if number.is_unspecified else frozenset({number})
+    ip = _parse_ip(host)
+    if ip is not None:
+        return frozenset() if ip.is_unspecified else frozenset({ip})
     addresses = {str(address[0]) for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
-    return frozenset(number for number in map(_number, addresses) if number is not None)
+    return frozenset(ip for ip in map(_parse_ip, addresses) if ip is not None)
 
 
-def is_this_machine(client: str, own: Collection[AddressNumber]) -> bool:
+def is_this_machine(client: str, own: Collection[IPAddress]) -> bool:
     """Return whether a client with this address is on this machine."""
-    number = _number(client)
-    return number is not None and (number.is_loopback or number in own)
+    ip = _parse_ip(client)
+    return ip is not None and (ip.is_loopback or ip in own)
 
 
-def _number(text: str) -> AddressNumber | None:
+def _parse_ip(text: str) -> IPAddress | None:
     """Parse an IP address; None for a host name. IPv4 addresses mapped into IPv6 are returned as IPv4."""
     try:
-        number = ip_address(text)
+        ip = ip_address(text)
     except ValueError:
         return None
-    return (number.ipv4_mapped or number) if isinstance(number, IPv6Address) else number
+    return (ip.ipv4_mapped or ip) if isinstance(ip, IPv6Address) else ip
 
 
 def proxy_to(host: str) -> str:

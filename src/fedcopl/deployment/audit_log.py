@@ -51,7 +51,7 @@ class AuditLog:
     now: Callable[[], float] = time.time
 
     def write(self, message: AuditMessage) -> None:
-        """Append a line before the message is read or sent; `RunFolderError` if that fails."""
+        """Append a message to the log, before it is read or sent; `RunFolderError` if that fails."""
         file = self.folder / AUDIT
         try:
             number, before, is_torn = self._end()

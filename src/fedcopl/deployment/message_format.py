@@ -60,6 +60,7 @@ def pack(message: Request | Reply) -> Packed:
 
 
 def _encode(value: Any, arrays: list[_PackedArray]) -> Any:
+    """Return the JSON tree of a value, and append its arrays and bytes to `arrays`."""
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -99,38 +100,38 @@ def unpack(packed: Packed) -> Request | Reply:
 def _decode(tree: Any, arrays: tuple[_PackedArray, ...], depth: int) -> Any:
     if not isinstance(tree, dict):
         if isinstance(tree, list):
-            raise Unreadable("a list in place of a value")
+            raise Unreadable("a list without a kind: expected map, tuple, array or bytes")
         return tree
     if len(tree) != 1 or not depth:
         raise Unreadable("a value is nested too deep or of an unknown kind")
-    [(kind, inside)] = tree.items()
-    if kind == "map" and isinstance(inside, dict):
-        return {key: _decode(item, arrays, depth - 1) for key, item in inside.items()}
-    if kind == "tuple" and isinstance(inside, list):
-        return tuple(_decode(item, arrays, depth - 1) for item in inside)
+    [(kind, content)] = tree.items()
+    if kind == "map" and isinstance(content, dict):
+        return {key: _decode(item, arrays, depth - 1) for key, item in content.items()}
+    if kind == "tuple" and isinstance(content, list):
+        return tuple(_decode(item, arrays, depth - 1) for item in content)
     if kind in {"array", "bytes"}:
-        if type(inside) is not int or not 0 <= inside < len(arrays):
-            raise Unreadable(f"there is no array {_shown(inside)}")
-        array = arrays[inside]
+        if type(content) is not int or not 0 <= content < len(arrays):
+            raise Unreadable(f"there is no array {_shown(content)}")
+        array = arrays[content]
         return array if kind == "array" else array.tobytes()
     raise Unreadable(f"unknown kind of value {_shown(kind)}")
 
 
 def _has_type(value: Any, hint: Any) -> bool:
     """Return whether a value is of the type that the data class declares."""
-    origin, inside = get_origin(hint), get_args(hint)
+    origin, parameters = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType}:
-        return any(_has_type(value, option) for option in inside)
+        return any(_has_type(value, option) for option in parameters)
     if origin is np.ndarray:
-        [kind] = get_args(inside[1]) or (Any,)
+        [kind] = get_args(parameters[1]) or (Any,)
         return isinstance(value, np.ndarray) and (kind is Any or value.dtype == np.dtype(kind))
     if origin is tuple:
         if not isinstance(value, tuple):
             return False
-        kinds = (inside[0],) * len(value) if inside[-1:] == (Ellipsis,) else inside
+        kinds = (parameters[0],) * len(value) if parameters[-1:] == (Ellipsis,) else parameters
         return len(value) == len(kinds) and all(map(_has_type, value, kinds))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return isinstance(value, dict) and all(_has_type(item, inside[1]) for item in value.values())
+        return isinstance(value, dict) and all(_has_type(item, parameters[1]) for item in value.values())
     return type(value) is (NoneType if hint is None else hint)
 
 
@@ -216,8 +217,8 @@ def read_name(records: RecordDict) -> str:
 
 def one_line(text: Any) -> str:
     """Return untrusted text in one printable line of limited length."""
-    words = "".join(c if c.isprintable() else " " for c in str(text)[: _MAX_REASON + 1])
-    return words if len(words) <= _MAX_REASON else f"{words[:_MAX_REASON]}..."
+    line = "".join(c if c.isprintable() else " " for c in str(text)[: _MAX_REASON + 1])
+    return line if len(line) <= _MAX_REASON else f"{line[:_MAX_REASON]}..."
 
 
 def _records(packed: Packed, extra: dict[str, str] | None = None) -> RecordDict:
@@ -238,11 +239,11 @@ def _packed(records: RecordDict, max_bytes: int) -> Packed:
     kind, tree, arrays = record.get("kind"), record.get("tree"), record.get(_ARRAYS, [])
     if not isinstance(kind, str) or not isinstance(tree, str):
         raise Unreadable("the record has no fedcopl message")
-    if not isinstance(arrays, list) or not all(isinstance(one, bytes) for one in arrays):
+    if not isinstance(arrays, list) or not all(isinstance(array, bytes) for array in arrays):
         raise Unreadable("the arrays of the message are not bytes")
     size = len(tree) + sum(map(len, arrays))
     if size > max_bytes:
-        raise Unreadable(f"{size:,} bytes, more than the limit of {max_bytes:,}")
+        raise Unreadable(f"the message has {size:,} bytes, more than the limit of {max_bytes:,}")
     return Packed(kind, tree, tuple(map(_read_array, arrays)))
 
 
@@ -273,7 +274,7 @@ def _terms(records: RecordDict) -> Terms:
     settings = {key.removeprefix(SETTING): flat.pop(key) for key in list(flat) if key.startswith(SETTING)}
     kinds = {"run": str, "attempt": int, "number": int, "version": str, "classes": str, "model": str}
     if {key: type(value) for key, value in flat.items()} != kinds:
-        raise Unreadable("a request without its terms")
+        raise Unreadable("the terms of the request are missing, or have other fields or types")
     return Terms(**flat, settings=settings)
 
 

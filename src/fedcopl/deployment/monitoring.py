@@ -31,7 +31,7 @@ from .site.site_state import NOW, SiteState
 _REFUSED = "refused: "  # prefix of a refusal
 _HOST = "127.0.0.1"
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
-_SHOWN = 10  # rounds
+_SHOWN_ROUNDS = 10  # the last rounds in `fedcopl status`
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class Status:
 def status_of(folder: Path) -> Status:
     """Read the state of the server or site in this folder."""
     process = process_of(folder)
-    return _server(process) if process.role == "server" else _site(process)
+    return _server_status(process) if process.role == "server" else _site_status(process)
 
 
-def _server(process: FolderProcess) -> Status:
+def _server_status(process: FolderProcess) -> Status:
     out = process.results
     rounds = read_rounds(out)
     facts = {
@@ -73,8 +73,8 @@ def _server(process: FolderProcess) -> Status:
         facts["labels unchanged"] = f"{counts.unchanged:,} of {counts.compared:,} ({same:.0f} %)"
     facts |= _expiry_facts(process.folder)
     trained = {site: record.number for record in rounds for site in record.sites or ()}
-    privacy, sites = _privacy_so_far(out, rounds), _sites(process, trained)
-    return Status(process.running, facts, privacy, sites, [_row(record) for record in rounds[-_SHOWN:]])
+    privacy, sites = _privacy_so_far(out, rounds), _site_rows(process, trained)
+    return Status(process.running, facts, privacy, sites, [_round_row(record) for record in rounds[-_SHOWN_ROUNDS:]])
 
 
 def _privacy_so_far(out: Path, rounds: tuple[RoundRecord, ...]) -> PrivacyStatement | None:
@@ -85,14 +85,14 @@ def _privacy_so_far(out: Path, rounds: tuple[RoundRecord, ...]) -> PrivacyStatem
     return statement(config, (release for record in rounds for release in record.releases))
 
 
-def _row(record: RoundRecord) -> list[str]:
+def _round_row(record: RoundRecord) -> list[str]:
     loss = "-" if record.loss is None else f"{record.loss:.3f}"
     dropped = "; ".join(f"{site}: {reason}" for site, reason in (*record.dropped.items(), *record.site_notes()))
     images = str(record.examples or "-")  # unknown where the run is private
     return [str(record.number), str(record.participants), images, loss, dropped]
 
 
-def _sites(process: FolderProcess, trained: Mapping[str, int]) -> list[list[str]]:
+def _site_rows(process: FolderProcess, trained: Mapping[str, int]) -> list[list[str]]:
     """Return a row for each site that may join: its connection, and the last round it trained in."""
     connected, folder = _connected_sites(process) if process.running else {}, process.folder / "sites"
     key_expiry = {expiry.site: str(expiry) for expiry in expiries(process.folder)}
@@ -124,7 +124,7 @@ def _connected_sites(process: FolderProcess) -> dict[str, tuple[str, str]]:
     return {site.name: ("connected", site.last_activated_at[:19]) for site in sites if site.status == "online"}
 
 
-def _site(process: FolderProcess) -> Status:
+def _site_status(process: FolderProcess) -> Status:
     details = process.details
     facts = {
         "site": f"{details['name']}, {'running' if process.running else 'not running'}",
@@ -135,7 +135,7 @@ def _site(process: FolderProcess) -> Status:
     steps = sorted((process.folder / "runs").glob(f"*/state/{NOW}"), key=lambda file: file.stat().st_mtime)
     if steps:
         state = steps[-1].parent
-        facts |= {"last run": str(state.parent), "last round": str(SiteState(state).step().round + 1)}
+        facts |= {"last run": str(state.parent), "last round": str(SiteState(state).progress().round + 1)}
     return Status(process.running, facts)
 
 
@@ -195,7 +195,7 @@ def server_metrics(folder: Path) -> list[_Metric]:
         connected = _connected_sites(process) if process.running else ()
     is_connected = {name: float(name in connected) for name in sorted(read_site_keys(folder / "sites"))}
     last = rounds[-1] if rounds else RoundRecord(round=-1)
-    size = {"up": sum(record.bytes_up for record in rounds), "down": sum(record.bytes_down for record in rounds)}
+    payload = {"up": sum(record.bytes_up for record in rounds), "down": sum(record.bytes_down for record in rounds)}
     drops = Counter(site for record in rounds for site in record.dropped)
     refusals = Counter(site for record in rounds for site, reason in record.dropped.items() if _REFUSED in reason)
     checks = [record.holdout for record in rounds if record.holdout]
@@ -209,7 +209,7 @@ def server_metrics(folder: Path) -> list[_Metric]:
         _Metric("site_connected", "1 if the site is connected.", is_connected, "site"),
         _Metric("participants", "Sites that trained in the last round.", last.participants),
         _Metric("run_seconds", "Wall time of this run in seconds.", last.seconds, kind="counter"),
-        _Metric("message_bytes", "Payload of the messages in bytes.", size, "direction", "counter"),
+        _Metric("message_bytes", "Payload of the messages in bytes.", payload, "direction", "counter"),
         _Metric("dropped_replies", "Rounds with a reply that was not used.", drops, "site", "counter"),
         _Metric("refusals", "Rounds with a request that the site refused.", refusals, "site", "counter"),
         _Metric("rollbacks", "Rollbacks by the hold-out check.", rollbacks, "event", "counter"),

@@ -25,7 +25,7 @@ from ..files import make_private_folder, write_text
 from ..run.folder import RunFolder
 
 _LOG_BYTES, _OLD_LOGS = 5_000_000, 3  # size of a log file, and number of older files
-WORKING = "working.json"
+WORKING = "working.json"  # the process of a folder and its state, for `fedcopl status`
 _STOP = "stop"  # a file of this name stops the process of this folder
 SECRET = "exec.secret"  # shared by a server and its SuperLink
 _PARENT_CHECK = 0.2  # seconds between two checks that the parent is alive
@@ -113,7 +113,7 @@ class FolderProcess:
     def results(self) -> Path:
         """Folder of a server's run."""
         if "out" not in self.details:
-            raise FederationError(f"{self.folder}: is the folder of a {self.role}; name that of a server with --folder")
+            raise FederationError(f"{self.folder}: belongs to a {self.role}; name the folder of a server with --folder")
         return Path(self.details["out"])
 
 
@@ -124,15 +124,15 @@ def holding(folder: Path, role: str, details: Mapping[str, str]) -> Iterator[Non
     make_private_folder(folder)
     with RunFolder(folder):
         (folder / _STOP).unlink(missing_ok=True)
-        _write(folder, role, details, running=True)
+        _write_working(folder, role, details, running=True)
         try:
             yield
         finally:
-            _write(folder, role, details, running=False)
+            _write_working(folder, role, details, running=False)
             (folder / _STOP).unlink(missing_ok=True)
 
 
-def _write(folder: Path, role: str, details: Mapping[str, str], *, running: bool) -> None:
+def _write_working(folder: Path, role: str, details: Mapping[str, str], *, running: bool) -> None:
     now = {"role": role, **details, "pid": os.getpid(), "running": running, "since": time.time()}
     write_text(folder / WORKING, json.dumps(now, indent=1) + "\n")
 
@@ -142,7 +142,7 @@ def process_of(folder: Path) -> FolderProcess:
     try:
         stored = json.loads((folder / WORKING).read_text(encoding="utf-8"))
         details = {key: value for key, value in stored.items() if isinstance(value, str) and key != "role"}
-        running = bool(stored["running"]) and _exists(int(stored["pid"]))
+        running = bool(stored["running"]) and _process_exists(int(stored["pid"]))
         return FolderProcess(folder, str(stored["role"]), running, details)
     except FileNotFoundError as error:
         is_prepared = any((folder / name).exists() for name in ("site.key", "server.key", "package.json"))
@@ -152,7 +152,7 @@ def process_of(folder: Path) -> FolderProcess:
         raise FederationError(f"{folder / WORKING}: cannot be read: {error}") from error
 
 
-def _exists(pid: int) -> bool:
+def _process_exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except OSError as error:  # without permission, the process exists
@@ -166,7 +166,7 @@ def should_stop(folder: Path) -> bool:
 
 
 def request_stop(folder: Path, timeout: float) -> bool:
-    """Stop the process of this folder; return whether it stopped within `timeout` seconds."""
+    """Request the process of this folder to stop; return whether it stopped within `timeout` seconds."""
     write_text(folder / _STOP, "")
     end = time.monotonic() + timeout
     while process_of(folder).running:

@@ -40,7 +40,7 @@ class Terms:
     model: str  # name and digest of the frozen model; only the digests are compared
     settings: Mapping[str, _Scalar]  # flat; those that differ from the defaults
 
-    def at(self, number: int) -> "Terms":
+    def for_site(self, number: int) -> "Terms":
         """Return the terms for the site with this number."""
         return replace(self, number=number)
 
@@ -49,7 +49,7 @@ class Terms:
 
 
 def terms_of(run: str, attempt: int, config: RunConfig, classes: Sequence[str], model: str) -> Terms:
-    """Return the terms of a run for the site with number 0; see `Terms.at`."""
+    """Return the terms of a run for the site with number 0; see `Terms.for_site`."""
     return Terms(run, attempt, 0, version("fedcopl"), classes_digest(classes), model, flat_settings(config))
 
 
@@ -107,18 +107,18 @@ def check_pinned(file: Path, terms: Terms, images: str) -> None:
         make_private_folder(file.parent)
         write_private(file, first.encode())
     with reading(file):
-        began = dict(json.loads(file.read_text(encoding="utf-8")))
-        images_before, classes = began.pop(_IMAGES), began.pop(_CLASSES)
-    keys = dict.fromkeys([*began, *now])
-    changed = [f"{key} was {began.get(key)!r}, is {now.get(key)!r}" for key in keys if began.get(key) != now.get(key)]
-    if began.get("number") != now["number"]:
+        before = dict(json.loads(file.read_text(encoding="utf-8")))
+        images_before, classes_before = before.pop(_IMAGES), before.pop(_CLASSES)
+    keys = dict.fromkeys([*before, *now])
+    changed = [f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in keys if before.get(key) != now.get(key)]
+    if before.get("number") != now["number"]:
         raise Refused(
             "this site began this run under another name or number; use the old name, or wait for the next run"
         )
     if changed:
         raise Refused(f"the settings of this run have changed: {'; '.join(changed)}")
-    if classes != terms.classes:
-        raise Refused(f"the classes of this run have changed: it began with {classes}, and has {terms.classes} now")
+    if classes_before != terms.classes:
+        raise Refused(f"the classes of this run have changed: they were {classes_before}, and are {terms.classes}")
     if images_before != images:
         refusal = Refused("images: not those that this run began with; restore them, or wait for the next run")
         refusal.add_note(f"it began with {images_before}; now there are {images}")  # the count may be private

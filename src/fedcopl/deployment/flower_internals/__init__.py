@@ -36,7 +36,9 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 
 CONTROL_HEADER = "x-fedcopl-control"
-HEARTBEAT = 10  # seconds, the minimum of a SuperLink; a site without a heartbeat for twice as long is disconnected
+# Seconds between two heartbeats that a site announces, the minimum of a SuperLink; a site without a heartbeat for twice
+# as long is disconnected.
+ANNOUNCED_HEARTBEAT = 10
 _LOST = {  # the request or its reply was lost: the server sends the request again, and gets the same reply
     ErrorCode.MESSAGE_UNAVAILABLE,
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE,

@@ -39,9 +39,9 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from . import HEARTBEAT, act_for
+from . import ANNOUNCED_HEARTBEAT, act_for
 
-_HEARTBEAT_INTERVAL = 0.6 * HEARTBEAT  # seconds between two heartbeats
+_SEND_INTERVAL = 0.6 * ANNOUNCED_HEARTBEAT  # seconds between two heartbeats that are sent
 _GATEWAY_ERRORS = (502, 503, 504)  # status codes of a gateway that does not reach its server
 _PIECES_TIMEOUT = 60.0  # seconds for the pieces of a request to arrive
 _MAX_BYTES = 10**9  # of a request
@@ -60,9 +60,8 @@ def site_connection(address: str, ca: Path, key: ec.EllipticCurvePrivateKey) -> 
     )
     with FleetHttpClient.from_server_address(address, False, ca.read_bytes(), interceptors) as client:
         public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        node = client.ActivateNode(
-            fleet_pb2.ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT)
-        ).node_id
+        request = fleet_pb2.ActivateNodeRequest(public_key=public, heartbeat_interval=ANNOUNCED_HEARTBEAT)
+        node = client.ActivateNode(request).node_id
         connection = SiteConnection(client, node_pb2.Node(node_id=node))
         closed = threading.Event()
         heartbeats = threading.Thread(target=connection.send_heartbeats, args=(closed,), daemon=True)
@@ -86,8 +85,8 @@ class SiteConnection:
 
     def send_heartbeats(self, closed: threading.Event) -> None:
         """Send heartbeats until the connection is closed, or until the server no longer knows it."""
-        request = heartbeat_pb2.SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
-        while not self._is_rejected and not closed.wait(_HEARTBEAT_INTERVAL):
+        request = heartbeat_pb2.SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=ANNOUNCED_HEARTBEAT)
+        while not self._is_rejected and not closed.wait(_SEND_INTERVAL):
             try:
                 self._is_rejected = not self._client.SendNodeHeartbeat(request).success
             except httpx.HTTPStatusError as error:
@@ -96,7 +95,7 @@ class SiteConnection:
                 continue
 
     def next(self) -> Message | None:
-        """Return the next request; None if there is none, or if the server cannot be reached (`error`)."""
+        """Return the next request; None if there is none, or if the server cannot be reached: `error`."""
         if self._is_rejected:
             raise ConnectionLost("the server no longer knows this connection")
         try:
@@ -113,18 +112,19 @@ class SiteConnection:
             return self._fetch(pulled.messages_list[0].metadata.run_id, pulled.message_object_trees[0])
 
     def _fetch(self, run: int, tree: message_pb2.ObjectTree) -> Message:
+        """Pull all pieces of a request, confirm it, and return it; replies then have this site as their sender."""
         pull = make_pull_object_fn_protobuf(self._client.PullObject, self._node, run)
         contents: dict[str, bytes] = {}
         end = time.monotonic() + _PIECES_TIMEOUT
         for piece in dict.fromkeys(part.object_id for part in iterate_object_tree(tree)):
             contents[piece] = _pull_when_available(pull, piece, end)
             if sum(map(len, contents.values())) > _MAX_BYTES:
-                raise ConnectionLost("a request is too large")
+                raise ConnectionLost(f"a request is larger than {_MAX_BYTES:,} bytes")
         make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run)(tree.object_id)
         message = inflate_object_from_contents(tree.object_id, contents)
         if not isinstance(message, Message):
             raise ConnectionLost(f"received a {type(message).__name__} instead of a request")
-        message.metadata.__dict__["_message_id"] = tree.object_id
+        message.metadata.__dict__["_message_id"] = tree.object_id  # Flower has no setter for it
         act_for(0, run, self._node.node_id)
         return message
 

@@ -27,7 +27,7 @@ from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..addresses import AddressNumber, is_this_machine, own_numbers
+from ..addresses import IPAddress, is_this_machine, own_ip_addresses
 from ..processes import end_with_parent
 from . import CONTROL_HEADER, control_key
 
@@ -48,7 +48,7 @@ class _UploadLimit:
 
     def __init__(self, app: ASGIApp, max_reply: int):
         self.app, self.max_reply = app, max_reply
-        self._uploaded: Counter[bytes] = Counter()  # key -> bytes since its last request
+        self._uploaded: Counter[bytes] = Counter()  # key -> bytes since the last request to this site
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = str(scope.get("path", ""))
@@ -58,24 +58,24 @@ class _UploadLimit:
         headers = dict(scope["headers"])
         key, is_upload = headers.get(_KEY, b""), path.startswith(_UPLOADS)
         declared = headers.get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > self._room(key, is_upload):
+        if declared.isdigit() and int(declared) > self._allowed_bytes(key, is_upload):
             _log.warning("refused a request of %s bytes", f"{int(declared):,}")
             await Response(status_code=413)(scope, receive, send)
             return
         read, counted, status, response = 0, 0, 0, b""
 
-        async def limited() -> Message:
+        async def receive_limited() -> Message:
             nonlocal read, counted
             event = await receive()
             read += len(event.get("body", b""))
-            if read > self._room(key, is_upload):
+            if read > self._allowed_bytes(key, is_upload):
                 return {"type": "http.disconnect"}
             if is_upload and event["type"] == "http.request" and not event.get("more_body") and not counted:
                 counted = read
                 self._uploaded[key] += counted
             return event
 
-        async def observed(event: Message) -> None:
+        async def send_observed(event: Message) -> None:
             nonlocal status, response
             status = event.get("status", status)
             if path == _PULL:
@@ -83,7 +83,7 @@ class _UploadLimit:
             await send(event)
 
         try:
-            await self.app(scope, limited, observed)
+            await self.app(scope, receive_limited, send_observed)
         finally:
             if status != 200:
                 self._uploaded[key] -= counted
@@ -92,7 +92,8 @@ class _UploadLimit:
             if not self._uploaded[key]:
                 del self._uploaded[key]
 
-    def _room(self, key: bytes, is_upload: bool) -> int:
+    def _allowed_bytes(self, key: bytes, is_upload: bool) -> int:
+        """Return how many bytes an HTTP request with this key may have."""
         return self.max_reply - (self._uploaded[key] if is_upload else 0)
 
 
@@ -110,7 +111,7 @@ class _LocalOnly:
     `own` are the addresses that count as this machine, besides loopback.
     """
 
-    def __init__(self, app: ASGIApp, own: Collection[AddressNumber] = (), key: str = ""):
+    def __init__(self, app: ASGIApp, own: Collection[IPAddress] = (), key: str = ""):
         self.app, self.own, self.key = app, own, key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -132,7 +133,7 @@ class _LocalOnly:
         return bool(self.key) and compare_digest(given_key, self.key.encode())
 
 
-def _patch_superlink(own: Collection[AddressNumber], key: str, max_reply: int) -> None:
+def _patch_superlink(own: Collection[IPAddress], key: str, max_reply: int) -> None:
     """Add the middlewares to the SuperLink that this process is about to start."""
     middleware = (Middleware(_LocalOnly, own, key), Middleware(_UploadLimit, max_reply))
     setattr(extensions, "get_middleware", lambda: middleware)  # noqa: B010
@@ -141,7 +142,7 @@ def _patch_superlink(own: Collection[AddressNumber], key: str, max_reply: int) -
 def _main() -> None:
     end_with_parent(int(sys.argv.pop(1)))
     secret = Path(sys.argv[sys.argv.index(_SECRET_FILE) + 1]).read_bytes()
-    _patch_superlink(own_numbers(sys.argv.pop(1)), control_key(secret), int(sys.argv.pop(1)))
+    _patch_superlink(own_ip_addresses(sys.argv.pop(1)), control_key(secret), int(sys.argv.pop(1)))
     flower_superlink()
 
 

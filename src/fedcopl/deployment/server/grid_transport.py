@@ -45,8 +45,8 @@ _OVERHEAD = 1_000_000  # bytes that a reply may have beyond twice those of its r
 _NAME_TIMEOUT = 60.0  # seconds a node may take to reply with its name
 _CHECK_CONNECTED = 1.0  # seconds between two checks of which sites are connected
 _POLL_WAIT = 0.2  # seconds to wait for replies that are being fetched, before those that are complete are returned
-_POLL_SHARE, _POLL_LATEST = 0.1, 1.0  # poll again after this share of the time since the request, at most after 1 s
-_POLL_BREAK = 10.0  # times the duration of the last poll: many polls at once must not occupy the SuperLink
+_POLL_SHARE, _MAX_POLL = 0.1, 1.0  # poll again after this share of the time since the request, at most after 1 s
+_POLL_BREAK = 10.0  # interval of polls as a multiple of the last poll's duration: polls must not occupy the SuperLink
 _STOP_CHECK, _TIME_LIMIT = 0.5, 600.0  # seconds between two checks whether to stop; for a call to the SuperLink
 _SITE_ERROR = 0  # code of an error after which the request is not sent again
 
@@ -127,11 +127,11 @@ class GridThreads:
         if id not in self._polls:
             return True
         poll, now = self._polls[id], time.monotonic()
-        interval = min(_POLL_LATEST, _POLL_SHARE * (now - self._sent[id][1]))
+        interval = min(_MAX_POLL, _POLL_SHARE * (now - self._sent[id][1]))
         return not poll.is_alive() and now >= poll.ended + max(interval, _POLL_BREAK * (poll.ended - poll.began))
 
     def _reply(self, id: str, poll: _Call) -> Message | None:
-        """Return the result of a finished poll, an error of the SuperLink as an exception; None: no reply yet."""
+        """Return the reply of a finished poll: an error message if it is malformed, None if there is none yet."""
         if isinstance(poll.error, httpx.HTTPError | RUN_GIVEN_UP):
             raise poll.error
         if poll.error is not None:
@@ -280,7 +280,7 @@ class GridTransport:
 
     @property
     def min_replies(self) -> int:
-        """Minimum number of sites in an exchange."""
+        """Minimum number of usable replies in an exchange."""
         return self.timeouts.min_sites
 
     def begin(self) -> tuple[str, ...]:
@@ -350,7 +350,7 @@ class GridTransport:
         for site, entry in pending.items():
             node = nodes.get(site)
             if node is not None and (not entry.message_id or node != entry.node):
-                records = request_records(entry.request, self.terms.at(self.known_sites.numbers[site]))
+                records = request_records(entry.request, self.terms.for_site(self.known_sites.numbers[site]))
                 round_number, ttl = str(entry.request.round + 1), self.timeouts.timeout
                 message = Message(records, node.id, route(type(entry.request)), ttl=ttl, group_id=round_number)
                 self.audit(audit_message(message, OUT, site, "sent"))

@@ -37,7 +37,7 @@ from .grid_transport import GridThreads
 from .rounds import PreparedServer, serve
 
 _NUMBER_BYTES = 8  # of a masked number, and of a sum
-_LOG_END = 2.0  # seconds to wait for the end of a log
+_LOG_END = 2.0  # seconds to wait until the log of a SuperLink that has ended is written
 _OVERHEAD = 2_000_000  # names, headers, keys and shares of some ten thousand sites
 _READY = 60.0  # seconds a SuperLink may take to start
 
@@ -73,19 +73,19 @@ def run_server(options: ServerOptions, prepared: PreparedServer, progress: Progr
     }
     with (
         holding(options.folder, "server", status),
-        _superlink(options, _largest_reply(prepared.first_state())) as (link, secret),
+        _superlink(options, _largest_reply(prepared.first_state())) as (superlink, secret),
         metrics_port(
             options.metrics_port,
             lambda: server_metrics(options.folder),
-            lambda: health(options.folder, () if link.poll() is None else ("the SuperLink has ended",)),
+            lambda: health(options.folder, () if superlink.poll() is None else ("the SuperLink has ended",)),
         ),
         _superlink_errors(options),
-        closing(_connect_control(options, link, secret)) as control,
+        closing(_connect_control(options, superlink, secret)) as control,
         _keep_admitted(options.sites, control, progress),
     ):
 
         def stopped() -> bool:
-            if link.poll() is not None:
+            if superlink.poll() is not None:
                 raise FederationError(f"the SuperLink has ended; see {options.log}; continue with --resume")
             return should_stop(options.folder)
 
@@ -148,7 +148,7 @@ def _keep_admitted(folder: Path, control: Control, progress: ProgressReporter) -
 
 
 def _largest_reply(state: ServerState) -> int:
-    """Return the size limit of a reply in bytes: of all prompts, also masked, or of the largest sum for the priors.
+    """Return the size limit of a reply in bytes: that of all prompts or of the largest sum for the priors, also masked.
 
     >>> _largest_reply(ServerState(0, {}, classes=10, width=64))
     2017240
@@ -156,23 +156,20 @@ def _largest_reply(state: ServerState) -> int:
     numbers = sum(prompt.size for prompt in state.shared.values())
     models = (no_priors(state.classes),) * 2 * len(FEATURE_SCALES)
     largest = [Statistic("moments"), Statistic("class_sums", models[:2]), Statistic("view_sums", models)]
-    sizes = [math.prod(one.shape(state.classes, state.width)) for one in largest]
+    sizes = [math.prod(statistic.shape(state.classes, state.width)) for statistic in largest]
     return _OVERHEAD + _NUMBER_BYTES * max(numbers, *sizes)
 
 
 @contextmanager
 def _superlink_errors(options: ServerOptions) -> Iterator[None]:
     """Turn errors of the connection to the SuperLink into one line for the operator."""
+    remedy = f"see {options.log}; continue with --resume"
     try:
         yield
     except httpx.HTTPError as error:
-        raise FederationError(
-            f"the SuperLink does not respond ({error}); see {options.log}; continue with --resume"
-        ) from error
+        raise FederationError(f"the SuperLink does not respond ({error}); {remedy}") from error
     except RUN_GIVEN_UP as error:
-        raise FederationError(
-            f"the SuperLink has stopped this run; see {options.log}; continue with --resume"
-        ) from error
+        raise FederationError(f"the SuperLink has stopped this run; {remedy}") from error
 
 
 @contextmanager
@@ -217,14 +214,14 @@ def _superlink_environment(folder: Path) -> dict[str, str]:
     return {**OFFLINE, "FLWR_HOME": str(folder.absolute()), "FORWARDED_ALLOW_IPS": "127.0.0.1", "NO_COLOR": "1"}
 
 
-def _connect_control(options: ServerOptions, link: subprocess.Popen[bytes], secret: bytes) -> Control:
+def _connect_control(options: ServerOptions, superlink: subprocess.Popen[bytes], secret: bytes) -> Control:
     """Wait until a SuperLink responds, and return its Control interface."""
     end, trusted = time.monotonic() + _READY, ssl.create_default_context(cafile=options.certificates.ca)
     while True:
         with suppress(httpx.HTTPError):
             if httpx.get(f"https://{options.local}/health", verify=trusted, timeout=2).is_success:
                 return Control(options.local, options.certificates.ca, secret)
-        if link.poll() is not None:
+        if superlink.poll() is not None:
             raise FederationError(
                 f"the SuperLink did not start; is {with_port(options.host, options.port)} in use, "
                 f"or not an address of this machine? see {options.log}"

@@ -29,9 +29,10 @@ from ...federation.prior_estimation import prior_steps
 from ...federation.server import MAX_ESTIMATIONS, is_evaluated
 from ...labelers import choose_labeler
 from ...messages import Adapt, Estimate, Evaluate, Request, Select, SetupKeys, Train, digest
+from ...plurals import counted
 
 if TYPE_CHECKING:
-    from .site_state import SiteStep
+    from .site_state import SiteProgress
 
 _MAX_REPEATS = 2  # of one secure aggregation that could not be unmasked
 
@@ -54,12 +55,13 @@ class HandledRequest(NamedTuple):
 
     kind: str
     stage: int
-    step: int = 0  # of the priors
+    step: int = 0  # of the prior estimation
     peers: int = 0  # number of sites in the secure aggregation; 0: none
-    last: bool = False  # no further request at this stage
+    ends_stage: bool = False  # no further request of this stage may follow
 
 
-def order_entry(request: Request) -> HandledRequest:
+def handled_entry(request: Request) -> HandledRequest:
+    """Return the entry of a request in the site's list of handled requests, with its stage in the round."""
     kind = type(request).__name__
     match request:
         case Adapt():
@@ -67,91 +69,93 @@ def order_entry(request: Request) -> HandledRequest:
         case Estimate():
             return HandledRequest(kind, _RoundStage.estimate, peers=len(request.peers))
         case Train():
-            return HandledRequest(kind, _RoundStage.train, peers=len(request.peers), last=True)
+            return HandledRequest(kind, _RoundStage.train, peers=len(request.peers), ends_stage=True)
         case Select():
-            return HandledRequest(kind, _RoundStage.select, last=True)
+            return HandledRequest(kind, _RoundStage.select, ends_stage=True)
         case Evaluate():
-            plain = _RoundStage.untrained if request.through else _RoundStage.zero_shot
-            return HandledRequest(kind, plain if request.shared is None else _RoundStage.evaluate, last=True)
+            promptless = _RoundStage.untrained if request.through else _RoundStage.zero_shot
+            return HandledRequest(kind, promptless if request.shared is None else _RoundStage.evaluate, ends_stage=True)
     return HandledRequest(kind, _RoundStage.keys)
 
 
 def model_of(request: Request) -> str:
-    """Return the digest of the prompts that the round begins with, if the request contains them."""
+    """Return the digest of the prompts that the round begins with; empty if the request does not contain them."""
     return digest(Evaluate(0, request.shared)) if isinstance(request, Estimate | Train) else ""
 
 
-def out_of_order(request: Request, step: "SiteStep", config: RunConfig, restarts: int) -> str | None:
+def out_of_order(request: Request, progress: "SiteProgress", config: RunConfig, restarts: int) -> str | None:
     """Return why a new request is not allowed at this point of the run; None: it is allowed."""
-    checks = (_not_in_round(request, config), _too_late(request, step), _another_model(request, step))
-    reason = next(chain(*checks), None) or _too_often(request, step, config, restarts)
+    checks = (_not_in_round(request, config), _too_late(request, progress), _other_prompts(request, progress))
+    reason = next(chain(*checks), None) or _too_often(request, progress, config, restarts)
     return f"unexpected request: {reason}" if reason else None
 
 
 def _not_in_round(request: Request, config: RunConfig) -> Iterator[str]:
     """Yield the reasons why the protocol has no such request in its round."""
-    words = f"{type(request).__name__} in round {request.round + 1}"
+    subject = f"{type(request).__name__} in round {request.round + 1}"
     if not 0 <= request.round < config.rounds:
-        yield f"{words}, but the run has {config.rounds}"
+        yield f"{subject}, but the run has {counted(config.rounds, 'round')}"
     has_refresh = request.round % config.labels.refresh_every == 0
     match request:
         case Adapt() if not config.uses_priors:
-            yield f"{words}, but the run has no priors"
+            yield f"{subject}, but the run has no priors"
         case Adapt() | Estimate() | Select() if not has_refresh:
-            yield f"{words}, which has no refresh"
+            yield f"{subject}, which has no refresh"
         case Adapt(step=step) if request.round and step != prior_steps(config):
-            yield f"{words} for sums, which are for the first round only"
+            yield f"{subject} for prior statistics, which only the first round needs"
         case Adapt(step=step) if not 0 <= step <= prior_steps(config):
-            yield f"{words} at step {step + 1}, but the priors take {prior_steps(config) + 1} at most"
+            yield f"{subject} at step {step + 1}, but the prior estimation has at most {prior_steps(config) + 1}"
         case Select(refresh=refresh) if refresh != request.round // config.labels.refresh_every:
-            yield f"{words} for refresh {refresh + 1}, which is in another round"
+            yield f"{subject} for refresh {refresh + 1}, which is in another round"
         case Evaluate(shared=None) if request.round or (request.through and not config.uses_priors):
-            yield f"{words} without prompts, which is not in the protocol"
+            yield f"{subject} without prompts, which is not in the protocol"
         case Evaluate(shared=shared) if shared is not None and not is_evaluated(config, request.round):
-            yield f"{words}, which is not evaluated"
+            yield f"{subject}, which is not evaluated"
 
 
-def _too_late(request: Request, step: "SiteStep") -> Iterator[str]:
-    """Yield the reason if this request comes too late or a second time."""
-    entry, before = order_entry(request), [handled for handled in step.handled if handled.stage != _RoundStage.keys]
-    if entry.stage == _RoundStage.keys or not before:
+def _too_late(request: Request, progress: "SiteProgress") -> Iterator[str]:
+    """Yield the reason if this request comes after a later stage of the round, or a second time."""
+    entry = handled_entry(request)
+    earlier = [handled for handled in progress.handled if handled.stage != _RoundStage.keys]
+    if entry.stage == _RoundStage.keys or not earlier:
         return
-    last, words = before[-1], f"{entry.kind} in round {request.round + 1}"
+    last, subject = earlier[-1], f"{entry.kind} in round {request.round + 1}"
     if entry.stage < last.stage:
-        yield f"{words} after {last.kind}"
+        yield f"{subject} after {last.kind}"
     elif entry.stage == last.stage:
         starts_again = entry.stage == _RoundStage.adapt and entry.step == 0 and not entry.peers
         is_next = entry.step > last.step or starts_again
         is_repeat = entry.step == last.step and 0 < entry.peers < last.peers
-        if last.last or not (is_next or is_repeat):
-            yield f"{words} again, with other content"
+        if last.ends_stage or not (is_next or is_repeat):
+            yield f"{subject} again, with other content"
 
 
-def _another_model(request: Request, step: "SiteStep") -> Iterator[str]:
+def _other_prompts(request: Request, progress: "SiteProgress") -> Iterator[str]:
+    """Yield the reason if the request does not have the prompts at the start of the round."""
     model = model_of(request)
-    if model and step.model and model != step.model:
+    if model and progress.model and model != progress.model:
         kind = type(request).__name__
         yield f"{kind} in round {request.round + 1} with other prompts than at the start of the round"
 
 
-def _too_often(request: Request, step: "SiteStep", config: RunConfig, restarts: int) -> str | None:
-    """Return why an honest server that was stopped `restarts` times does not send this request again."""
-    entry = order_entry(request)
+def _too_often(request: Request, progress: "SiteProgress", config: RunConfig, restarts: int) -> str | None:
+    """Return the reason if a server that restarts at most `restarts` times would not send this request so often."""
+    entry = handled_entry(request)
     if entry.stage == _RoundStage.keys and not isinstance(request, SetupKeys):
         return None  # one of each per `SetupKeys`: the secure aggregation itself checks that
-    count = sum(computed[:3] == entry[:3] for computed in step.computed)  # of this kind, stage and step
-    once = _max_aggregations(config, request.round) if isinstance(request, SetupKeys) else 1
+    count = sum(computed[:3] == entry[:3] for computed in progress.computed)  # of this kind, stage and step
+    planned = _max_aggregations(config, request.round) if isinstance(request, SetupKeys) else 1
     repeats = _MAX_REPEATS if isinstance(request, SetupKeys) or entry.peers else 0
-    limit = (once + repeats) * (1 + restarts)
+    limit = (planned + repeats) * (1 + restarts)
     if isinstance(request, Adapt) and not entry.peers:
-        limit = max(MAX_ESTIMATIONS, 1 + restarts)  # over all totals, which may differ without secure aggregation
+        limit = max(MAX_ESTIMATIONS, 1 + restarts)  # an estimation without lost sites has other totals
     if count < limit:
         return None
     return f"{entry.kind} in round {request.round + 1} for the {count + 1}th time, each time with other content"
 
 
 def _max_aggregations(config: RunConfig, round: int) -> int:
-    """Return the largest number of secure aggregations in a round."""
+    """Return the largest number of secure aggregations in this round, without repeats."""
     has_refresh = round % config.labels.refresh_every == 0
     priors = prior_steps(config) if config.uses_priors and round == 0 else 0
     return 1 + (has_refresh and choose_labeler(config).cooperative) + priors

@@ -34,7 +34,7 @@ from ..message_format import one_line
 _PINNED_PEERS = "peers.json"
 _MEMBERS = "members.json"  # sites of the first class feature sums that this site has sent
 _LENGTH = 2  # bytes that hold the length of a public key
-_SIGNED = b"fedcopl secure aggregation "
+_SIGNED = b"fedcopl secure aggregation "  # before the session and the keys in what a voucher signs
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Identity:
         return self._private.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
     def vouch(self, session: bytes, keys: bytes) -> bytes:
-        """Sign the keys that this site made for an aggregation."""
+        """Return a voucher for the keys that this site made for an aggregation: its public key and its signature."""
         signature = self._private.sign(_SIGNED + session + keys, ec.ECDSA(SHA256()))
         return len(self.public).to_bytes(_LENGTH) + self.public + signature
 
@@ -77,7 +77,7 @@ class Peers:
 
     folder: Path  # of the site
     own: Identity
-    given: Path | None = None  # folder of public keys of `--peers`
+    trusted_folder: Path | None = None  # `--peers`: a folder of public keys
     requires_sites: bool = False  # `--min-sites` is set: no site is added after the first aggregation
     notify: Callable[[str], None] = lambda line: None
 
@@ -93,16 +93,16 @@ class Peers:
         others = {name: key for name, key in signers.items() if key is not None and key != self.own.public}
         if len({*others.values(), self.own.public}) != len(signers):
             return "the list of keys has one site twice, or lacks this site"
-        return (self._not_given(others) if self.given else None) or self._not_pinned(others)
+        return (self._untrusted(others) if self.trusted_folder else None) or self._changed(others)
 
-    def other_members(self, members: Collection[str]) -> str | None:
+    def objection_to_members(self, members: Collection[str]) -> str | None:
         """Return why the site sends no class feature sums with these members; None: they are those of earlier runs."""
         before = self._read(_MEMBERS)
         if not before or set(before) == set(members):
             return None
         return (
-            f"its class feature sums were among {', '.join(map(one_line, before))}, and other members would reveal one "
-            f"site's sums; the people of this site can allow it by removing {_MEMBERS}"
+            f"its class feature sums were over the sites {', '.join(map(one_line, before))}, and sums over other sites "
+            f"would reveal those of one site; the people of this site can allow it by removing {_MEMBERS}"
         )
 
     def pin_members(self, members: Collection[str]) -> None:
@@ -110,24 +110,26 @@ class Peers:
         if not (self.folder / _MEMBERS).exists():
             write_private(self.folder / _MEMBERS, json.dumps(dict.fromkeys(sorted(members), ""), indent=1).encode())
 
-    def _not_given(self, others: Mapping[str, bytes]) -> str | None:
-        assert self.given is not None
-        keys = (load_pem_public_key(key.public) for key in read_site_keys(self.given).values())
+    def _untrusted(self, others: Mapping[str, bytes]) -> str | None:
+        """Return the reason if a key is not in the folder of trusted keys."""
+        assert self.trusted_folder is not None
+        keys = (load_pem_public_key(key.public) for key in read_site_keys(self.trusted_folder).values())
         trusted = {key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for key in keys}
         unknown = [name for name, key in others.items() if key not in trusted]
         return f"{one_line(unknown[0])} has no key in the folder of --peers" if unknown else None
 
-    def _not_pinned(self, others: Mapping[str, bytes]) -> str | None:
+    def _changed(self, others: Mapping[str, bytes]) -> str | None:
+        """Return the reason if a key is not that of the first aggregation; store the keys of new names."""
         pinned = self._read(_PINNED_PEERS)  # name -> public key
         for name, key in others.items():
             if pinned.get(name, key.hex()) != key.hex():
                 return f"{one_line(name)} has another key than in the first secure aggregation"
         new = {name: key.hex() for name, key in others.items() if name not in pinned}
-        if pinned and new and self.requires_sites and not self.given:
+        if pinned and new and self.requires_sites and not self.trusted_folder:
             return f"{one_line(min(new))} was not in the first secure aggregation; name all sites with --peers"
         if new:
             write_private(self.folder / _PINNED_PEERS, json.dumps({**pinned, **new}, indent=1).encode())
-            for name in () if self.given else new:
+            for name in () if self.trusted_folder else new:
                 digest = sha256(others[name]).hexdigest()[:16]
                 self.notify(f"trusting {one_line(name)} in secure aggregation from now on, key {digest}")
         return None
@@ -138,7 +140,7 @@ class Peers:
             return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
 
 
-def check_peers(given: Path | None) -> None:
+def check_peers(trusted_folder: Path | None) -> None:
     """Raise `ConfigError` if the folder has no keys."""
-    if given is not None and (not given.is_dir() or not read_site_keys(given)):
-        raise ConfigError(f"--peers {given}: name a folder with the file site.pub of each site, as name.pub")
+    if trusted_folder is not None and (not trusted_folder.is_dir() or not read_site_keys(trusted_folder)):
+        raise ConfigError(f"--peers {trusted_folder}: name a folder with the file site.pub of each site, as name.pub")

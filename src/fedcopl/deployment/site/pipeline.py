@@ -44,7 +44,7 @@ from ..terms import PINNED, Refused, Terms, check_pinned, differences
 from .order import out_of_order
 from .peers import Identity, Peers
 from .policies import sends_features
-from .site_state import SiteState, SiteStep, release_of
+from .site_state import SiteProgress, SiteState, release_of
 
 if TYPE_CHECKING:
     from .running_site import RunningSite
@@ -93,16 +93,17 @@ def reply_to(
     load_site: Callable[[], RequestHandler],
     audit: AuditLog | None = None,
     server: str = "",
-    limit: AbstractContextManager[None] | None = None,
+    time_limit: AbstractContextManager[None] | None = None,
 ) -> Message:
-    """Return the reply to any message: a reply, a name, or a refusal. The details of an error stay at the site.
+    """Return the reply to a message: the result of its request, the site's name if it queries that, or a refusal.
 
-    A message is in the audit log before it is read, and a reply before it is sent; without the log, there is a refusal.
+    A message is in the audit log before it is read, and a reply before it is sent; if the log cannot be written, the
+    message is refused. The details of an error stay at the site.
     """
     try:
         if audit:
             audit.write(audit_message(message, IN, server, "received"))
-        records = _reply_records(message, load_site, limit or nullcontext())
+        records = _reply_records(message, load_site, time_limit or nullcontext())
         reply = Message(records, reply_to=message)
         if audit:
             audit.write(audit_message(reply, OUT, server, refusal_of(records) or "replied", message))
@@ -113,14 +114,15 @@ def reply_to(
 
 
 def _reply_records(
-    message: Message, load_site: Callable[[], RequestHandler], limit: AbstractContextManager[None]
+    message: Message, load_site: Callable[[], RequestHandler], time_limit: AbstractContextManager[None]
 ) -> RecordDict:
+    """Return the records of the reply, of the name, or of a refusal after any error."""
     try:
         site = load_site()
         if message.metadata.message_type == NAME_QUERY:
             return name_records(site.name)
         request, terms = read_request(message.content, _MAX_REQUEST)
-        with limit:
+        with time_limit:
             reply = site.handle(request, terms)
         return reply_records(reply, digest(request), site.folder_name)
     except Exception as error:
@@ -158,11 +160,9 @@ class SiteRequest:
 
     @property
     def peers(self) -> Peers:
-        options = self.site.options
-        own = Identity(site_key(options.folder, options.name)[0])
-        return Peers(
-            options.folder, own, options.peers, requires_sites=options.consent.min_sites > 0, notify=self.site.notify
-        )
+        options, notify = self.site.options, self.site.notify
+        own, requires_sites = Identity(site_key(options.folder, options.name)[0]), options.consent.min_sites > 0
+        return Peers(options.folder, own, options.peers, requires_sites, notify)
 
 
 def respond(request: SiteRequest) -> Reply:
@@ -177,12 +177,12 @@ def respond(request: SiteRequest) -> Reply:
     if request.client.config.previous_run and not states.has_begun:
         states.seed(request.site.state_from_previous_run(request.client))
 
-    def compute(step: SiteStep, before: ClientState) -> tuple[Reply, ClientState]:
+    def compute(progress: SiteProgress, before: ClientState) -> tuple[Reply, ClientState]:
         for policy in _NEW_REQUEST:
-            _refuse(policy(request, step))
+            _refuse(policy(request, progress))
         reply, state = request.client.handle(request.request, before)
-        for finish in _NEW_REPLY:
-            reply = finish(request, before, reply)
+        for complete in _NEW_REPLY:
+            reply = complete(request, before, reply)
         return reply, state
 
     reply = states.handle(request.request, request.terms.attempt, compute)
@@ -197,25 +197,25 @@ def _refuse(reason: str | None) -> None:
 
 
 def compatible(request: SiteRequest) -> str | None:
-    """Server and site have the same release, classes and model."""
+    """Refuse unless the server and the site have the same release, classes and model."""
     return "; ".join(differences(request.terms, request.site.classes, request.site.model))
 
 
 def conditions(request: SiteRequest) -> str | None:
-    """The run meets the site's consent and limits."""
+    """Refuse unless the run meets the site's consent and limits."""
     options, config = request.site.options, request.terms.config()
     return "; ".join([*options.consent.objections(request.request, config), *options.limits.objections(config)])
 
 
 def approved(request: SiteRequest) -> str | None:
-    """A new run fits into the limits of disk space and runs per day, and is approved."""
+    """Refuse a new run beyond the limits of disk space and runs per day, or without approval."""
     site, run = request.site, request.terms.run
     if (request.folder / PINNED).exists():
         return None
     limit, runs = site.options.limits.disk, site.options.folder / "runs"
     if sum(file.stat().st_size for file in runs.rglob("*") if file.is_file()) / _GIGABYTE > limit:
         return f"no disk space for another run: this site's limit is {limit:g} GB"
-    site.ledger.refuse_more(run, site.options.limits.runs)
+    site.ledger.check_recent_runs(run, site.options.limits.runs)
     reason = site.approval(run, request.terms.config())
     if not reason:
         site.ledger.begin(run)
@@ -223,7 +223,7 @@ def approved(request: SiteRequest) -> str | None:
 
 
 def valid(request: SiteRequest) -> str | None:
-    """Prompts and sums in the request have the shapes of this run, and are finite."""
+    """Refuse unless prompts and sums in the request have the shapes of this run, and are finite."""
     client = request.client
     method, start = choose_method(client.config), client.learner.initial()
     prompts = {name: start[name] for name in method.shared()}
@@ -232,23 +232,23 @@ def valid(request: SiteRequest) -> str | None:
 
 
 def pinned(request: SiteRequest) -> str | None:
-    """Settings, classes and images have not changed since the first request of the run."""
+    """Refuse if settings, classes or images have changed since the first request of the run."""
     check_pinned(request.folder / PINNED, request.terms, request.site.images)
     return None
 
 
-def in_order(request: SiteRequest, step: SiteStep) -> str | None:
-    """Accept each request of the protocol once, in the protocol's order."""
-    return out_of_order(request.request, step, request.client.config, int(request.site.options.limits.restarts))
+def in_order(request: SiteRequest, progress: SiteProgress) -> str | None:
+    """Refuse a request that is out of the protocol's order, or comes more often than the protocol allows."""
+    return out_of_order(request.request, progress, request.client.config, int(request.site.options.limits.restarts))
 
 
-def known_peers(request: SiteRequest, step: SiteStep) -> str | None:
-    """Secure aggregation is with sites whose keys are trusted; class feature sums have the same members in all runs."""
+def known_peers(request: SiteRequest, progress: SiteProgress) -> str | None:
+    """Refuse secure aggregation with untrusted keys, and class feature sums over other sites than in earlier runs."""
     message, config = request.request, request.client.config
     if isinstance(message, ShareKeys) and config.privacy.secure_aggregation:
         return request.peers.objection(message)
     if isinstance(message, Adapt) and message.peers and sends_features(config):
-        return request.peers.other_members(message.peers)
+        return request.peers.objection_to_members(message.peers)
     return None
 
 
@@ -263,7 +263,7 @@ def charged(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
 
 
 def vouched(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
-    """Sign the keys that this site has made for a secure aggregation."""
+    """Add a voucher, this site's signature, to the keys that it has made for a secure aggregation."""
     if isinstance(request.request, SetupKeys) and isinstance(reply, PublicKeys):
         return replace(reply, voucher=request.peers.own.vouch(request.request.session, reply.keys))
     return reply
@@ -278,5 +278,5 @@ def members_pinned(request: SiteRequest, before: ClientState, reply: Reply) -> R
 
 
 _EVERY_REQUEST: tuple[Callable[[SiteRequest], str | None], ...] = (compatible, conditions, approved, valid, pinned)
-_NEW_REQUEST: tuple[Callable[[SiteRequest, SiteStep], str | None], ...] = (in_order, known_peers)
+_NEW_REQUEST: tuple[Callable[[SiteRequest, SiteProgress], str | None], ...] = (in_order, known_peers)
 _NEW_REPLY: tuple[Callable[[SiteRequest, ClientState, Reply], Reply], ...] = (charged, vouched, members_pinned)

@@ -44,10 +44,7 @@ _FIELD_TEXTS = {  # (reply, field) -> its content
     ("Trained", "checks"): "whether training helps, on its hold-out images; omitted with noise",
     ("Trained", "masked"): "its prompts, number of images and loss under masks instead, if the run has secure "
     "aggregation",
-    (
-        "Evaluated",
-        "correct",
-    ): "correctly classified test images; 0 if it has none with labels, or requires masks or noise",
+    ("Evaluated", "correct"): "correctly classified test images; 0 without labels, or if it requires masks or noise",
     ("Evaluated", "examples"): "number of labelled test images; 0 likewise",
     ("PublicKeys", "keys"): "public keys made for one secure aggregation",
     ("PublicKeys", "voucher"): "its public key, and its signature of these keys, for the other sites",
@@ -141,16 +138,16 @@ class Consent:
 
     def __post_init__(self) -> None:
         if not self.prompts:
-            raise ConfigError("share: name at least one kind of prompts; without one a site cannot take part")
+            raise ConfigError("--share: name at least one kind of prompts; without one a site cannot take part")
         for name in self.share:
             if name not in _shareable():
                 hint = did_you_mean(name, _shareable())
-                raise ConfigError(f"share: {name!r} is unknown (choose from: {', '.join(_shareable())}){hint}")
+                raise ConfigError(f"--share: {name!r} is unknown (choose from: {', '.join(_shareable())}){hint}")
         if min(self.min_sites, self.min_images) < 0 or not 0 <= self.min_noise < math.inf:  # also nan
-            raise ConfigError("min-sites, min-noise, min-images: must be numbers >= 0")
+            raise ConfigError("--min-sites, --min-noise, --min-images: must be numbers >= 0")
         if self.min_sites and not self.secure_aggregation:
             raise ConfigError(
-                "min-sites: needs secure aggregation, which no-secure-aggregation disables; use only one of them"
+                "--min-sites: needs secure aggregation, which --no-secure-aggregation disables; use only one of them"
             )
 
     @property
@@ -267,7 +264,7 @@ def approve_all(run: str, config: RunConfig) -> None:
 
 
 def _approval_by_file(file: Path) -> Approval:
-    """Take part in runs with the settings of a file; the names of the run and of its previous run may differ."""
+    """Return the approval of all runs with the settings of a file, whatever their name and previous run."""
 
     def read_accepted() -> dict[str, object]:
         return _comparable_settings(RunConfig.from_mapping(read_settings(file), str(file)))
@@ -290,7 +287,7 @@ def _comparable_settings(config: RunConfig) -> dict[str, object]:
 
 @dataclass
 class _ApprovalAtTerminal:
-    """Take part in runs that are approved at the terminal; without a terminal, print how to approve them."""
+    """Takes part in runs that are approved at the terminal; without a terminal, prints how to approve them."""
 
     folder: Path  # of the site
     prompt: ApprovalPrompt

@@ -136,7 +136,7 @@ class RunningSite:
             RunFolder(folder).begin(config)
 
     def _outcome(self, config: RunConfig, round: int, score: Evaluated) -> Outcome:
-        """Return the results of the run at this site."""
+        """Return the results of the run at this site, with the accuracy of its last round."""
         dataset = self.prepared.dataset
         final = score.correct / score.examples if score.examples else None
         outcome = Outcome(rounds=(RoundRecord(round=round, macro=final, clients=(final,)),))
@@ -168,14 +168,14 @@ class RunningSite:
 
 
 def _load(settings: RunConfig, progress: ProgressReporter) -> tuple[Prepared, Clip, str]:
-    """Return the images, the model and a digest of the training images."""
+    """Return the preprocessed images, the model, and the number and a digest of the training images."""
     progress.preparing("listing the images")
     dataset = load_dataset(settings.data)
     progress.preparing("loading the model")
     clip = build_clip(settings.model)
     # A class name that is too long for any prompt is reported before the images are preprocessed.
-    bare = RunConfig(model=settings.model.model_copy(update={"text_prompts": 0}))
-    built = build_model(bare, clip, dataset.classes, dataset.template)
+    without_prompts = RunConfig(model=settings.model.model_copy(update={"text_prompts": 0}))
+    built = build_model(without_prompts, clip, dataset.classes, dataset.template)
     try:
         built.model.encoder.refuse_long_names(Model().text_prompts)
     except ConfigError as error:  # not raised: the server sets the length of prompts
@@ -185,5 +185,5 @@ def _load(settings: RunConfig, progress: ProgressReporter) -> tuple[Prepared, Cl
     cached = PixelCache().pixels(dataset.train, clip.preprocess.resize_and_crop, clip.preprocess.key)
     # The digest includes the decode options: with others, the same files give other pixels.
     decoding = DecodeOptions.of(settings.data).key
-    contents = [text + decoding for number, text in enumerate(cached.digests) if number not in cached.bad]
+    contents = [digest + decoding for number, digest in enumerate(cached.digests) if number not in cached.bad]
     return prepared, clip, images_digest(prepared.dataset.train.names, contents)

@@ -20,7 +20,7 @@ from ...errors import FederationError
 from ...run.progress_reporter import ProgressReporter
 from ..addresses import connect, proxy_to, strip_credentials
 from ..audit_log import AuditLog
-from ..flower_internals import HEARTBEAT
+from ..flower_internals import ANNOUNCED_HEARTBEAT
 from ..flower_internals.site_connection import ConnectionLost, SiteConnection, site_connection
 from ..keys import private_key, site_key
 from ..message_format import refusal_of
@@ -31,9 +31,9 @@ from .pipeline import reply_to
 from .running_site import RunningSite
 
 _MIN_POLL, _MAX_POLL = 0.1, 5.0  # seconds between two polls for a request
-_POLL_SHARE = 0.1  # interval of polls as a share of the time since the last request, and of `gap`
-_MAX_GAP_SHARE = 2.0  # seconds, the largest interval because of `gap`
-_POLL_BREAK = 10.0  # interval of polls in durations of the last poll: a busy server responds slowly
+_POLL_SHARE = 0.1  # interval of polls as a share of the time since the last reply, and of `gap`
+_MAX_GAP_INTERVAL = 2.0  # seconds, the largest interval because of `gap`
+_POLL_BREAK = 10.0  # interval of polls as a multiple of the last poll's duration: a busy server responds slowly
 _STOP_CHECK = 0.5  # seconds between two checks whether to stop
 _REPEATED = "adapt"  # kind of request that comes dozens of times in a row: one line is logged for all
 _RECONNECT = 2.0  # seconds between two attempts to join
@@ -71,12 +71,12 @@ def check_server(server: ServerAddress) -> None:
         ):
             return
     except ssl.SSLCertVerificationError as error:
-        raise FederationError(_untrusted(server, error.verify_message)) from error
+        raise FederationError(_untrusted_message(server, error.verify_message)) from error
     except OSError:
         return  # not running yet: the site keeps trying
 
 
-def _untrusted(server: ServerAddress, reason: str) -> str:
+def _untrusted_message(server: ServerAddress, reason: str) -> str:
     return (
         f"{server.address}: its certificate is not signed by {server.ca} ({reason}); "
         f"ask the operator for a new ca.pem or package, and whether the certificate includes {server.host} (--address)"
@@ -91,14 +91,14 @@ def _join_error(server: ServerAddress, public: Path, error: httpx.HTTPError, fin
         return "the server rejects this site's signature: is the clock of this machine right? trying again"
     return (
         f"the server rejects this site: {public} is not registered there, has expired or was revoked "
-        f"(ask the operator), or is in use by another connection (after a kill wait {2 * HEARTBEAT} s); trying again"
+        f"(ask the operator), or has another connection (after a kill wait {2 * ANNOUNCED_HEARTBEAT} s); trying again"
     )
 
 
 def _connection_error(server: ServerAddress, error: httpx.HTTPError, finished: str = "") -> str:
     """Return why the server cannot be reached now, or `finished` after a run, when a server ends without an error."""
     if _UNTRUSTED in str(error):
-        return f"{_untrusted(server, str(error).rpartition(': ')[2].partition(' (_ssl')[0])}; trying again"
+        return f"{_untrusted_message(server, str(error).rpartition(': ')[2].partition(' (_ssl')[0])}; trying again"
     if finished:
         return finished
     proxy = proxy_to(server.host)
@@ -145,7 +145,7 @@ class SiteReporter:
     _last: tuple[str, str, bool] = ("", "", False)  # round and kind of the last request, and whether it was refused
 
     def check(self, connection: SiteConnection) -> None:
-        """Report that the connection was lost or established."""
+        """Report that the connection was lost or established since the last check."""
         was_connected, error = self.counts.connected, connection.error
         self.counts.connected = error is None
         if error is not None:
@@ -182,21 +182,21 @@ class SiteReporter:
 
 def _handle_requests(site: RunningSite, connection: SiteConnection, reporter: SiteReporter) -> None:
     """Reply to requests until the connection is lost or the site has to stop."""
-    folder, last, gap = site.options.folder, time.monotonic(), 0.0
+    folder, last_reply, gap = site.options.folder, time.monotonic(), 0.0
     stopped = partial(should_stop, folder)
     while not stopped():
         began = time.monotonic()
         request = connection.next()
         reporter.check(connection)
         if request is None:
-            _wait(_poll_interval(time.monotonic() - last, time.monotonic() - began, gap), stopped)
+            _wait(_poll_interval(time.monotonic() - last_reply, time.monotonic() - began, gap), stopped)
             continue
-        gap, began = began - last, time.monotonic()
-        limit = _time_limit(site.options.limits.seconds, stopped)
-        reply = reply_to(request, lambda: site, AuditLog(folder), reporter.server.address, limit)
+        gap, began = began - last_reply, time.monotonic()
+        time_limit = _time_limit(site.options.limits.seconds, stopped)
+        reply = reply_to(request, lambda: site, AuditLog(folder), reporter.server.address, time_limit)
         reporter.replied(request, time.monotonic() - began, site.finished, refused=bool(refusal_of(reply.content)))
         connection.send(reply)
-        last = time.monotonic()
+        last_reply = time.monotonic()
 
 
 @contextmanager
@@ -233,7 +233,7 @@ def _interrupted_when(is_over: Callable[[], bool]) -> Iterator[None]:
                         _thread.interrupt_main(signal.SIGINT)
                 done.wait(_INTERRUPT_AGAIN)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # disabled in background jobs
+    previous_handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # disabled in background jobs
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
@@ -241,20 +241,19 @@ def _interrupted_when(is_over: Callable[[], bool]) -> Iterator[None]:
     finally:
         with lock:
             done.set()
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)
 
 
 def _poll_interval(waited: float, took: float, gap: float) -> float:
     """Return the seconds until the next poll.
 
-    A request waits at most for a tenth of the time since the last one, and an idle site rarely polls. After a slow poll
-    the interval is longer, because many sites poll a busy server. After a long wait for the last request it is longer,
-    because the server has many sites and the next request will not come at once.
+    They grow with the time since the last reply, so that an idle site rarely polls; with the duration of the last poll,
+    because many sites poll a busy server; and with the last gap, because a server of many sites rarely sends requests.
 
     Args:
-        waited: seconds since the last request.
+        waited: seconds since the last reply.
         took: duration of the last poll in seconds.
-        gap: seconds between the last two requests.
+        gap: seconds between the last request and the reply before it.
 
     >>> [_poll_interval(waited, 0.005, 0.5) for waited in (0.0, 20.0, 3600.0)], _poll_interval(0.0, 0.08, 0.5)
     ([0.1, 2.0, 5.0], 0.8)
@@ -262,11 +261,11 @@ def _poll_interval(waited: float, took: float, gap: float) -> float:
     (0.8, 2.0)
     """
     return min(
-        _MAX_POLL, max(_MIN_POLL, _POLL_SHARE * waited, _POLL_BREAK * took, min(_MAX_GAP_SHARE, _POLL_SHARE * gap))
+        _MAX_POLL, max(_MIN_POLL, _POLL_SHARE * waited, _POLL_BREAK * took, min(_MAX_GAP_INTERVAL, _POLL_SHARE * gap))
     )
 
 
 def _wait(seconds: float, stopped: Callable[[], bool]) -> None:
     end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0 and not stopped():
-        time.sleep(min(_STOP_CHECK, left))
+    while (remaining := end - time.monotonic()) > 0 and not stopped():
+        time.sleep(min(_STOP_CHECK, remaining))

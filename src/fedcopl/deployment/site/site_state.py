@@ -3,7 +3,7 @@
 With the state, neither a stop nor a repeated request changes the result of a run:
 
     now.json                    the round, and the requests that were handled, in their order
-    <step>.safetensors          the state after that step, and the reply
+    <step>.safetensors          the state after that step, and the reply; a step is the handling of one request
     <step>.secrets              keys of secure aggregation, and noisy replies sent; of the latest step only
 
 A step is written before its reply is sent; its name is a digest of all requests of the round so far. A repeated request
@@ -53,7 +53,7 @@ from ...privacy.accountant import epsilon_of
 from ...privacy.private_replies import Secrets
 from ..message_format import Packed, pack, unpack
 from ..terms import Refused
-from .order import HandledRequest, model_of, order_entry
+from .order import HandledRequest, handled_entry, model_of
 
 NOW = "now.json"
 _SEED = "seed"
@@ -65,10 +65,10 @@ _DELTA = 1e-5  # set by the site: with one set by the server any epsilon could l
 
 
 @dataclass(frozen=True)
-class SiteStep:
-    """The position of a site in a run. The name of a step is a digest of the round's requests up to it."""
+class SiteProgress:
+    """How far a site is in a run. The name of a step is a digest of the round's requests up to it."""
 
-    attempt: int = 0  # start of the server
+    attempt: int = 0  # number of starts of the server
     round: int = -1
     base: str = ""  # last step of the earlier round from which this round began; empty: a new state
     path: tuple[str, ...] = ()  # digests of this round's requests in this attempt
@@ -79,32 +79,33 @@ class SiteStep:
     model: str = ""  # digest of the prompts that the round begins with, in every attempt
 
     @property
-    def last(self) -> str:
+    def last_step(self) -> str:
         return _step_name(self.path) if self.path else self.base
 
-    def at(self, attempt: int, round: int) -> "SiteStep":
-        """Return the position for a request of this attempt and round; `Refused` if either is an earlier one."""
+    def for_request(self, attempt: int, round: int) -> "SiteProgress":
+        """Return the progress before a request of this attempt and round; `Refused` if either is an earlier one."""
         if round < self.round or attempt < self.attempt:
             raise Refused(
                 f"an old request, of round {round + 1} and start {attempt} of the server: "
                 f"this site is at round {self.round + 1} and start {self.attempt}"
             )
         if round > self.round:
-            return SiteStep(attempt, round, base=self.last, latest=self.latest)
+            return SiteProgress(attempt, round, base=self.last_step, latest=self.latest)
         return self if attempt == self.attempt else replace(self, attempt=attempt, path=(), handled=())
 
-    def with_step(self, step: str, request: Request) -> "SiteStep":
-        """Return the position with one more step on disk."""
-        return replace(self, steps=(*self.steps, step), computed=(*self.computed, order_entry(request)), latest=step)
+    def with_step(self, step: str, request: Request) -> "SiteProgress":
+        """Return the progress with one more step on disk."""
+        return replace(self, steps=(*self.steps, step), computed=(*self.computed, handled_entry(request)), latest=step)
 
-    def after(self, key: str, request: Request) -> "SiteStep":
-        """Return the position after a request with this digest."""
+    def after(self, request_digest: str, request: Request) -> "SiteProgress":
+        """Return the progress after a request with this digest."""
         model = self.model or model_of(request)
-        return replace(self, path=(*self.path, key), handled=(*self.handled, order_entry(request)), model=model)
+        handled = (*self.handled, handled_entry(request))
+        return replace(self, path=(*self.path, request_digest), handled=handled, model=model)
 
 
-Compute = Callable[[SiteStep, ClientState], tuple[Reply, ClientState]]
-"""Computes the reply to a new request at this step, and the next state, from the current state."""
+Compute = Callable[[SiteProgress, ClientState], tuple[Reply, ClientState]]
+"""Computes the reply to a new request, and the next state, from the progress and the current state."""
 
 
 def _step_name(path: tuple[str, ...]) -> str:
@@ -123,53 +124,54 @@ class SiteState:
 
     def seed(self, state: ClientState) -> None:
         """Begin the run with the state at the end of an earlier run."""
-        self._write(_SEED, state, Evaluated(0, 0))
-        self._move_to(SiteStep(base=_SEED, latest=_SEED))
+        self._write_step(_SEED, state, Evaluated(0, 0))  # a step needs a reply; this one is never sent
+        self._write_progress(SiteProgress(base=_SEED, latest=_SEED))
 
     def handle(self, request: Request, attempt: int, compute: Compute) -> Reply:
         """Return the reply to a request: from disk if it was handled before, else computed and written to disk."""
-        at, key = self.step().at(attempt, request.round), digest(request)
-        if key in at.path:
-            return self._read(_step_name(at.path[: at.path.index(key) + 1]))[1]
-        step = _step_name((*at.path, key))
-        if step in at.steps:
-            reply = self._read(step)[1]
+        progress, request_digest = self.progress().for_request(attempt, request.round), digest(request)
+        if request_digest in progress.path:
+            return self._read_step(_step_name(progress.path[: progress.path.index(request_digest) + 1]))[1]
+        step = _step_name((*progress.path, request_digest))
+        if step in progress.steps:
+            reply = self._read_step(step)[1]
         else:
-            reply, state = compute(at, self.state(at))
-            self._write(step, state, reply)
-            at = at.with_step(step, request)
-        self._move_to(at.after(key, request))
+            reply, state = compute(progress, self.state(progress))
+            self._write_step(step, state, reply)
+            progress = progress.with_step(step, request)
+        self._write_progress(progress.after(request_digest, request))
         return reply
 
-    def step(self) -> SiteStep:
-        """Read the position of the site."""
+    def progress(self) -> SiteProgress:
+        """Read how far the site is in the run: the requests that it has handled and computed."""
         if not self.has_begun:
-            return SiteStep()
+            return SiteProgress()
         with reading(self.folder / NOW):
             plain = json.loads((self.folder / NOW).read_text(encoding="utf-8"))
             entries = {name: tuple(HandledRequest(*entry) for entry in plain[name]) for name in ("handled", "computed")}
-            return SiteStep(**plain | {name: tuple(plain[name]) for name in ("path", "steps")} | entries)
+            return SiteProgress(**plain | {name: tuple(plain[name]) for name in ("path", "steps")} | entries)
 
-    def state(self, at: SiteStep | None = None) -> ClientState:
-        """Read the state of the client after its last reply."""
-        at = at or self.step()
-        state = self._read(at.last)[0] if at.last else ClientState()
-        if not at.latest:
+    def state(self, progress: SiteProgress | None = None) -> ClientState:
+        """Read the state of the client after its last reply, with the secrets of the latest step."""
+        progress = progress or self.progress()
+        state = self._read_step(progress.last_step)[0] if progress.last_step else ClientState()
+        if not progress.latest:
             return state
-        file = self.folder / f"{at.latest}{_SECRETS}"
+        file = self.folder / f"{progress.latest}{_SECRETS}"
         with reading(file, SafetensorError):
             return rewind(state, ClientState(secrets=secrets_from(load(file.read_bytes()))))
 
-    def _move_to(self, step: SiteStep) -> None:
+    def _write_progress(self, progress: SiteProgress) -> None:
+        """Write the progress, and delete the files of steps that it does not need."""
         make_private_folder(self.folder)
-        write_private(self.folder / NOW, json.dumps(asdict(step)).encode())
-        needed = {f"{name}{_STEP}" for name in (step.base, *step.steps)} | {f"{step.latest}{_SECRETS}"}
+        write_private(self.folder / NOW, json.dumps(asdict(progress)).encode())
+        needed = {f"{name}{_STEP}" for name in (progress.base, *progress.steps)} | {f"{progress.latest}{_SECRETS}"}
         for file in self.folder.iterdir():
             if file.suffix in {_STEP, _SECRETS, TEMPORARY} and file.name not in needed:
-                with suppress(OSError):  # the next step tries again
+                with suppress(OSError):  # the next request tries again
                     file.unlink()
 
-    def _write(self, step: str, state: ClientState, reply: Reply) -> None:
+    def _write_step(self, step: str, state: ClientState, reply: Reply) -> None:
         packed = pack(reply)
         without_keys = replace(state, secrets=Secrets(history=state.secrets.history))
         tensors: Tensors = {f"state/{name}": value for name, value in state_tensors(without_keys).items()}
@@ -178,7 +180,7 @@ class SiteState:
         write_private(self.folder / f"{step}{_SECRETS}", save(secret_tensors(state.secrets)))
         write_private(self.folder / f"{step}{_STEP}", save(tensors, {"kind": packed.kind, "tree": packed.tree}))
 
-    def _read(self, step: str) -> tuple[ClientState, Reply]:
+    def _read_step(self, step: str) -> tuple[ClientState, Reply]:
         file = self.folder / f"{step}{_STEP}"
         with reading(file, SafetensorError), safe_open(file, framework="numpy") as opened:
             tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118, not a dict
@@ -189,13 +191,13 @@ class SiteState:
 
 @dataclass(frozen=True)
 class SiteLedger:
-    """The runs of a site, and its replies with noise."""
+    """The begin of each run of a site, and the noise of each of its replies."""
 
     folder: Path
     now: Callable[[], float] = time.time
 
-    def refuse_more(self, run: str, limit: float) -> None:
-        """Raise `Refused` if `limit` other runs have begun within a day."""
+    def check_recent_runs(self, run: str, limit: float) -> None:
+        """Raise `Refused` if at least `limit` other runs have begun within a day."""
         recent = [began for name, began in self._read()[0].items() if name != run and began > self.now() - _DAY]
         if len(recent) >= limit:
             raise Refused(
@@ -203,7 +205,7 @@ class SiteLedger:
             )
 
     def begin(self, run: str) -> None:
-        """Enter a run."""
+        """Enter a run with the current time, unless it is in the ledger."""
         runs, releases = self._read()
         self._write({run: self.now(), **runs}, releases)
 
@@ -218,7 +220,7 @@ class SiteLedger:
         self._write(runs, releases)
 
     def _read(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Return run -> time of its begin at this site, and reply -> its noise multiplier."""
+        """Return the time of the begin of each run at this site, and the noise multiplier of each reply."""
         file = self.folder / _LEDGER
         if not file.exists():
             return {}, {}
