@@ -9,7 +9,7 @@ import torch
 from fedcopl.errors import ConfigError
 from fedcopl.methods import choose_method
 from fedcopl.methods.base import Batch
-from fedcopl.methods.fedpha import _minor_part, _push, _used
+from fedcopl.methods.fedpha import _minor_part, _push, _used_rows
 from methods.toolbox import CHOSEN, config_of, encoder, floats_of, learner_of, trained
 
 
@@ -65,7 +65,7 @@ def test_predictions_are_by_the_local_prompt():
 
 def test_lengths_of_local_prompts_differ_between_clients():
     learners = [learner_of("fedpha", "options.shortest=4", "options.longest=20", number=number) for number in range(9)]
-    lengths = [len(_used(torch.tensor(one.initial()["local text"]))) for one in learners]
+    lengths = [len(_used_rows(torch.tensor(one.initial()["local text"]))) for one in learners]
     assert len(set(lengths)) > 2
     assert min(lengths) >= 4
     assert max(lengths) <= 20
@@ -78,7 +78,7 @@ def test_lengths_of_local_prompts_differ_between_clients():
 
 
 def test_shortest_above_longest_is_refused():
-    with pytest.raises(ConfigError, match=r"^options\.longest: is 3, and options\.shortest is 4"):
+    with pytest.raises(ConfigError, match=r"^options\.longest: must be 0 or at least options\.shortest, 4"):
         learner_of("fedpha", "options.longest=3")
 
 
@@ -91,7 +91,7 @@ def test_a_local_prompt_that_leaves_no_room_for_a_class_is_refused():
 def test_rows_beyond_the_length_stay_zero(pairs):
     learner = learner_of("fedpha", "options.longest=36", *pairs)
     before, after = learner.initial()["local text"], trained(learner)[0]["local text"]
-    length = len(_used(torch.tensor(before)))
+    length = len(_used_rows(torch.tensor(before)))
     assert length < 36
     assert after.shape == (36, 128)
     assert (after[length:] == 0).all()

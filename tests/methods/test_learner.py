@@ -18,7 +18,7 @@ from fedcopl.errors import ConfigError
 from fedcopl.methods import choose_method, prompted_model
 from fedcopl.methods.learner import ClipLearner, ClipTestSet, score_everywhere
 from fedcopl.methods.prompted_model import PromptedModel
-from fedcopl.methods.prompts import initial_prompts, visual_shape
+from fedcopl.methods.prompts import random_prompts, visual_shape
 from fedcopl.methods.trainer import SGD, learning_rate
 
 CPU = torch.device("cpu")
@@ -99,10 +99,10 @@ def test_sizes_come_from_the_backbone(clip):
 
 
 def test_initial_prompts_have_the_right_spread_and_their_own_streams():
-    prompts = initial_prompts({"visual": (11, 5, 768), "text": (16, 512)}, 0.02, seed=3)
+    prompts = random_prompts({"visual": (11, 5, 768), "text": (16, 512)}, 0.02, seed=3)
     assert prompts["visual"].std() == pytest.approx(0.02, rel=0.02)
     assert abs(prompts["text"].mean()) < 0.001
-    alone = initial_prompts({"text": (16, 512)}, 0.02, seed=3)
+    alone = random_prompts({"text": (16, 512)}, 0.02, seed=3)
     assert (alone["text"] == prompts["text"]).all()
     assert sum(p.size for p in prompts.values()) == 42_240 + 8_192
 

@@ -10,12 +10,12 @@ from fedcopl.config import RunConfig
 from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.prompted_model import FeatureExtractor, PromptedModel
 from fedcopl.methods.prompts import (
-    _blank_image,
+    _blank_image_candidates,
+    _interpolated_rows,
     _most_neutral,
     _neutral_visual,
-    _spread,
     _tile_words,
-    initial_prompts,
+    random_prompts,
     repeat_words,
 )
 from fedcopl.rng import stream
@@ -44,18 +44,18 @@ def random_resnet() -> ResNetTower:
 
 def test_spread_interpolates_evenly_spaced_rows():
     # 6 rows, 3 requested: each is the mean of two rows.
-    assert _spread(np.arange(6.0)[:, None], 3).ravel().tolist() == [0.5, 2.5, 4.5]
+    assert _interpolated_rows(np.arange(6.0)[:, None], 3).ravel().tolist() == [0.5, 2.5, 4.5]
     # 25 patches and 5 prompts: the middle of each row of the image.
-    assert _spread(np.arange(25.0)[:, None], 5).ravel().tolist() == [2, 7, 12, 17, 22]
+    assert _interpolated_rows(np.arange(25.0)[:, None], 5).ravel().tolist() == [2, 7, 12, 17, 22]
 
 
 def test_more_prompts_than_patches_still_differ_where_they_can():
     # 2 rows, 4 requested: places -.25, .25, .75, 1.25; the outer ones are the rows themselves.
-    assert _spread(np.array([[0.0], [1.0]]), 4).ravel().tolist() == [0, 0.25, 0.75, 1]
+    assert _interpolated_rows(np.array([[0.0], [1.0]]), 4).ravel().tolist() == [0, 0.25, 0.75, 1]
 
 
 def test_spread_of_no_prompts_is_empty():
-    assert _spread(np.ones((4, 2)), 0).shape == (0, 2)
+    assert _interpolated_rows(np.ones((4, 2)), 0).shape == (0, 2)
 
 
 def test_a_blank_images_patches_are_those_of_the_reference(reference, tiny):
@@ -63,13 +63,13 @@ def test_a_blank_images_patches_are_those_of_the_reference(reference, tiny):
     with torch.no_grad():
         blank = torch.zeros(1, 3, tiny.image_size, tiny.image_size)
         states = reference.vision_model(pixel_values=blank, output_hidden_states=True).hidden_states
-    patches, _ = _blank_image(tiny, (3, 16, 64))
+    patches, _ = _blank_image_candidates(tiny, (3, 16, 64))
     for level in range(3):  # 16 patches, 16 prompts: every patch
         assert np.allclose(patches[level], states[level][0, 1:], rtol=1e-3, atol=1e-3)
 
 
 def test_the_second_candidate_is_near_the_mean_of_the_patches(tiny):
-    patches, near_mean = _blank_image(tiny, (2, 16, 64))
+    patches, near_mean = _blank_image_candidates(tiny, (2, 16, 64))
     mean = patches.mean(axis=1, keepdims=True)
     assert np.allclose(near_mean - mean, 0.05 * (patches - mean), atol=2e-3)
     assert len(np.unique(near_mean[0], axis=0)) == 16
@@ -123,7 +123,7 @@ def test_random_initialisation_is_normal(name):
     config, clip = config_of(name, RANDOM), encoder().clip
     first = choose_method(config).start(clip, 10)
     prompts = {key: value for key, value in first.items() if key.split()[-1] in ("text", "visual")}
-    before = initial_prompts({key: value.shape for key, value in prompts.items()}, 0.02, config.seed)
+    before = random_prompts({key: value.shape for key, value in prompts.items()}, 0.02, config.seed)
     assert all(np.array_equal(value, before[key]) for key, value in prompts.items())
 
 
@@ -138,7 +138,7 @@ def test_initial_prompts_do_not_depend_on_the_number_of_threads(tiny):
         starts = []
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            starts.append(_blank_image(tiny, (3, 5, 64)))
+            starts.append(_blank_image_candidates(tiny, (3, 5, 64)))
     finally:
         torch.set_num_threads(before)
     assert all(np.array_equal(one, two) for one, two in zip(*starts, strict=True))

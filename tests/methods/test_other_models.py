@@ -16,7 +16,7 @@ from fedcopl.errors import ConfigError
 from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.learner import ClipLearner
 from fedcopl.methods.prompted_model import FeatureExtractor, PromptedModel
-from fedcopl.methods.prompts import _blank_image, _tile_words
+from fedcopl.methods.prompts import _blank_image_candidates, _tile_words
 from methods.toolbox import config_of
 
 CLASSES = ("cat", "small dog", "photo")
@@ -71,7 +71,7 @@ def test_neutral_initial_prompts_are_a_blank_image_and_the_templates_words(sigli
     with torch.no_grad():
         blank = torch.zeros(1, 3, clip.image_size, clip.image_size)
         states = tiny_siglip().vision_model(pixel_values=blank, output_hidden_states=True).hidden_states
-    patches, _ = _blank_image(clip, (3, 16, 64))
+    patches, _ = _blank_image_candidates(clip, (3, 16, 64))
     for level in range(3):  # 16 patches, 16 prompts: every patch, and the first is one too
         assert np.allclose(patches[level], states[level][0], rtol=1e-3, atol=1e-3)
     ids = clip.tokenizer.rows(["a photo of a"])[0][:-1]

@@ -12,7 +12,7 @@ from ..algorithm.select import Selection
 from ..config import NoOptions, RunConfig, Section, read_options
 from ..messages import Select
 
-_USUAL_SHARE = 0.5  # of the images selected by CoPL, which filters by medians
+_USUAL_SHARE = 0.5  # of a client's images, that CoPL selects: its filters are medians
 
 
 class Labeler(ABC):
@@ -111,7 +111,7 @@ class PerClassLabeler(Labeler):
         return np.full_like(counts, _growing_quota(request.refresh, images, len(counts), refreshes))
 
     def expected_images(self, images: float, classes: int) -> float:
-        """Return K for every class, or all images."""
+        """Return `labels.per_class` images for each class, but not more than the client has."""
         return min(self.config.labels.per_class * classes, images)
 
     def eligible_images(self, log_probs: FloatArray) -> IntArray | None:

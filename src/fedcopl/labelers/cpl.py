@@ -22,7 +22,7 @@ CPL_LEVELS: Mapping[str, tuple[float, float]] = {
     "cifar10": (0.75, 0.80),  # published for EuroSAT, which also has ten classes
 }
 """The published quantile levels alpha and beta of CPL for each data set."""
-CPL_USUAL = (0.60, 0.90)
+CPL_USUAL = (0.60, 0.90)  # for other data sets
 
 
 class CPL(PerClassLabeler):

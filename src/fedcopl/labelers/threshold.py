@@ -35,14 +35,14 @@ class Threshold(Labeler):
 
     def count(self, log_probs: FloatArray) -> IntArray:
         """Return the number of images of each predicted class that reach tau, (C,)."""
-        return super().count(log_probs[self._reaching(log_probs)])
+        return super().count(log_probs[self._confident_images(log_probs)])
 
     def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
         """Return the images that reach tau."""
-        among = self._reaching(log_probs)
+        among = self._confident_images(log_probs)
         chosen = select(log_probs[among], quota)
         return chosen._replace(index=among[chosen.index])
 
-    def _reaching(self, log_probs: FloatArray) -> IntArray:
-        least = math.log(self.options.confidence)
-        return np.flatnonzero(log_probs.max(axis=1, initial=-np.inf) >= least)
+    def _confident_images(self, log_probs: FloatArray) -> IntArray:
+        """Return the indices of the images that reach tau."""
+        return np.flatnonzero(log_probs.max(axis=1, initial=-np.inf) >= math.log(self.options.confidence))

@@ -24,7 +24,7 @@ Criterion = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Batch:
-    """The B images of a training step, their pseudo labels, and the features by the arrays in training."""
+    """The B images of a training step with their pseudo labels, and the features by the current arrays."""
 
     encoder: Encoder
     images: Tensor  # image features, (B, d)
@@ -149,9 +149,10 @@ class Method:
         """Return the loss of a batch.
 
         Args:
-            batch: The images with their pseudo labels, the features and the arrays.
+            batch: The images with their features and pseudo labels, and the arrays of the client's model.
             criterion: Computes the loss on the pseudo labels from logits, (B, C). If a method calls it several times,
-                the last call gets the logits of the prediction, because losses on candidate sets keep its result.
+                the last call must be with the logits that it predicts with: candidate-set losses update their weights
+                from the last call.
         """
         return criterion(self.logits(batch.encoder, batch.images, batch.classes, batch.params))
 

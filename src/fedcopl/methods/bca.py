@@ -30,7 +30,7 @@ from ..algorithm import FloatArray, softmax
 from ..config import Section
 from .site_fit import Scores, SiteFit
 
-_LEAST = 1e-300  # to which probabilities are raised, so that their logarithms are finite
+_MIN_PROBABILITY = 1e-300  # to which probabilities are raised, so that their logarithms are finite
 
 
 class _BCAOptions(Section):
@@ -67,7 +67,7 @@ class BCA(SiteFit):
                 priors[k] = (prior_counts[k] * priors[k] + posterior) / (prior_counts[k] + 1)
                 prior_counts[k] += 1
         return lambda images, image_log_probs: np.log(
-            np.maximum(_posteriors(images, embeddings, priors, scale), _LEAST)
+            np.maximum(_posteriors(images, embeddings, priors, scale), _MIN_PROBABILITY)
         )
 
 

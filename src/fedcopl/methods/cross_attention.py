@@ -50,15 +50,15 @@ def cross_attention(queries: Tensor, keys: Tensor, values: Tensor, params: Named
     query, key, value = (
         rows.unflatten(-1, (heads, -1)).transpose(-3, -2)  # (..., heads, rows, w / heads)
         for rows in (
-            _map(queries, "query map", params),
+            _linear(queries, "query map", params),
             F.linear(keys, params["key map"]),
-            _map(values, "value map", params),
+            _linear(values, "value map", params),
         )
     )
     weights = (query @ key.mT / key.shape[-1] ** 0.5).softmax(-1)
-    attended = _map((weights @ value).transpose(-3, -2).flatten(-2), "output map", params)
-    hidden, gates = _map(standardised(attended), "expand", params).chunk(2, dim=-1)
-    return attended + _map(hidden * F.gelu(gates), "contract", params)
+    attended = _linear((weights @ value).transpose(-3, -2).flatten(-2), "output map", params)
+    hidden, gates = _linear(standardised(attended), "expand", params).chunk(2, dim=-1)
+    return attended + _linear(hidden * F.gelu(gates), "contract", params)
 
 
 def standardised(rows: Tensor) -> Tensor:
@@ -66,5 +66,5 @@ def standardised(rows: Tensor) -> Tensor:
     return F.layer_norm(rows, rows.shape[-1:])
 
 
-def _map(rows: Tensor, name: str, params: NamedTensors) -> Tensor:
+def _linear(rows: Tensor, name: str, params: NamedTensors) -> Tensor:
     return F.linear(rows, params[name], params[f"{name} bias"])

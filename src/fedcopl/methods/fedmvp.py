@@ -72,9 +72,10 @@ class FedMVP(FrozenTexts):
     def image_features(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:
         """Return f(x), (B, d), from tokens, (B, 1 + N, v), and the prompts that are made of them."""
         vision, texts = encoder.clip.vision, encoder.class_features(None)
-        first = vision.before_patches if isinstance(vision, VisionTower) else 1  # a ResNet's first token is the mean
+        # A ResNet has one token before its patches, their mean.
+        first_patch = vision.before_patches if isinstance(vision, VisionTower) else 1
         keys = F.linear(texts, params["text map"], params["text map bias"])
-        patches = standardised(frozen[:, first:])
+        patches = standardised(frozen[:, first_patch:])
         visual_prompts = cross_attention(patches, standardised(keys), keys, params, self.options.heads)  # (B, N, v)
         prompts = F.adaptive_avg_pool1d(visual_prompts.mT, self.options.prompts).mT  # (B, p, v)
         if isinstance(vision, VisionTower):
@@ -83,8 +84,7 @@ class FedMVP(FrozenTexts):
 
     def loss(self, batch: Batch, criterion: Criterion) -> Tensor:
         """Return the loss on the pseudo labels plus the distance to the features of zero-shot CLIP."""
-        mean = super().loss(batch, criterion)
-        weight: float = self.options.consistency
-        return (
-            mean if weight == 0 else mean + weight * (1 - F.cosine_similarity(batch.images, batch.zero_shot()).mean())
-        )
+        label_loss, weight = super().loss(batch, criterion), float(self.options.consistency)
+        if weight == 0:
+            return label_loss
+        return label_loss + weight * (1 - F.cosine_similarity(batch.images, batch.zero_shot()).mean())

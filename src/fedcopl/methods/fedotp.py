@@ -35,7 +35,7 @@ from .base import NamedTensors, TwoTextPrompts, in_double
 _Smoothing = Annotated[float, Field(gt=0)]
 # Similarities are raised to at least the highest of their column minus this multiple of lambda, so that u, v and their
 # products with K stay within float64.
-_DEEPEST = 500.0
+_MAX_EXPONENT = 500.0
 
 
 class _FedOTPOptions(Section):
@@ -67,7 +67,7 @@ class FedOTP(TwoTextPrompts):
         return torch.stack([encoder.class_features(params[name]) for name in self.class_arrays])
 
     def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
-        """Return z_c = s sum_ij T_ij S_ij, (B, C); the gradient flows through S only, not through the plan T."""
+        """Return z_c = s sum_mj T_mj S_mj, (B, C); the gradient flows through S only, not through the plan T."""
         similarity = torch.einsum("bmd,jcd->bcmj", images, classes)
         plan = _transport(in_double(similarity), mass=self.options.mass, smoothing=self.smoothing(encoder.clip))
         weighed = torch.from_numpy(plan).to(similarity) * similarity
@@ -119,7 +119,7 @@ def _kernel(similarity: FloatArray, smoothing: float) -> FloatArray:
     *leading, patches, prompts = similarity.shape
     flat = np.asarray(similarity, np.float64).reshape(math.prod(leading), patches, prompts)
     scores = np.ascontiguousarray(np.moveaxis(flat, -1, 0)) / smoothing
-    kernel: FloatArray = np.exp(np.maximum(scores - scores.max(axis=-1, keepdims=True), -_DEEPEST))
+    kernel: FloatArray = np.exp(np.maximum(scores - scores.max(axis=-1, keepdims=True), -_MAX_EXPONENT))
     return kernel
 
 
@@ -138,8 +138,8 @@ def _fill(rows: FloatArray, mass: float) -> FloatArray:
     patches = rows.shape[1]
     if mass == 1:
         return np.full_like(rows, 1 / patches)
-    full = np.arange(patches)
+    full_rows = np.arange(patches)
     sum_of_smallest = np.cumsum(np.sort(rows, axis=1), axis=1)[:, ::-1]
-    level = ((mass - full / patches) / sum_of_smallest).max(axis=1, keepdims=True)
-    filled: FloatArray = np.minimum(level * rows, 1 / patches)
+    t = ((mass - full_rows / patches) / sum_of_smallest).max(axis=1, keepdims=True)
+    filled: FloatArray = np.minimum(t * rows, 1 / patches)
     return filled

@@ -57,12 +57,11 @@ class FedPGP(FrozenImages):
 
     def loss(self, batch: Batch, criterion: Criterion) -> Tensor:
         """Return the loss on the pseudo labels plus mu times the contrastive loss."""
-        mean = super().loss(batch, criterion)
-        mu: float = self.options.mu
+        label_loss, mu = super().loss(batch, criterion), float(self.options.mu)
         if mu == 0:
-            return mean
+            return label_loss
         zero_shot, shared = (batch.encoder.class_features(text) for text in (None, batch.params["global text"]))
-        return mean + mu * _contrast(zero_shot, shared, batch.classes, self.options.temperature)
+        return label_loss + mu * _contrast(zero_shot, shared, batch.classes, self.options.temperature)
 
 
 def _contrast(zero_shot: Tensor, shared: Tensor, personal: Tensor, temperature: float) -> Tensor:

@@ -63,7 +63,7 @@ class FedPHA(TwoTextPrompts, FrozenImages):
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         (vectors, width), options = text_shape(clip, self.config.model), self.options
         if 0 < options.longest < options.shortest:
-            raise ConfigError(f"options.longest: is {options.longest}, and options.shortest is {options.shortest}")
+            raise ConfigError(f"options.longest: must be 0 or at least options.shortest, {options.shortest}")
         return {"global text": (vectors, width), "local text": (options.longest or vectors, width)}
 
     def start_at(self, start: Mapping[str, Array], client: int) -> Mapping[str, Array]:
@@ -78,20 +78,20 @@ class FedPHA(TwoTextPrompts, FrozenImages):
 
     def class_features(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return T_l, (C, d)."""
-        return encoder.class_features(_used(params["local text"]))
+        return encoder.class_features(_used_rows(params["local text"]))
 
     def loss(self, batch: Batch, criterion: Criterion) -> Tensor:
         """Return the losses of both prompts on the pseudo labels, plus pull and push."""
         encoder, images, classes = batch.encoder, batch.images, batch.classes
-        local, shared = _used(batch.params["local text"]), batch.params["global text"]
+        local, shared = _used_rows(batch.params["local text"]), batch.params["global text"]
         projected = encoder.class_features(_minor_part(local, shared, self.options.ratio))
         global_classes = encoder.class_features(shared)
-        both = criterion(encoder.logits(images, global_classes)) + criterion(encoder.logits(images, classes))
-        return both + F.mse_loss(classes, projected) + _push(classes, global_classes, self.options.margin)
+        label_loss = criterion(encoder.logits(images, global_classes)) + criterion(encoder.logits(images, classes))
+        return label_loss + F.mse_loss(classes, projected) + _push(classes, global_classes, self.options.margin)
 
 
-def _used(prompt: Tensor) -> Tensor:
-    """Return the rows of a prompt that are not zero: those within the client's length."""
+def _used_rows(prompt: Tensor) -> Tensor:
+    """Return the rows of a prompt within the client's length: those that are not zero."""
     rows: Tensor = prompt[(prompt != 0).any(-1)]
     return rows
 

@@ -24,7 +24,7 @@ from ..config import Section
 from ..errors import ConfigError
 from .base import FrozenImages, NamedTensors
 from .cross_attention import LAYERS, cross_attention, layer_shapes, standardised
-from .prompts import Shape, initial_layers, initial_prompts, text_shape
+from .prompts import Shape, initial_layers, random_prompts, text_shape
 
 _GENERATOR = ("queries", *LAYERS)
 
@@ -55,7 +55,7 @@ class FedTPG(FrozenImages):
     def start(self, clip: Clip, classes: int) -> dict[str, Array]:
         """Return normal queries, and layers uniform in +- 1 / sqrt(inputs)."""
         shapes, config = self.shapes(clip, classes), self.config
-        queries = initial_prompts({"queries": shapes.pop("queries")}, config.train.init_std, config.seed)
+        queries = random_prompts({"queries": shapes.pop("queries")}, config.train.init_std, config.seed)
         return queries | initial_layers(shapes, config.seed)
 
     def class_features(self, encoder: Encoder, params: NamedTensors) -> Tensor:

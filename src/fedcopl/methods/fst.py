@@ -74,8 +74,8 @@ class FST(FrozenTexts, FrozenImages):
         missing = _missing_images(batch.label, len(classes)).to(mean)
         synthetic = self.logits(batch.encoder, params[_SYNTHETIC].flatten(0, 1), classes, params)
         targets = torch.arange(len(classes), device=mean.device).repeat(samples)
-        class_means = F.cross_entropy(synthetic, targets, reduction="none").view(samples, -1).mean(0)
-        return (len(batch.label) * mean + missing @ class_means) / (len(batch.label) + missing.sum())
+        class_losses = F.cross_entropy(synthetic, targets, reduction="none").view(samples, -1).mean(0)
+        return (len(batch.label) * mean + missing @ class_losses) / (len(batch.label) + missing.sum())
 
 
 def _missing_images(labels: np.ndarray, classes: int) -> Tensor:

@@ -78,8 +78,8 @@ class _GCELoss(LabelLoss):
         self._targets = targets
 
     def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
-        of_classes = (1 - (_GCE_POWER * logits.log_softmax(-1)).exp()) / _GCE_POWER
-        return (self._targets[rows] * of_classes).sum(-1).mean()
+        class_losses = (1 - (_GCE_POWER * logits.log_softmax(-1)).exp()) / _GCE_POWER
+        return (self._targets[rows] * class_losses).sum(-1).mean()
 
 
 class _RCLoss(LabelLoss):

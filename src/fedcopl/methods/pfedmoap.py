@@ -32,7 +32,7 @@ _POOLED = 128  # coordinates of a feature that the gate receives
 _SHARPNESS = 10.0  # of the attention over the experts, instead of 1 / sqrt(width)
 _GATE = ("query", "key", "value", "output")
 _EXPERTS = "experts' text"  # the other clients' prompts, as sent by the server
-_EXPERTS_CLASSES = "experts' classes"  # their class features, computed once per round
+_EXPERT_CLASS_FEATURES = "experts' classes"  # their class features, computed once per round
 
 
 class _PFedMoAPOptions(Section):
@@ -55,7 +55,7 @@ class PFedMoAP(FrozenImages):
     """
 
     title = "pFedMoAP"
-    class_arrays = ("text", _EXPERTS, _EXPERTS_CLASSES)
+    class_arrays = ("text", _EXPERTS, _EXPERT_CLASS_FEATURES)
     Options = _PFedMoAPOptions
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
@@ -70,8 +70,7 @@ class PFedMoAP(FrozenImages):
         return ("text",)
 
     def neighbours(self) -> int:
-        others: int = self.options.experts - 1
-        return others
+        return int(self.options.experts) - 1
 
     def start(self, clip: Clip, classes: int) -> dict[str, Array]:
         """Return the initial prompt, and a gate uniform in +- 1 / sqrt(width), the default of torch's layers."""
@@ -97,29 +96,29 @@ class PFedMoAP(FrozenImages):
         """Compute the experts' class features, which do not change during training."""
         if _EXPERTS not in constants:
             return constants
-        return {**constants, _EXPERTS_CLASSES: _experts_classes(encoder, constants[_EXPERTS])}
+        return {**constants, _EXPERT_CLASS_FEATURES: _expert_class_features(encoder, constants[_EXPERTS])}
 
     def class_features(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return the class features T_e, (E, C, d), by the client's own prompt first."""
-        local = encoder.class_features(params["text"])[None]
+        own = encoder.class_features(params["text"])[None]
         if _EXPERTS not in params:
-            return local
-        experts = params.get(_EXPERTS_CLASSES)
-        return torch.cat([local, _experts_classes(encoder, params[_EXPERTS]) if experts is None else experts])
+            return own
+        experts = params.get(_EXPERT_CLASS_FEATURES)
+        return torch.cat([own, _expert_class_features(encoder, params[_EXPERTS]) if experts is None else experts])
 
     def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
         """Return z_c = s <Pool f, T_MoE(c)> + lambda s <f, T_own(c)>; without experts, z_c = s <f, T_own(c)>."""
-        local = encoder.logits(images, classes[0])
+        own_logits = encoder.logits(images, classes[0])
         if len(classes) == 1:
-            return local
-        step = _stride(images.shape[-1])
+            return own_logits
+        stride = _stride(images.shape[-1])
         gate = {part: (params[_gate_name(part)], params[f"{_gate_name(part)} bias"]) for part in _GATE}
-        mixed = _mixture(images[:, ::step], classes[..., ::step], gate, self.options.heads)
+        mixed = _mixture(images[:, ::stride], classes[..., ::stride], gate, self.options.heads)
         own_weight: float = self.options.own_weight
-        return encoder.clip.logit_scale * mixed + own_weight * local
+        return encoder.clip.logit_scale * mixed + own_weight * own_logits
 
 
-def _experts_classes(encoder: Encoder, prompts: Tensor) -> Tensor:
+def _expert_class_features(encoder: Encoder, prompts: Tensor) -> Tensor:
     return torch.stack([encoder.class_features(prompt) for prompt in prompts])
 
 

@@ -70,9 +70,9 @@ class _MemoryPFedPrompt(FrozenImages):
         return criterion(self._with_memory(logits, batch.images, batch.params, batch.index))
 
     def _with_memory(
-        self, logits: Tensor, images: Tensor, params: NamedTensors, own: NDArray[np.int64] | None
+        self, logits: Tensor, images: Tensor, params: NamedTensors, index: NDArray[np.int64] | None
     ) -> Tensor:
-        """Add alpha phi(A) L to the logits; the keys of the images `own` are left out."""
+        """Add alpha phi(A) L to the logits; with the `index` of each image, its own key is left out."""
         weight: float = self.options.memory_weight
         if weight == 0 or _KEYS not in params:
             return logits
@@ -80,8 +80,8 @@ class _MemoryPFedPrompt(FrozenImages):
             in_double(params[_KEYS]), in_double(params[_VALUES]), in_double(params[_IMAGES]).astype(np.int64)
         )
         sharpness, kernel = self.options.sharpness, self.options.kernel
-        added = _memory_logits(in_double(images), memory, sharpness=sharpness, kernel=kernel, images=own)
-        return logits + weight * torch.from_numpy(added).to(logits)
+        memory_logits = _memory_logits(in_double(images), memory, sharpness=sharpness, kernel=kernel, images=index)
+        return logits + weight * torch.from_numpy(memory_logits).to(logits)
 
 
 class _SpatialPFedPrompt(FrozenImages):
@@ -104,16 +104,17 @@ class _SpatialPFedPrompt(FrozenImages):
         return encoder.logits(images[:, 0], classes)
 
     def inference_logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
-        logits, both = self.logits(encoder, images, classes, params), in_double(images)
-        added = _spatial_logits(
-            both[:, 0],
-            both[:, 1:],
+        """Add CALIP's attention between patches and classes to the logits."""
+        logits, features = self.logits(encoder, images, classes, params), in_double(images)
+        spatial_logits = _spatial_logits(
+            features[:, 0],  # f(x)
+            features[:, 1:],  # patches
             in_double(classes),
             scale=float(encoder.clip.logit_scale),
             text_weight=self.options.text_weight,
             image_weight=self.options.image_weight,
         )
-        return logits + torch.from_numpy(added).to(logits)
+        return logits + torch.from_numpy(spatial_logits).to(logits)
 
 
 def pfedprompt(config: RunConfig) -> Method:

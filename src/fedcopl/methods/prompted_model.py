@@ -123,12 +123,13 @@ class FeatureExtractor:
             return 0, None, 1.0
         index = evenly_spaced(len(self), _COMPARED_IMAGES)
         sample = FeatureExtractor(self._model, self._images.subset(index))
-        same = sample.logits(prompts).argmax(-1) == self.zero_shot_logits()[torch.from_numpy(index)].argmax(-1)
+        zero_shot_logits = self.zero_shot_logits()[torch.from_numpy(index)]
+        unchanged = sample.logits(prompts).argmax(-1) == zero_shot_logits.argmax(-1)
         prompted = torch.cat(sample.features(self._model.method.inference_prompts(prompts)))
         zero_shot = self.zero_shot_features_of(index)
         has_cosine = prompted.shape == zero_shot.shape
         cosine = F.cosine_similarity(prompted, zero_shot).double().mean().item() if has_cosine else None
-        return len(index), cosine, same.double().mean().item()
+        return len(index), cosine, unchanged.double().mean().item()
 
     def frozen(self, index: NDArray[np.int64]) -> Tensor:
         """Return the output of the frozen layers for the images `index`, on the device of the encoder."""

@@ -35,5 +35,6 @@ class PromptFolio(TwoTextPrompts, FrozenImages):
 
     def class_features(self, encoder: Encoder, params: NamedTensors) -> Tensor:
         """Return (1 - theta) h_G + theta h_L, (C, d), not normalised."""
-        both, theta = [encoder.class_features(params[name]) for name in self.class_arrays], float(self.options.theta)
-        return (1 - theta) * both[0] + theta * both[1]
+        h_global, h_local = (encoder.class_features(params[name]) for name in self.class_arrays)
+        theta: float = self.options.theta
+        return (1 - theta) * h_global + theta * h_local

@@ -50,7 +50,7 @@ def kind_of(name: str) -> str:
 
 def first_prompts(clip: Clip, config: RunConfig, shapes: Mapping[str, Shape]) -> dict[str, NDArray[np.float32]]:
     """Return the initial arrays of all clients, by the setting `train.init`; they do not depend on images."""
-    first = initial_prompts(shapes, config.train.init_std, config.seed)
+    first = random_prompts(shapes, config.train.init_std, config.seed)
     for name, random in first.items() if config.train.init == "neutral" else ():
         if kind_of(name) == "visual":
             first[name] = _neutral_visual(clip, random)
@@ -61,10 +61,10 @@ def first_prompts(clip: Clip, config: RunConfig, shapes: Mapping[str, Shape]) ->
 
 def _neutral_visual(clip: Clip, random: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the candidate that changes features least: patches of a blank image, their mean, or random prompts."""
-    return _most_neutral(clip, (*_blank_image(clip, random.shape), random)) if random.size else random
+    return _most_neutral(clip, (*_blank_image_candidates(clip, random.shape), random)) if random.size else random
 
 
-def _most_neutral(clip: Clip, starts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+def _most_neutral(clip: Clip, candidates: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     """Return the first candidate whose features of synthetic images are nearest to those without prompts.
 
     Cosines are compared to two digits, which are equal on all machines.
@@ -74,28 +74,29 @@ def _most_neutral(clip: Clip, starts: Sequence[NDArray[np.float32]]) -> NDArray[
     pixels = torch.from_numpy(clip.preprocess.scale(coarse[:, :, cell][:, :, :, cell]))
     with torch.no_grad():
         tokens = clip.vision.embed(pixels.to(clip.device))
-    zero_shot = _features(clip, tokens, ())
-    cosines = [F.cosine_similarity(_features(clip, tokens, start), zero_shot).mean().item() for start in starts]
-    return max(zip(cosines, starts, strict=True), key=lambda pair: round(pair[0], 2))[1]
+    zero_shot = _features_with(clip, tokens, ())
+    features = [_features_with(clip, tokens, prompts) for prompts in candidates]
+    cosines = [F.cosine_similarity(prompted, zero_shot).mean().item() for prompted in features]
+    return max(zip(cosines, candidates, strict=True), key=lambda pair: round(pair[0], 2))[1]
 
 
 @torch.no_grad()
-def _features(clip: Clip, tokens: Tensor, prompts: Sequence[NDArray[np.float32]] | NDArray[np.float32]) -> Tensor:
+def _features_with(clip: Clip, tokens: Tensor, prompts: Sequence[NDArray[np.float32]] | NDArray[np.float32]) -> Tensor:
     features: Tensor = clip.vision(tokens, tuple(torch.tensor(prompt, device=tokens.device) for prompt in prompts))
     return features
 
 
-def _blank_image(clip: Clip, shape: tuple[int, ...]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return candidates for P^v, (levels, P, width): a blank image's patches per level, and their perturbed mean."""
+def _blank_image_candidates(clip: Clip, shape: tuple[int, ...]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return two candidates for P^v, (levels, P, width): a blank image's patches per level, and nearly their mean."""
     levels, vectors, _ = shape
     with torch.no_grad():
         states = [state.numpy() for state in islice(clip.vision.blank_states(), levels)]
-    patches = np.stack([_spread(state, vectors) for state in states])
+    patches = np.stack([_interpolated_rows(state, vectors) for state in states])
     means = np.stack([state.mean(axis=0, keepdims=True) for state in states])
     return _rounded(patches), _rounded(means + _PERTURBATION * (patches - means))
 
 
-def _spread(rows: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+def _interpolated_rows(rows: NDArray[np.float64], count: int) -> NDArray[np.float64]:
     """Interpolate `count` evenly spaced rows, (count, width).
 
     They differ, because equal prompts would have equal gradients and stay equal.
@@ -110,18 +111,18 @@ def _spread(rows: NDArray[np.float64], count: int) -> NDArray[np.float64]:
 
 def _tile_words(clip: Clip, template: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Return P^t, (m, width): the words before the class name repeated, "a photo of a a photo of a"."""
-    words = _words(clip, template)
+    words = _word_embeddings(clip, template)
     times = -(-shape[0] // len(words))
     return np.tile(words, (times, 1))[len(words) * times - shape[0] :]
 
 
 def repeat_words(clip: Clip, template: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Return P^t, (m, width), with each word repeated, "a a photo photo of of a a", for a second text prompt."""
-    words = _words(clip, template)
+    words = _word_embeddings(clip, template)
     return words[np.arange(shape[0]) * len(words) // max(shape[0], 1)]
 
 
-def _words(clip: Clip, template: str) -> NDArray[np.float32]:
+def _word_embeddings(clip: Clip, template: str) -> NDArray[np.float32]:
     """Embed the words before the class name, (words, width); of the usual template if there are none."""
     tokens = [clip.tokenizer.words(text.partition("{}")[0]) for text in (template, _USUAL_TEMPLATE)]
     embeddings: Tensor = clip.text.embedding.weight[torch.tensor(tokens[0] or tokens[1])]
@@ -135,8 +136,8 @@ def _rounded(values: NDArray[np.float64]) -> NDArray[np.float32]:
     return rounded.astype(np.float32)
 
 
-def initial_prompts(shapes: Mapping[str, Shape], std: float, seed: int) -> dict[str, NDArray[np.float32]]:
-    """Return values from N(0, std^2), each array from its own random stream."""
+def random_prompts(shapes: Mapping[str, Shape], std: float, seed: int) -> dict[str, NDArray[np.float32]]:
+    """Return arrays with values from N(0, std^2), each from its own random stream."""
     return {
         name: stream(seed, f"initial {name} prompt").normal(0, std, shape).astype(np.float32)
         for name, shape in shapes.items()

@@ -54,10 +54,10 @@ class SiteFit(ZeroShot, ABC):
         logits = self.logits(encoder, images, classes, params)
         if _FEATURES not in params:
             return logits
-        scores = self._model(encoder, params[_FEATURES], classes)(in_double(images), in_double(logits.log_softmax(-1)))
-        return torch.from_numpy(scores).to(logits)
+        fitted = self._fitted_model(encoder, params[_FEATURES], classes)
+        return torch.from_numpy(fitted(in_double(images), in_double(logits.log_softmax(-1)))).to(logits)
 
-    def _model(self, encoder: Encoder, features: Tensor, classes: Tensor) -> Scores:
+    def _fitted_model(self, encoder: Encoder, features: Tensor, classes: Tensor) -> Scores:
         key = key_of({"features": as_numpy(features), "classes": as_numpy(classes)}, ("features", "classes"))
         if key not in self._fitted:
             image_features, texts, scale = in_double(features), in_double(classes), float(encoder.clip.logit_scale)

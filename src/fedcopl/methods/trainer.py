@@ -71,27 +71,25 @@ class Trainer:
                 total += self._step(rows) * len(rows)
             self._loss.epoch_done()
             mean_loss = total / images
-        trained = {name: as_numpy(value) for name, value in self._prompts().items()}
+        trained = {name: as_numpy(value) for name, value in self._unscaled_prompts().items()}
         return {**self._job.prompts, **trained, **self._model.method.after_training(trained)}, mean_loss
 
-    def _prompts(self) -> NamedTensors:
+    def _unscaled_prompts(self) -> NamedTensors:
         return {name: self._units[name].unscale(value) for name, value in self._trained.items()}
 
     def _step(self, rows: Rows) -> float:
         """Take one SGD step on the images at these rows of the selection, and return their mean loss."""
         method, encoder, selection = self._model.method, self._model.encoder, self._job.selection
-        params = {**self._constants, **self._prompts()}
+        params = {**self._constants, **self._unscaled_prompts()}
         index, label = selection.index[rows], selection.label[rows]
         candidates = None if selection.candidates is None else selection.candidates[rows]
-        images, classes = (
-            self._model.image_features(self._job.extractor.frozen(index), params),
-            self._model.class_features(params),
-        )
+        images = self._model.image_features(self._job.extractor.frozen(index), params)
+        classes = self._model.class_features(params)
         zero_shot = partial(self._job.extractor.zero_shot_features_of, index)
         batch = Batch(encoder, images, classes, params, index, label, candidates, zero_shot)
         positions = torch.from_numpy(rows).to(encoder.device)
         loss = method.loss(batch, lambda logits: self._loss(logits, positions))
-        objective = loss + method.penalty(self._prompts(), self._begin)
+        objective = loss + method.penalty(self._unscaled_prompts(), self._begin)
         scale = encoder.arithmetic.loss_scale
         (objective * scale).backward()
         for prompt in self._trained.values():
