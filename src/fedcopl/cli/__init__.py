@@ -51,7 +51,7 @@ app.add_typer(data.cache_app, name="cache")
 
 
 def _add_installed_commands() -> None:
-    """Add the commands that installed packages declare as entry points, and hints for commands of experiments."""
+    """Add the commands that installed packages declare as entry points; missing ones of experiments print a hint."""
     commands = {point.name: point for point in entry_points(group="fedcopl.commands")}
     any_arguments = {"allow_extra_args": True, "ignore_unknown_options": True}
     for name in sorted({*_EXPERIMENT_COMMANDS, *commands}):
@@ -88,7 +88,7 @@ def _options(
 
 
 def _installed_versions() -> Iterator[str]:
-    """Yield Python, the packages, and each extra with its packages, or how to install it."""
+    """Yield a line for Python, each package, each extra (its packages, or how to install it), and the cache."""
     from ..data.cache import default_folder
 
     yield f"{'python':<14}{platform.python_version()} on {platform.system()} {platform.machine()}"

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from ..classifier.predict import Classifier
     from ..classifier.prediction_file import LabellingProgress
 
-_PHOTO_MODEL = "ViT-B/32"  # of --zero-shot without --backbone
+_ZERO_SHOT_MODEL = "ViT-B/32"  # of --zero-shot without --backbone
 _MAX_CLASSES = 20  # classes with printed counts
 _LINE_EVERY = 10_000  # images between two progress lines without a terminal
-_CHANGES = {  # title, and meaning of the number
+_CHANGES = {  # of each tested statistic: title, and meaning of the size of its change
     "class_prior": ("class prior", "difference of the class priors"),
     "confidence": ("confidence", "share of unsure images, 5 % before"),
     "features": ("features", "difference of the distances to the prototypes"),
 }
 _ClientOption = Annotated[
-    str | None, Option(metavar="NAME", help="With the folder of a run: the client with the classifier to use.")
+    str | None, Option(metavar="NAME", help="With the folder of a run: the client whose classifier to use.")
 ]
 _BackboneOption = Annotated[str | None, Option(help="Name or path of the CLIP model (default: that of the run).")]
 _DeviceOption = Annotated[Literal["auto", "cpu", "cuda", "mps"], Option(help="Device of the model.")]
@@ -63,11 +63,11 @@ def predict(
             help="Give no label below this probability (default: the threshold of the classifier).",
         ),
     ] = None,
-    share: Annotated[
+    abstain_share: Annotated[
         float | None,
-        Option("--abstain-share", min=0, max=1, help="Share of the site's training images that gets no label."),
+        Option(min=0, max=1, help="Set the threshold so that this share of the site's training images has no label."),
     ] = None,
-    form: Annotated[
+    file_format: Annotated[
         Literal["csv", "jsonl"] | None, Option("--format", help="Format of the file (default: by its extension).")
     ] = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing file.")] = False,
@@ -92,24 +92,24 @@ def predict(
         raise ConfigError("--classifier: is missing; name an export or a run, or use --zero-shot --classes FILE")
     if not zero_shot and classes is not None:
         raise ConfigError("--classes: is for --zero-shot; a classifier has its own classes")
-    if share is not None and threshold is not None:
+    if abstain_share is not None and threshold is not None:
         raise ConfigError("--abstain-share, --abstain-below: both set the threshold; use one of them")
     if out != "-":
         check_output_file(Path(out), overwrite=overwrite)
     from ..classifier.predict import check_paths_exist, pictures_at
     from ..classifier.prediction_file import choose_format, label_images
 
-    rows = choose_format(out, form, top)
+    rows = choose_format(out, file_format, top)
     check_paths_exist(images)  # before the model is loaded
-    shares = _read_shares(prior, ("site", "none", "images"))
+    class_shares = _read_prior_file(prior, ("site", "none", "images"))
     loaded = _load(classifier, classes, client, backbone, device)
-    if share is not None:
-        threshold = _threshold_of(share, loaded)
+    if abstain_share is not None:
+        threshold = _threshold_of(abstain_share, loaded)
     try:
         if prior == "images":
             print("estimating the class prior of the images", file=sys.stderr)
             loaded = loaded.fitted_to(pictures_at(images, [], loaded.recipe.decode_options))
-        loaded = _with_prior(loaded, prior, shares)
+        loaded = _with_prior(loaded, prior, class_shares)
         with _progress() as progress:
             done = label_images(loaded, images, rows, threshold, out, progress, overwrite=overwrite)
     except KeyboardInterrupt as error:
@@ -135,11 +135,11 @@ def _load(
     if folder is not None:
         return load(folder, client=client, backbone=backbone, device=device)
     assert classes is not None
-    return zero_shot(classes, backbone or _PHOTO_MODEL, device)
+    return zero_shot(classes, backbone or _ZERO_SHOT_MODEL, device)
 
 
-def _read_shares(prior: str, keywords: tuple[str, ...]) -> dict[str, object] | None:
-    """Read the class prior from the file that --prior names; None for one of the keywords."""
+def _read_prior_file(prior: str, keywords: tuple[str, ...]) -> dict[str, object] | None:
+    """Return the share of each class in the file that --prior names; None for one of the keywords."""
     from ..data.label_files import read_class_prior
 
     if prior in keywords:
@@ -149,24 +149,25 @@ def _read_shares(prior: str, keywords: tuple[str, ...]) -> dict[str, object] | N
     return read_class_prior(Path(prior))
 
 
-def _with_prior(loaded: "Classifier", prior: str, shares: Mapping[str, object] | None) -> "Classifier":
+def _with_prior(loaded: "Classifier", prior: str, class_shares: Mapping[str, object] | None) -> "Classifier":
     """Return the classifier with the class prior of --prior: the shares of its file, or that of all sites."""
     from ..data.label_files import parse_class_prior
 
-    if shares is not None:
-        return loaded.with_class_prior(parse_class_prior(shares, loaded.recipe.classes, prior))
+    if class_shares is not None:
+        return loaded.with_class_prior(parse_class_prior(class_shares, loaded.recipe.classes, prior))
     return loaded.with_prior("none") if prior == "none" else loaded
 
 
-def _threshold_of(share: float, loaded: "Classifier") -> float:
+def _threshold_of(abstain_share: float, loaded: "Classifier") -> float:
+    """Return the probability below which this share of the site's training images gets no label."""
     confidence = loaded.recipe.confidence
     if confidence is None:
         raise DataError("--abstain-share: this classifier has no statistics of its site's images; export it first")
-    return confidence.threshold(share)
+    return confidence.threshold(abstain_share)
 
 
 def _summary(done: "LabellingProgress", out: str) -> Iterator[str]:
-    """Yield a line about the images, and a line with the counts of the classes."""
+    """Yield a line with the counts of images, and a line with the counts of the predicted classes if there are any."""
     parts = [counted(done.resumed + done.images, "image")]
     if done.resumed:
         parts.append(f"{done.resumed:,} of them before the interruption")
@@ -192,8 +193,8 @@ def _progress() -> Iterator[Callable[["LabellingProgress"], None]]:
     console, began = Console(stderr=True), time.monotonic()
 
     def summary(done: "LabellingProgress") -> str:
-        each = done.images / max(time.monotonic() - began, 1e-9)
-        return f"{counted(done.resumed + done.images, 'image')}, {each:,.0f} a second"
+        rate = done.images / max(time.monotonic() - began, 1e-9)
+        return f"{counted(done.resumed + done.images, 'image')}, {rate:,.0f} a second"
 
     if console.is_terminal:
         with Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True) as bar:
@@ -202,26 +203,27 @@ def _progress() -> Iterator[Callable[["LabellingProgress"], None]]:
         return
     lines = 0
 
-    def line(done: "LabellingProgress") -> None:
+    def print_line(done: "LabellingProgress") -> None:
         nonlocal lines
         if done.images // _LINE_EVERY > lines:
             lines = done.images // _LINE_EVERY
             print(summary(done), file=sys.stderr)
 
-    yield line
+    yield print_line
 
 
 def export(
     run: Annotated[Path, Argument(help="Folder of a finished run.")],
     out: Annotated[Path, Option("--out", "-o", help="Folder to write; it must be new.")],
-    client: Annotated[str | None, Option(metavar="NAME", help="Client with the classifier to export.")] = None,
-    everyone: Annotated[
+    client: Annotated[str | None, Option(metavar="NAME", help="Client whose classifier to export.")] = None,
+    all_clients: Annotated[
         bool, Option("--all", help="Export the classifiers of all clients, each to a folder of its own.")
     ] = False,
     onnx: Annotated[bool, Option("--onnx", help="Also write ONNX, checked against torch.")] = False,
     with_backbone: Annotated[bool, Option("--with-backbone", help="Include the files of the CLIP model.")] = False,
-    share: Annotated[
-        float, Option("--abstain-share", min=0, max=1, help="Share of the site's training images that gets no label.")
+    abstain_share: Annotated[
+        float,
+        Option(min=0, max=1, help="Set the threshold so that this share of the site's training images has no label."),
     ] = 0.05,
     backbone: _BackboneOption = None,
     prior: Annotated[
@@ -234,10 +236,10 @@ def export(
     ] = "site",
     plugin: PluginFiles = None,
 ) -> None:
-    """Write classifiers as safetensors with a model card, and a threshold from each site's training images."""
-    if everyone and client is not None:
+    """Write classifiers as safetensors, each with a model card and a threshold for abstention."""
+    if all_clients and client is not None:
         raise ConfigError("--all: exports all clients; leave out --client")
-    check_output_folder(out, new=not everyone)
+    check_output_folder(out, new=not all_clients)
     from ..classifier.export import export as write
     from ..classifier.loading import FinishedRun
     from ..classifier.onnx_export import onnx_libraries
@@ -245,27 +247,27 @@ def export(
 
     if onnx:
         onnx_libraries()  # reports a missing library before any work
-    shares = _read_shares(prior, ("site", "none"))
+    class_shares = _read_prior_file(prior, ("site", "none"))
     if not run.is_dir():
         raise RunFolderError(f"{run}: {no_folder(run)}; name the folder of a finished run")
-    opened = FinishedRun(run, backbone=backbone, device="cpu")
-    names = opened.clients if everyone else [opened.choose(client)]
-    folders = [out / file_name(name) if everyone else out for name in names]
+    finished_run = FinishedRun(run, backbone=backbone, device="cpu")
+    names = finished_run.clients if all_clients else [finished_run.choose(client)]
+    folders = [out / file_name(name) if all_clients else out for name in names]
     for folder in folders:
         check_output_folder(folder, new=True)
-    classifiers = _with_thresholds(opened, names, share)
+    classifiers = _with_thresholds(finished_run, names, abstain_share)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     for classifier, folder in zip(classifiers, folders, strict=True):
-        adjusted = _with_prior(classifier, prior, shares)
-        difference = write(adjusted, folder, onnx=onnx, with_backbone=with_backbone)
+        adjusted = _with_prior(classifier, prior, class_shares)
+        difference = write(adjusted, folder, onnx=onnx, with_backbone=with_backbone)  # of ONNX from torch
         console.print(str(folder))
         if difference:
             console.print(
                 f"  ONNX agrees with torch: logits differ by at most {difference.logits:.1e}, "
                 f"probabilities by {difference.probabilities:.1e}"
             )
-    load = ("from fedcopl import Classifier", f"classifier = Classifier.load({str(folders[0])!r})")
-    print("in Python:", *load, 'labels = classifier.predict("PHOTOS")', sep="\n  ", file=sys.stderr)
+    example = ("from fedcopl import Classifier", f"classifier = Classifier.load({str(folders[0])!r})")
+    print("in Python:", *example, 'labels = classifier.predict("PHOTOS")', sep="\n  ", file=sys.stderr)
     print_next(("fedcopl", "predict", "PHOTOS", "-c", folders[0], "-o", "predictions.csv"))
 
 

@@ -82,7 +82,7 @@ class Parameter(NamedTuple):
     name: str  # longest name of an option; an argument as in the usage line
     title: str  # all names of an option and a placeholder for its value
     help: str
-    kind: type  # of a single value
+    kind: type  # type of a single value
     choices: tuple[str, ...]
     limits: str  # of a number: `at least 0 and at most 1`
     default: str  # empty if none is shown
@@ -124,6 +124,7 @@ def _kind_and_choices(annotation: Any) -> tuple[type, tuple[str, ...]]:
 
 
 def _help_page(command: Any, context: Any) -> str:
+    """Return usage, description, arguments, options and commands, wrapped to the width of the terminal."""
     parameters = [parameter_of(command, option) for option in command.get_params(context) if not option.hidden]
     arguments, options = ([one for one in parameters if one.is_option is kind] for kind in (False, True))
     commands = getattr(command, "commands", {})
@@ -144,6 +145,7 @@ def _paragraphs(command: Any) -> str:
 
 
 def _help_text(parameter: Parameter) -> str:
+    """Return the help of a parameter, followed by its default and limits in brackets."""
     default = f"default: {parameter.default}" if parameter.default else ""
     required = "required" if parameter.is_option and parameter.required else ""
     notes = "; ".join(filter(None, (required, default, parameter.limits)))
@@ -193,6 +195,7 @@ def _nearest_option(error: Any, context: Any) -> str:
 
 
 def _bad_parameter(error: Any) -> str:
+    """Return the error line of a missing argument or a value of the wrong type."""
     parameter = parameter_of(error.ctx.command, error.param)
     name = parameter.name.strip("[]")
     if isinstance(error, click_errors.MissingParameter):

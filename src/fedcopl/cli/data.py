@@ -44,7 +44,7 @@ cache_app = CommandLine("Show or clear the cache of decoded images.")
 _NameOrPath = Annotated[
     str, Argument(help="A folder of images, a CSV or Parquet table, a settings file, or the name of a data set.")
 ]
-_Location = Annotated[str, Argument(help="Folder, manifest or hub name of a named data set; not for digits.")]
+_Location = Annotated[str, Argument(help="Folder, manifest or hub name, if NAME is the name of a data set.")]
 _SettingPairs = Annotated[
     list[str] | None, Argument(metavar="[key=value ...]", help="Settings, such as data.clients=5.")
 ]
@@ -74,7 +74,7 @@ def _check(
 ) -> None:
     """Open every image and print counts per class and split, skipped files, and the zero-shot sentences."""
     config = _config(name, folder, settings)
-    dataset = _listed(config.data, name)
+    dataset = _list_dataset(config.data, name)
     from ..clip.wording import Wording
 
     wordings = Wording.of(dataset.wording(config.model.template)).sentences(dataset.classes)
@@ -84,7 +84,7 @@ def _check(
     if as_json:
         print(json.dumps(_as_json(dataset_survey, sentences)))
     else:
-        _print(dataset_survey, sentences, None if list_all else _MAX_LISTED)
+        _print_survey(dataset_survey, sentences, None if list_all else _MAX_LISTED)
         print_next(_after_check(name))
 
 
@@ -105,7 +105,7 @@ def _show(
 
     check_output_folder(out)
     config = _config(name, folder, settings)
-    dataset = _listed(config.data, name)
+    dataset = _list_dataset(config.data, name)
     sheet, heat = out / f"{dataset.name}-images.png", out / f"{dataset.name}-clients.png"
     contact_sheet(dataset, sheet)
     print(sheet)
@@ -136,27 +136,28 @@ def _get(
 def _config(name: str, folder: str, settings: list[str] | None) -> RunConfig:
     """Return settings that read a data set given by name, a settings file, a table, or a folder of images."""
     pairs = [*([folder] if "=" in folder and not Path(folder).exists() else []), *(settings or [])]
-    path, location = "" if folder in pairs else folder, Path(name).expanduser()
-    if name not in SOURCES and not location.exists() and (location.suffix or {"/", os.sep} & set(name)):
+    path = "" if folder in pairs else folder  # without FOLDER its place is taken by the first setting
+    file = Path(name).expanduser()
+    if name not in SOURCES and not file.exists() and (file.suffix or {"/", os.sep} & set(name)):
         raise DataError(f"{name}: there is no such folder, table or settings file")
-    if name in SOURCES or not location.exists():
+    if name in SOURCES or not file.exists():
         return with_typed({"data": {"source": name, "path": path}}, pairs, "settings")
     if path:
         raise ConfigError(f"{name}: is a path, not the name of a data set; leave out {path}")
-    if location.is_dir() or location.suffix.lower() in _TABLES:
-        source = "folder" if location.is_dir() else "manifest"
+    if file.is_dir() or file.suffix.lower() in _TABLES:
+        source = "folder" if file.is_dir() else "manifest"
         return with_typed({"data": {"source": source, "path": name}}, pairs, "settings")
-    if location.suffix.lower() != ".toml":
+    if file.suffix.lower() != ".toml":
         raise ConfigError(f"{name}: is no folder, no table ({', '.join(_TABLES)}) and no settings file (.toml)")
-    config = load(location, pairs)
-    if not Path(config.data.path).expanduser().exists() and (location.parent / config.data.path).exists():
+    config = load(file, pairs)
+    if not Path(config.data.path).expanduser().exists() and (file.parent / config.data.path).exists():
         raise DataError(
-            f"{config.data.path}: there is no such path; paths are relative to the current folder: cd {location.parent}"
+            f"{config.data.path}: there is no such path; paths are relative to the current folder: cd {file.parent}"
         )
     return config
 
 
-def _listed(data: Data, name: str) -> Dataset:
+def _list_dataset(data: Data, name: str) -> Dataset:
     """List the data set; a folder of images without class names uses the classes.txt next to it."""
     try:
         return load_dataset(data)
@@ -168,7 +169,7 @@ def _listed(data: Data, name: str) -> Dataset:
         return load_dataset(data.model_copy(update={"classes_file": str(classes)}))
 
 
-def _print(dataset_survey: DatasetSurvey, sentences: list[str], limit: int | None) -> None:
+def _print_survey(dataset_survey: DatasetSurvey, sentences: list[str], limit: int | None) -> None:
     console, dataset = Console(highlight=False, soft_wrap=True), dataset_survey.dataset
     table = Table(box=None, pad_edge=False)
     table.add_column("class", overflow="fold")
@@ -176,7 +177,7 @@ def _print(dataset_survey: DatasetSurvey, sentences: list[str], limit: int | Non
     table.add_column("test", justify="right")
     table.add_column("zero-shot sentence", overflow="fold")
     for (name, counts), sentence in zip(dataset_survey.counts().items(), sentences, strict=True):
-        table.add_row(_plain(name), *("?" if count is None else f"{count:,}" for count in counts), _plain(sentence))
+        table.add_row(_escaped(name), *("?" if count is None else f"{count:,}" for count in counts), _escaped(sentence))
     console.print(table)
     console.print(
         f"{dataset.name}: {counted(len(dataset.classes), 'class')}, {len(dataset.train):,} train "
@@ -184,17 +185,17 @@ def _print(dataset_survey: DatasetSurvey, sentences: list[str], limit: int | Non
         + (f", {counted(len(dataset.clients), 'client')}" if dataset.clients else "")
     )
     for note in dataset_survey.notes:
-        console.print(f"note: {_plain(note)}")
+        console.print(f"note: {_escaped(note)}")
     if dataset.skipped:
         console.print(f"{len(dataset.skipped):,} skipped:")
     for name, reason in dataset.skipped[:limit]:
-        console.print(f"  {_plain(name)}: {_plain(reason)}")
+        console.print(f"  {_escaped(name)}: {_escaped(reason)}")
     if limit is not None and len(dataset.skipped) > limit:
         console.print(f"  and {len(dataset.skipped) - limit:,} more; --all lists every one")
 
 
-def _plain(text: str) -> str:
-    """Escape square brackets, which are markup for rich, and line breaks."""
+def _escaped(text: str) -> str:
+    """Escape line breaks, and opening square brackets, which are markup for rich."""
     return text.replace("[", r"\[").replace("\n", "\\n")
 
 

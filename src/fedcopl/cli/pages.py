@@ -60,7 +60,7 @@ def report(
 
 
 def _after_report(runs: "list[ComparedRun]") -> Iterator[Sequence[object]]:
-    """Yield the commands to suggest; `review` needs labels and `predict` needs prompts in the run's folder."""
+    """Yield the commands to suggest after `report`, for one run or several, finished or not."""
     folder, outcome = runs[0].folder, runs[0].outcome
     client = ("--client", outcome.clients[0].name) if outcome.clients else ()
     if len(runs) > 1:
@@ -75,7 +75,7 @@ def _after_report(runs: "list[ComparedRun]") -> Iterator[Sequence[object]]:
 
 
 def _read_runs(folders: list[Path]) -> "list[ComparedRun]":
-    """Read each run once; runs without a finished round are skipped unless requested by name."""
+    """Read each run once; runs without a finished round are skipped with a note unless requested by name."""
     from ..report.comparison import ComparedRun
     from ..run.folder import NoFinishedRound, find_runs, read_so_far
 
@@ -83,17 +83,17 @@ def _read_runs(folders: list[Path]) -> "list[ComparedRun]":
     paths: dict[Path, Path] = {}
     for path in (path for folder in folders for path in find_runs(folder)):
         paths.setdefault(path.resolve(), path)
-    runs, empty = [], []
+    runs, not_started = [], []
     for resolved, path in paths.items():
         try:
             runs.append(ComparedRun(path, read_so_far(path)))
         except NoFinishedRound as error:
             if resolved in requested:
                 raise
-            empty.append(error)
+            not_started.append(error)
     if not runs:
-        raise empty[0]
-    for reason in empty:
+        raise not_started[0]
+    for reason in not_started:
         print(f"note: {reason}", file=sys.stderr)
     return runs
 
@@ -128,7 +128,7 @@ def review(
 ) -> None:
     """Review the labels of one client's images on a local page; confirm or correct them by keyboard.
 
-    The answers stay in the folder. Those about a random sample give an estimate of the accuracy with an interval.
+    The answers are stored in the folder RUN. Those about a random sample give an estimate of the accuracy.
     """
     from ..review.expert_answers import Answers
     from ..review.images import open_gallery
@@ -199,8 +199,8 @@ def _serve(survey: "SampleSurvey", run: Path, port: int, open_it: bool) -> None:
             raise Interrupted("stopped; there is no answer") from error
         print(_score_lines(survey, outcome), file=sys.stderr)
         _print_next(survey, outcome, run)
-        kept = counted(answered, "answer is", "answers are")
-        raise Interrupted(f"stopped; {kept} in {survey.answers.path}") from error
+        stored = counted(answered, "answer is", "answers are")
+        raise Interrupted(f"stopped; {stored} in {survey.answers.path}") from error
 
 
 def _export(survey: "SampleSurvey", path: Path, run: Path) -> None:
@@ -234,8 +234,8 @@ def _manifest(survey: "SampleSurvey", path: Path, settings: Path) -> None:
 
     tested, classes = write_manifest(survey, path)
     print(f"{path}: {counted(tested, 'labelled test image')}")
-    given = [f"data.path={path}", f"data.classes_file={classes}", "data.partition=iid", "data.clients=1"]
-    print_next(("fedcopl", "run", settings, "data.source=manifest", *given))
+    pairs = [f"data.path={path}", f"data.classes_file={classes}", "data.partition=iid", "data.clients=1"]
+    print_next(("fedcopl", "run", settings, "data.source=manifest", *pairs))
 
 
 def _score_lines(survey: "SampleSurvey", outcome: "SampleOutcome") -> str:
@@ -257,7 +257,7 @@ def _score_lines(survey: "SampleSurvey", outcome: "SampleOutcome") -> str:
 
 
 def _as_json(survey: "SampleSurvey", outcome: "SampleOutcome") -> dict[str, Any]:
-    def shares(estimate: "AccuracyEstimate") -> dict[str, Any]:
+    def plain(estimate: "AccuracyEstimate") -> dict[str, Any]:
         return {**estimate._asdict(), "share": estimate.share if estimate.reviewed else None}
 
     return {
@@ -265,11 +265,11 @@ def _as_json(survey: "SampleSurvey", outcome: "SampleOutcome") -> dict[str, Any]
         "images": outcome.images,
         "round": survey.gallery.predictions.rounds[-1],
         "final": survey.gallery.predictions.is_final,
-        **shares(outcome.estimate),
+        **plain(outcome.estimate),
         "unclear": outcome.unclear,
         "answered": outcome.answered,
         "corrected": outcome.corrected,
-        "classes": [{"name": one.name, "images": one.images, **shares(one.estimate)} for one in outcome.classes],
+        "classes": [{"name": one.name, "images": one.images, **plain(one.estimate)} for one in outcome.classes],
     }
 
 

@@ -21,11 +21,9 @@ from .command import PluginFiles
 from .show import print_estimate, print_next, print_results
 
 RUNS = Path("runs")
-
-
 _Engine = Literal["local", "flower"]
-EarlierRun = Annotated[
-    Path | None, Option("--from", help="Folder of a finished run to continue: docs/living-study.md.")
+PreviousRunFolder = Annotated[
+    Path | None, Option("--from", help="Folder of a finished run to start from: docs/living-study.md.")
 ]
 
 
@@ -41,13 +39,13 @@ def run(
         Path | None, Option("--out", "-o", help="Folder for the results (default: runs/<time>-<name>).")
     ] = None,
     seed: Annotated[int | None, Option(help="Seed of all random streams.")] = None,
-    resume: Annotated[bool, Option("--resume", help="Continue a run that was stopped.")] = False,
+    resume: Annotated[bool, Option("--resume", help="Continue a stopped run: that of --out, else the newest.")] = False,
     engine: Annotated[_Engine, Option(help="Simulate in local processes, or on Flower's simulation (Ray).")] = "local",
     workers: Annotated[str, Option(metavar="auto|N", help="Number of worker processes; auto: one per core.")] = "auto",
     published: Annotated[
         bool, Option("--as-published", help="Use the settings of the paper and its code: docs/as-published.md.")
     ] = False,
-    earlier: EarlierRun = None,
+    previous_run: PreviousRunFolder = None,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Estimate time and memory on this machine, without a run.")
     ] = False,
@@ -59,8 +57,8 @@ def run(
     file = Path(given.pop(0)) if given and "=" not in given[0] else None
     pairs = [*given, *([] if seed is None else [f"seed={seed}"])]
     folder = _newest_run() if resume and out is None else out
-    paper = [f"{name}={json.dumps(value)}" for name, value in AS_PUBLISHED.items()] if published else []
-    config = _read(file, [*paper, *pairs], folder if resume else None)
+    as_published = [f"{name}={json.dumps(value)}" for name, value in AS_PUBLISHED.items()] if published else []
+    config = _read_settings(file, [*as_published, *pairs], folder if resume else None)
     if dry_run:
         from ..data.catalog import load_dataset
         from ..run.build import build_clip
@@ -73,8 +71,8 @@ def run(
     folder = folder or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     simulate = _simulation(engine, workers)
     try:
-        with reporting(config.rounds) as watcher:
-            outcome = simulate(config, folder, resume=resume, progress=watcher, previous_run=earlier)
+        with reporting(config.rounds) as reporter:
+            outcome = simulate(config, folder, resume=resume, progress=reporter, previous_run=previous_run)
     except KeyboardInterrupt as error:
         raise Interrupted(
             f"stopped; continue with: {shlex.join(['fedcopl', 'run', '--out', str(folder), '--resume'])}"
@@ -84,22 +82,22 @@ def run(
         print(json.dumps(to_plain(outcome)))
     else:
         print_results(outcome, folder)
-        print_next(*_next(outcome, folder, settings or []))
+        print_next(*_next_commands(outcome, folder, settings or []))
 
 
-def _next(outcome: Outcome, folder: Path, settings: list[str]) -> Iterator[Sequence[object] | str]:
-    """Yield the commands to suggest: review without labels, training if nothing was trained, use of a classifier."""
+def _next_commands(outcome: Outcome, folder: Path, settings: list[str]) -> Iterator[Sequence[object] | str]:
+    """Yield the commands to suggest: to review labels, to train if nothing was trained, and to use a classifier."""
     from ..report.label_free import FIRST_REVIEW, label_free, read_reviews
     from ..run.pseudo_labels import read_last_labels
 
-    labelled = outcome.final.macro is not None
+    has_accuracy = outcome.final.macro is not None
     summary = label_free(outcome, read_last_labels(folder), read_reviews(folder))
-    if not labelled and (review := summary.review_command(str(folder))):
+    if not has_accuracy and (review := summary.review_command(str(folder))):
         yield f"{review}  # confirm {FIRST_REVIEW} images to measure the accuracy"
     if not outcome.trains:
         yield "fedcopl", "run", *(word for word in settings if not word.startswith("method="))
     client = ("--client", outcome.clients[0].name)
-    if labelled:
+    if has_accuracy:
         yield "fedcopl", "review", folder, *client
     yield "fedcopl", "predict", "PHOTOS", "-c", folder, *client, "-o", "predictions.csv"
     yield "fedcopl", "export", folder, *client, "-o", "classifier"
@@ -107,13 +105,13 @@ def _next(outcome: Outcome, folder: Path, settings: list[str]) -> Iterator[Seque
 
 def _newest_run() -> Path:
     """Return the folder of the run in RUNS that was started last."""
-    begun = sorted(RUNS.glob("*/settings.toml"), key=lambda path: path.stat().st_mtime)
-    if not begun:
+    settings_files = sorted(RUNS.glob("*/settings.toml"), key=lambda path: path.stat().st_mtime)
+    if not settings_files:
         raise RunFolderError(f"{RUNS}: has no run to resume; name its folder with --out")
-    return begun[-1].parent
+    return settings_files[-1].parent
 
 
-def _read(file: Path | None, pairs: list[str], resumed: Path | None) -> RunConfig:
+def _read_settings(file: Path | None, pairs: list[str], resumed: Path | None) -> RunConfig:
     """Read the settings from the given file, else from the resumed run, else from the demo."""
     if file is None and resumed is not None:
         if not (resumed / "settings.toml").exists():

@@ -20,7 +20,7 @@ from ..run.folder import file_name
 from ..run.record import Outcome, to_plain
 from .command import PluginFiles
 from .provision import SERVER_FOLDER, MetricsPort, install_package
-from .run import RUNS, EarlierRun
+from .run import RUNS, PreviousRunFolder
 from .show import print_next, print_outcome, print_status
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def server(
     auto_resume: Annotated[
         bool, Option("--auto-resume", help="Continue the last run if it is not finished, else start a new run.")
     ] = False,
-    earlier: EarlierRun = None,
+    previous_run: PreviousRunFolder = None,
     metrics_port: MetricsPort = 0,
     plugin: PluginFiles = None,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object at the end.")] = False,
@@ -97,7 +97,7 @@ def server(
     from ..deployment.server.rounds import PreparedServer, ServerPlan
     from ..deployment.server.server_process import ServerOptions
 
-    plan = ServerPlan(config, classes, out, Timeouts(timeout, min_sites, start_with=start_with), resume, earlier)
+    plan = ServerPlan(config, classes, out, Timeouts(timeout, min_sites, start_with=start_with), resume, previous_run)
     prepared = PreparedServer.prepare(plan)
     server_files = _certificates(folder, address or [], certificates, host, package)
     port = port or (package.port if package else _DEFAULT_PORT)

@@ -17,7 +17,7 @@ from ..progress import percent
 from ..report import formatting as fmt
 from ..run.record import Accuracies, Outcome
 
-_MIN_LOSS_SHOWN = 1.0  # percentage points that training lost against the priors
+_MAX_POINTS_LOST = 1.0  # without a warning: percentage points of accuracy by training, compared with the priors
 
 if TYPE_CHECKING:
     from ..deployment.monitoring import Status
@@ -29,31 +29,31 @@ def print_results(outcome: Outcome, folder: Path) -> None:
     from ..report.label_free import label_free, label_free_facts, read_reviews
     from ..run.pseudo_labels import read_last_labels
 
-    console, first = _console(), []
+    console, label_free_lines = _console(), []
     if outcome.final.macro is None:
         title = f"{outcome.method}, {outcome.name}, seed {outcome.seed}"
         console.print(f"{title}: accuracy not measured, no labelled test images", soft_wrap=True)
-        first = list(label_free_facts(label_free(outcome, read_last_labels(folder), read_reviews(folder))))
+        label_free_lines = list(label_free_facts(label_free(outcome, read_last_labels(folder), read_reviews(folder))))
     else:
         console.print(_accuracy_table(outcome))
-    _print_facts((*first, *_facts(outcome), ("report", str(folder / "report.html"))))
+    _print_facts((*label_free_lines, *_facts(outcome), ("report", str(folder / "report.html"))))
 
 
 def print_next(*commands: Sequence[object] | str) -> None:
-    """Print the commands that usually follow on standard error, so that standard output has only the results."""
+    """Print the next commands to use on standard error, so that standard output has only the results."""
     for number, command in enumerate(commands):
         line = command if isinstance(command, str) else shlex.join(map(str, command))
         print(f"{'      or' if number else 'next:'} {line}", file=sys.stderr)
 
 
-def print_estimate(run: "TimeEstimate", *, as_json: bool) -> None:
+def print_estimate(estimate: "TimeEstimate", *, as_json: bool) -> None:
     """Print the expected wall time and memory of a run."""
     if as_json:
         names = ("seconds", "memory", "workers", "is_busy")
-        print(json.dumps({**{name: getattr(run, name) for name in names}, **asdict(run.work)}))
+        print(json.dumps({**{name: getattr(estimate, name) for name in names}, **asdict(estimate.work)}))
         return
-    compute = f"{run.work.encoded:,} image encodings, {run.work.steps:,} training steps"
-    _print_facts((("wall time", str(run)), ("compute", compute)))
+    compute = f"{estimate.work.encoded:,} image encodings, {estimate.work.steps:,} training steps"
+    _print_facts((("wall time", str(estimate)), ("compute", compute)))
 
 
 def _accuracy_table(outcome: Outcome) -> Table:
@@ -74,15 +74,15 @@ def _accuracy_table(outcome: Outcome) -> Table:
 
 
 def _facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
-    """Yield title and value of each line below the accuracies."""
-    right = outcome.pseudo_label_accuracy
-    if any(share is not None for share in right):
+    """Yield title and value of each line about the run below its accuracies."""
+    accuracies = outcome.pseudo_label_accuracy
+    if any(accuracy is not None for accuracy in accuracies):
         title = "label accuracy" if outcome.setting("options", "labels") == "truth" else "pseudo-label accuracy"
-        yield title, ", ".join(percent(share) for share in right) + " (at each label refresh)"
+        yield title, ", ".join(percent(accuracy) for accuracy in accuracies) + " (at each label refresh)"
     clients = len(outcome.clients)
     if not outcome.trains:
         yield "training", f"none: {outcome.method} trains nothing"
-    elif (lost := _points_lost(outcome)) > _MIN_LOSS_SHOWN:
+    elif (lost := _points_lost(outcome)) > _MAX_POINTS_LOST:
         yield "training", f"lost {lost:.1f} points against priors alone: method=priors is better on this data"
     if outcome.trains:
         yield from _rollbacks(outcome)
@@ -96,6 +96,7 @@ def _facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
 
 
 def _rollbacks(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    """Yield a line for each rollback; without one, and without accuracies, a line that there was none."""
     from ..report.narrative import by_rounds
 
     lines = by_rounds((record.number, text) for record in outcome.rounds for text in record.rollbacks())
@@ -129,14 +130,14 @@ def size(octets: int) -> str:
 
 
 def print_outcome(outcome: Outcome, folder: Path) -> None:
-    """Print the results of a federation at its server; accuracy only if sites have labelled test images."""
+    """Print the results of a federation at its server; the accuracy is measured if sites have labelled test images."""
     console = _console()
     rounds = counted(len(outcome.rounds), "round")
     console.print(f"{outcome.method}, {outcome.name}, seed {outcome.seed}: {rounds}")
     last, traffic, accuracy = outcome.rounds[-1], outcome.traffic, "not measured: no site has labelled test images"
     on_the_wire = {}
     if traffic:
-        on_the_wire["on the wire"] = f"{size(traffic['received'])} (back: {size(traffic['sent'])}), this start"
+        on_the_wire["on the wire"] = f"{size(traffic['received'])} (back: {size(traffic['sent'])}) since this start"
     training = {"training": f"none: {outcome.method} trains nothing"}
     if outcome.trains:
         training = {

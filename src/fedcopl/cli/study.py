@@ -20,9 +20,9 @@ from .command import PluginFiles
 from .data import progress_bar
 from .show import print_next
 
-_SIGNS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
+_LEVELS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
 _NOISE_STEP = 1e-4  # the noise multiplier is rounded up to a multiple, so that the epsilon holds
-_LARGEST = 1e6  # epsilon or noise multiplier
+_MAX_VALUE = 1e6  # of epsilon and noise multiplier
 
 
 def new(
@@ -68,7 +68,7 @@ def doctor(
     else:
         console = Console(highlight=False, markup=False, soft_wrap=True)
         for finding in findings:
-            console.print(f"{_SIGNS[finding.level]} {finding.subject}: {printable(finding.detail)}")
+            console.print(f"{_LEVELS[finding.level]} {finding.subject}: {printable(finding.detail)}")
             if finding.advice:
                 console.print(f"        -> {finding.advice}")
         print(f"\n{counted(levels['problem'], 'problem')}, {counted(levels['note'], 'note')}")
@@ -88,10 +88,10 @@ def methods(plugin: PluginFiles = None) -> None:
     from ..methods import METHODS, choose_method  # imports torch
 
     table = Table("method", "description", "options and their defaults")
-    for name, build in METHODS.items():
+    for name, method_class in METHODS.items():
         fields = choose_method(RunConfig(method=name)).Options.model_fields
         options = ", ".join(f"{key}={field.default}" for key, field in fields.items())
-        table.add_row(name, (build.__doc__ or "").partition("\n")[0].rstrip("."), options)
+        table.add_row(name, (method_class.__doc__ or "").partition("\n")[0].rstrip("."), options)
     Console().print(table)
     print_next(("fedcopl", "run", "method=NAME", "options.KEY=VALUE"))
 
@@ -118,14 +118,14 @@ def privacy(
     if (epsilon is None) == (noise is None):
         raise ConfigError("name either --epsilon or --noise-multiplier; the other one is computed")
     for option, value in (("--epsilon", epsilon), ("--noise-multiplier", noise)):
-        if value is not None and not 0 < value <= _LARGEST:
-            raise ConfigError(f"{option}: should be above 0 and at most {_LARGEST:g}, not {value}")
+        if value is not None and not 0 < value <= _MAX_VALUE:
+            raise ConfigError(f"{option}: should be above 0 and at most {_MAX_VALUE:g}, not {value}")
     if epsilon is not None:
         noise = round(math.ceil(noise_for(epsilon, delta, releases) / _NOISE_STEP) * _NOISE_STEP, 4)
     assert noise is not None
-    stated = epsilon_of([noise] * releases, delta)
+    reached = epsilon_of([noise] * releases, delta)
     print(f"{'privacy.noise_multiplier':<26}{noise:g}")
-    print(f"{'epsilon':<26}{stated:.3g} at delta {delta:g}, for the data of {UNIT}")
+    print(f"{'epsilon':<26}{reached:.3g} at delta {delta:g}, for the data of {UNIT}")
     refreshes = -(-rounds // refresh_every)
     counts = f"class counts at {counted(refreshes, 'refresh')}"
     print(f"{'releases':<26}{releases}: prompts in {counted(rounds, 'round')}, {counts}, logit bias in 3 steps")
