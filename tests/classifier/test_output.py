@@ -51,7 +51,7 @@ def write_predictions(path, rows, names, stop_after=None):
         for number, start in enumerate(range(0, len(left), BATCH)):
             if stop_after is not None and number >= stop_after:
                 return
-            file.append("".join(file.rows.line(prediction(named.name)) for named in left[start : start + BATCH]))
+            file.append("".join(file.row_format.line(prediction(named.name)) for named in left[start : start + BATCH]))
         file.finish()
 
 

@@ -56,8 +56,8 @@ def load(
 
 def zero_shot(classes_file: Path, backbone: str | Path, device: str = "auto") -> Classifier:
     """Return zero-shot CLIP as a classifier for a list of classes in a file, one per line."""
-    listed = read_classes(classes_file)
-    classes, template = tuple(listed.names), TEMPLATE + listed.synonyms
+    class_list = read_classes(classes_file)
+    classes, template = tuple(class_list.names), TEMPLATE + class_list.synonyms
     config = RunConfig(method="zeroshot")
     built = _build(config, classes, template, backbone, device, "fp32")
     clip = TrainedOn.of(str(backbone), fingerprint(built.clip))

@@ -72,7 +72,7 @@ def pictures_at(paths: Sequence[str], skipped: list[Skipped], options: DecodeOpt
     """
     check_paths_exist(paths)
 
-    def listed() -> Iterator[NamedImage]:
+    def list_pictures() -> Iterator[NamedImage]:
         for path in map(Path, paths):
             if path.is_dir():
                 images = _images_in(path, skipped)
@@ -80,7 +80,7 @@ def pictures_at(paths: Sequence[str], skipped: list[Skipped], options: DecodeOpt
             else:
                 yield NamedImage(path.as_posix(), FilePage(path))
 
-    pictures = _split_pages(listed(), options)
+    pictures = _split_pages(list_pictures(), options)
     first = next(pictures, None)
     if first is None:
         raise DataError(f"{', '.join(paths)}: contains no image; name image files, or folders with images")
@@ -97,11 +97,8 @@ def _split_pages(pictures: Iterable[NamedImage], options: DecodeOptions) -> Iter
     """Yield the pages of files as images named file#1, file#2, ... if the options select all pages."""
     for image in pictures:
         pages = pages_of(image.picture, options)
-        has_several = len(pages) > 1
-        yield from (
-            NamedImage(f"{image.name}#{number}" if has_several else image.name, page)
-            for number, page in enumerate(pages, start=1)
-        )
+        numbered = [f"{image.name}#{number}" for number in range(1, len(pages) + 1)]
+        yield from map(NamedImage, numbered if len(pages) > 1 else [image.name], pages)
 
 
 def batches(pictures: Iterable[NamedImage], to_pixels: ToPixels, options: DecodeOptions) -> Iterator[_ImageBatch]:

@@ -119,8 +119,8 @@ def _csv_line(cells: list[str]) -> str:
     return line.getvalue()
 
 
-def _rounded(share: float | None) -> str:
-    return "" if share is None else f"{share:.{_DIGITS}f}"
+def _rounded(probability: float | None) -> str:
+    return "" if probability is None else f"{probability:.{_DIGITS}f}"
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class _PredictionFile:
     """A file of predictions and its incomplete part."""
 
     path: Path
-    rows: _PredictionRows
+    row_format: _PredictionRows
     options: Mapping[str, Any]  # resuming requires equal options
 
     @property
@@ -167,7 +167,7 @@ class _PredictionFile:
         check_output_file(self.path, overwrite=overwrite)
         if not self.part.exists():
             write_text(self.options_file, json.dumps(self.options))
-            self.append(self.rows.header)
+            self.append(self.row_format.header)
             return 0
         try:
             stored_options = json.loads(self.options_file.read_text(encoding="utf-8"))
@@ -184,24 +184,24 @@ class _PredictionFile:
         """Truncate the part after its last complete batch, and return the number of rows."""
         size, rows, end = 0, 0, 0
         with self.part.open("rb") as lines:
-            for number, line in enumerate(lines, start=0 if self.rows.header else 1):  # the header is row 0
+            for number, line in enumerate(lines, start=0 if self.row_format.header else 1):  # the header is row 0
                 end += len(line)
                 if line.endswith(b"\n") and number % ENCODE_BATCH == 0:
                     size, rows = end, number
         os.truncate(self.part, size)
         if not size:
-            self.append(self.rows.header)
+            self.append(self.row_format.header)
         return rows
 
     def skip_written(self, pictures: Iterator[NamedImage]) -> None:
         """Skip the images that have a row already; raises RunFolderError if images and rows do not agree."""
         try:
             with self.part.open(encoding="utf-8", newline="") as lines:
-                if self.rows.header and next(lines) != self.rows.header:
+                if self.row_format.header and next(lines) != self.row_format.header:
                     raise ValueError("its first line is not that of this format")
                 for number, line in enumerate(lines, start=1):
-                    name, image = self.rows.image_name(line), next(pictures, None)
-                    if image is None or name != self.rows.written_name(image.name):
+                    name, image = self.row_format.image_name(line), next(pictures, None)
+                    if image is None or name != self.row_format.written_name(image.name):
                         now = "this image is missing now" if image is None else f"now it would be {image.name!r}"
                         raise ValueError(f"row {number} is for {name!r}, but {now}: the images have changed")
         except (ValueError, csv.Error) as error:
@@ -259,7 +259,7 @@ class LabellingProgress:
 def label_images(
     classifier: Classifier,
     paths: Sequence[str],
-    rows: _PredictionRows,
+    row_format: _PredictionRows,
     threshold: float | None,
     out: str,
     progress: Callable[[LabellingProgress], None],
@@ -277,16 +277,17 @@ def label_images(
     done = LabellingProgress()
     pictures = pictures_at(paths, done.uncounted, classifier.recipe.decode_options)
     limit = classifier.threshold if threshold is None else threshold
-    options = {"classifier": classifier.fingerprint, "threshold": limit, "format": type(rows).__name__, "top": rows.top}
-    file = None if out == "-" else _PredictionFile(Path(out), rows, options)
+    options = {"classifier": classifier.fingerprint, "threshold": limit}
+    options |= {"format": type(row_format).__name__, "top": row_format.top}
+    file = None if out == "-" else _PredictionFile(Path(out), row_format, options)
     with nullcontext() if file is None else file.locked():
         if file is None:
-            sys.stdout.write(rows.header)
+            sys.stdout.write(row_format.header)
         else:
             done.resumed = file.open(overwrite)
             file.skip_written(pictures)
-        for batch in classifier.prediction_batches(pictures, top=rows.top, threshold=threshold):
-            text = "".join(map(rows.line, batch))
+        for batch in classifier.prediction_batches(pictures, top=row_format.top, threshold=threshold):
+            text = "".join(map(row_format.line, batch))
             if file is None:
                 print(text, end="", flush=True)
             else:

@@ -36,7 +36,7 @@ class Arithmetic:
 
 
 def choose_arithmetic(device: str, precision: str) -> Arithmetic:
-    """Validate the settings `model.device` and `model.precision`; the device `auto` is the fastest available one.
+    """Return the device and precision of the settings; the device `auto` is the fastest available one.
 
     Raises:
         ConfigError: The device is not available, or the precision would be slower on it than fp32.

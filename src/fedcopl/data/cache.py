@@ -97,7 +97,7 @@ class PixelCache:
         if isinstance(stored, PillowImages):
             progress(len(images), len(images))
             rows = [to_pixels(image) for image in stored]
-            return _Pixels(np.stack(rows) if rows else np.zeros((0, *_shape(to_pixels)), np.uint8), {}, [])
+            return _Pixels(np.stack(rows) if rows else np.zeros((0, *_output_shape(to_pixels)), np.uint8), {}, [])
         key += stored.options.key
         with self._convert_os_errors():
             image_digests = self._digests(stored)
@@ -156,7 +156,7 @@ class PixelCache:
             for unusable in (folder, _with_suffix(folder, _PART)):  # damaged or incomplete
                 shutil.rmtree(unusable, ignore_errors=True)
             self._remove_incomplete()
-            shape, free = _shape(to_pixels), shutil.disk_usage(self.folder).free
+            shape, free = _output_shape(to_pixels), shutil.disk_usage(self.folder).free
             required = len(images) * math.prod(shape) + _RESERVE
             if required > free:
                 raise DataError(f"{self.folder}: needs {_size(required)}, but only {_size(free)} are free; {_HINT}")
@@ -277,7 +277,7 @@ def _with_suffix(folder: Path, suffix: str) -> Path:
     return folder.with_name(folder.name + suffix)
 
 
-def _shape(to_pixels: ToPixels) -> tuple[int, ...]:
+def _output_shape(to_pixels: ToPixels) -> tuple[int, ...]:
     return to_pixels(Image.new("RGB", (1, 1))).shape
 
 
@@ -299,7 +299,7 @@ class Prepared:
 def prepare(
     dataset: Dataset, to_pixels: ToPixels, key: str, cache: PixelCache, progress: Progress = lambda done, total: None
 ) -> Prepared:
-    """Decode, resize and crop all images by the `resize_and_crop` and the `key` of an ImageTransform."""
+    """Decode all images, exclude the unusable ones, and apply the transform `to_pixels`, which `key` identifies."""
     train_count, total = len(dataset.train), len(dataset.train) + len(dataset.test)
     train = cache.pixels(dataset.train, to_pixels, key, lambda done, _: progress(done, total))
     test = cache.pixels(dataset.test, to_pixels, key, lambda done, _: progress(train_count + done, total))

@@ -36,8 +36,8 @@ def load_digits() -> Dataset:
     images = [Image.fromarray(grey) for grey in (intensities * (255 / 16)).round().astype(np.uint8)]
     is_test = np.arange(len(labels)) % 3 == 2
     train, test = (
-        ImageSet(PillowImages([images[index] for index in np.flatnonzero(chosen)]), labels[chosen])
-        for chosen in (~is_test, is_test)
+        ImageSet(PillowImages([images[index] for index in np.flatnonzero(in_split)]), labels[in_split])
+        for in_split in (~is_test, is_test)
     )
     return Dataset("digits", CLASSES, TEMPLATE, train, test)
 
@@ -100,11 +100,11 @@ def with_decode_options(dataset: Dataset, data: Data) -> Dataset:
 
 def _split_pages(images: ImageSet, options: DecodeOptions) -> ImageSet:
     """Return a set with each page of a file as an image; the pages of a file of several are named file#1, file#2 ..."""
-    listed = images.images
-    if not isinstance(listed, ImageList):
+    image_list = images.images
+    if not isinstance(image_list, ImageList):
         return images
     with silence_decoders():
-        pages_of_files = list(parallel_map(lambda index: pages_of(listed.sources[index], options), len(listed)))
+        pages_of_files = list(parallel_map(lambda index: pages_of(image_list.sources[index], options), len(image_list)))
     rows: list[int] = []
     names: list[str] = []
     sources: list[ImageSource] = []
@@ -113,7 +113,7 @@ def _split_pages(images: ImageSet, options: DecodeOptions) -> ImageSet:
         names += [name] if len(pages) == 1 else [f"{name}#{number}" for number in range(1, len(pages) + 1)]
         sources += pages
     labels, clients = (None if numbers is None else numbers[rows] for numbers in (images.labels, images.clients))
-    return ImageSet(listed.with_sources(sources), labels, names, clients)
+    return ImageSet(image_list.with_sources(sources), labels, names, clients)
 
 
 _BytesProgress = Callable[[int, int | None], None]

@@ -156,16 +156,16 @@ def build(
     origin: Path,
     records: Iterable[FileRecord],
     *,
-    listed: ClassList | None = None,
+    class_list: ClassList | None = None,
     skipped: Iterable[Skipped] = (),
 ) -> Dataset:
-    """Build a data set of these images, sorted by name; without `listed` the classes are the sorted labels."""
+    """Build a data set of these images, sorted by name; without `class_list` the classes are the sorted labels."""
     ordered = sorted(records, key=lambda record: by_name(record.name))
     if not any(record.split == "train" for record in ordered):
         excluded = sorted(skipped)
         example = f"; {len(excluded)} skipped, the first: {excluded[0][0]}: {excluded[0][1]}" if excluded else ""
         raise DataError(f"{origin}: contains no training images{example}; docs/data.md shows the layouts")
-    classes = _classes(ordered, origin, listed)
+    classes = _classes(ordered, origin, class_list)
     without_client = [record.name for record in ordered if record.client is None]
     clients = tuple(sorted({record.client for record in ordered if record.client is not None}, key=by_name))
     if clients and without_client:
@@ -180,23 +180,23 @@ def build(
         for split in ("train", "test")
     )
     excluded = sorted((printable(image), reason) for image, reason in skipped)
-    return Dataset(name, classes, TEMPLATE, train, test, clients, excluded, listed.synonyms if listed else "")
+    return Dataset(name, classes, TEMPLATE, train, test, clients, excluded, class_list.synonyms if class_list else "")
 
 
-def _classes(records: Sequence[FileRecord], origin: Path, listed: ClassList | None) -> tuple[str, ...]:
+def _classes(records: Sequence[FileRecord], origin: Path, class_list: ClassList | None) -> tuple[str, ...]:
     labels = sorted({record.label for record in records if record.label is not None}, key=by_name)
-    if listed is None:
+    if class_list is None:
         if not labels:
             raise DataError(
                 f"{origin}: has neither labels nor a list of classes; write classes.txt, one name per line, "
                 "or name another list with data.classes_file"
             )
         return clean_class_names(labels, origin)
-    classes = clean_class_names(listed.names, listed.origin)
+    classes = clean_class_names(class_list.names, class_list.origin)
     listed_names = set(classes)
     unlisted = [label for label in labels if clean_class_name(label) not in listed_names]
     if unlisted:
-        raise DataError(f"{origin}: the class {unlisted[0]!r} is not in the list of classes, {listed.origin}")
+        raise DataError(f"{origin}: the class {unlisted[0]!r} is not in the list of classes, {class_list.origin}")
     return classes
 
 

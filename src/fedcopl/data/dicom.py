@@ -41,14 +41,14 @@ def is_dicom(content: bytes) -> bool:
 
 def count_frames(content: bytes) -> int:
     """Count the frames of a file."""
-    package = _import_pydicom()
+    package = import_extra("pydicom", "DICOM", "dicom")
     _check_inflated_size(content)
     return _count_frames(package.dcmread(io.BytesIO(content), stop_before_pixels=True))
 
 
 def read(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
     """Decode one frame of a DICOM file: `page`, counted from 0, or the one of the options; raises BadImage."""
-    package = _import_pydicom()
+    package = import_extra("pydicom", "DICOM", "dicom")
     _check_inflated_size(content)
     try:
         header = package.dcmread(io.BytesIO(content))
@@ -62,10 +62,6 @@ def read(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
         raise
     except Exception as error:  # its message may contain elements of the file
         raise BadImage(f"a damaged DICOM ({type(error).__name__})") from None
-
-
-def _import_pydicom() -> Any:
-    return import_extra("pydicom", "DICOM", "dicom")
 
 
 def _check_inflated_size(content: bytes) -> None:
@@ -90,6 +86,7 @@ def _count_frames(header: Any) -> int:
 
 
 def _picture(header: Any, frame_index: int, window: Window) -> Picture:
+    """Decode one frame to an image of 8 bits per channel; colours are scaled by the full range of their type."""
     if "PixelData" not in header or "Rows" not in header:
         raise BadImage("a DICOM without an image")
     check_image_size((int(header.Columns), int(header.Rows)))

@@ -53,8 +53,8 @@ def folders_in(folder: Path) -> list[Path]:
         raise DataError(f"{folder}: cannot be read: {error.strerror}") from error
 
 
-def images_below(folder: Path, root: Path, skipped: list[Skipped], *, deep: bool = True) -> Iterator[Path]:
-    """Yield the image files in a folder and, with `deep`, in its subfolders; other files are added to `skipped`."""
+def images_below(folder: Path, root: Path, skipped: list[Skipped], *, recursive: bool = True) -> Iterator[Path]:
+    """Yield the image files in a folder and, if `recursive`, in its subfolders; other files are added to `skipped`."""
     unvisited = [folder]
     while unvisited:
         current = unvisited.pop()
@@ -69,7 +69,7 @@ def images_below(folder: Path, root: Path, skipped: list[Skipped], *, deep: bool
             if name.startswith(".") or name in _IGNORED_NAMES or suffix in _IGNORED_SUFFIXES:
                 continue
             if entry.is_dir(follow_symlinks=False):
-                unvisited += [path] if deep else []
+                unvisited += [path] if recursive else []
                 continue
             reason = _skip_reason(path, root, entry.is_symlink())
             if reason is None:
@@ -123,8 +123,8 @@ def misspelt_split(name: str) -> Split | None:
 def read_folder(data: Data) -> Dataset:
     """Read a data set from folders of images."""
     root = require_folder(data.path, "folder")
-    listed = find_classes(data.classes_file, root)
-    listed_names = set(listed.names) if listed else set()
+    class_list = find_classes(data.classes_file, root)
+    listed_names = set(class_list.names) if class_list else set()
     clients = root / CLIENTS
     client_folders: list[tuple[str | None, Path]] = [(None, root)]
     if is_folder(clients):
@@ -143,9 +143,9 @@ def read_folder(data: Data) -> Dataset:
         for split, folder in splits or [("train", client_folder)]:
             class_names |= {class_folder.name for class_folder in folders_in(folder)}
             records += _split_records(root, split, folder, client, listed_names, skipped)
-    if listed is None and class_names:  # includes classes without images
-        listed = ClassList(sorted(class_names), root)
-    return build("folder", root, records, listed=listed, skipped=skipped)
+    if class_list is None and class_names:  # includes classes without images
+        class_list = ClassList(sorted(class_names), root)
+    return build("folder", root, records, class_list=class_list, skipped=skipped)
 
 
 def _split_records(
@@ -155,7 +155,7 @@ def _split_records(
 
     If there are images next to folders and no folder has the name of a listed class, the folders are skipped.
     """
-    flat_images = list(images_below(folder, root, skipped, deep=False))
+    flat_images = list(images_below(folder, root, skipped, recursive=False))
     class_folders = folders_in(folder)
     if flat_images and classes and not any(clean_class_name(subfolder.name) in classes for subfolder in class_folders):
         for subfolder in class_folders:

@@ -164,16 +164,16 @@ def _read_by_pillow(image: ImageFile.ImageFile, content: bytes, options: DecodeO
     """Decode one page of an image with Pillow."""
     check_image_size(image.size)
     pages = _pages(image)
-    chosen = pages[options.page_of(len(pages)) if page is None else page]
+    chosen_page = pages[options.page_of(len(pages)) if page is None else page]
     if image.format == "TIFF":
-        image.seek(chosen)
+        image.seek(chosen_page)
         check_image_size(image.size)
     if _tag(image, _PLANES, 1) == _SEPARATE and int(_tag(image, _BITS, 8)) > 8:
         raise _UnsupportedByPillow  # Pillow would confuse the channels
     arguments = image.tile[0][3] if image.tile else ""
     raw_mode = str(arguments[0] if isinstance(arguments, tuple) else arguments)
     if image.mode in ("RGB", "RGBA", "RGBX") and raw_mode[-4:-1] == ";16" and "LA" not in raw_mode:
-        picture = _deep_colours(image, content, chosen, options.window)
+        picture = _deep_colours(image, content, chosen_page, options.window)
     else:
         image.load()
         picture = _convert_to_uint8(image, options.window)
@@ -286,14 +286,15 @@ def _tifffile_pages(file: Any) -> list[Any]:
 
 
 def _read_tiff_page(file: Any, options: DecodeOptions, page: int | None) -> Picture:
+    """Decode one page, or the bands of the options if each page is a band."""
     pages = _tifffile_pages(file)
     first = pages[0]
     if options.bands and first.samplesperpixel == 1 and len(pages) > 1:  # each page is a band
         _check_bands(options.bands, len(pages))
         bands = np.stack([_tiff_values(pages[band - 1]) for band in options.bands], axis=-1)
         return _tiff_picture(bands, first, options, len(pages))
-    chosen = pages[options.page_of(len(pages)) if page is None else page]
-    picture = _tiff_picture(_read_bands(chosen, options.bands), chosen, options, chosen.samplesperpixel)
+    chosen_page = pages[options.page_of(len(pages)) if page is None else page]
+    picture = _tiff_picture(_read_bands(chosen_page, options.bands), chosen_page, options, chosen_page.samplesperpixel)
     return picture._replace(remarks=picture.remarks + (options.page_remark(len(pages)) if page is None else ()))
 
 

@@ -239,14 +239,14 @@ def digests(images: StoredImages, index_file: Path | None = None) -> list[str]:
         is_settled = time.time_ns() - max(stat[1], stat[2]) > _SETTLING_TIME and _file_stat(file.path) == stat
         return stat if is_settled else None, result
 
-    new = {}
+    new_entries = {}
     for number, (stat, result) in zip(unread, parallel_map(stat_and_digest, len(unread)), strict=True):
         results[number] = result
         if stat is not None:
-            new[str(files[number])] = (stat, result)
-    if index_file is not None and new:
+            new_entries[str(files[number])] = (stat, result)
+    if index_file is not None and new_entries:
         with suppress(OSError, RunFolderError), FileLock(index_file.with_suffix(".lock")):
-            write_text(index_file, json.dumps(_read_index(index_file) | new))
+            write_text(index_file, json.dumps(_read_index(index_file) | new_entries))
     return [results[number] for number in range(len(images))]
 
 

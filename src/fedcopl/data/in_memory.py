@@ -73,7 +73,7 @@ def collect_images(images: Images, argument: str) -> _ImageCollection:
 def files_below(folder: Path, skipped: list[Skipped], root: Path | None = None) -> Iterator[Path]:
     """Yield the sorted image files of a folder, then those of its subfolders; the memory is that of one folder."""
     root = root or folder
-    yield from sorted(images_below(folder, root, skipped, deep=False), key=lambda path: by_name(path.name))
+    yield from sorted(images_below(folder, root, skipped, recursive=False), key=lambda path: by_name(path.name))
     subfolders: list[Path] = []
     with suppress(DataError):  # an unreadable folder is in `skipped` already
         subfolders = sorted(folders_in(folder), key=lambda path: by_name(path.name))

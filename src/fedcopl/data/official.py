@@ -21,7 +21,7 @@ from ..errors import DataError
 from ..files import parse_json, read_limited
 from ..plurals import counted
 from .dataset import ClassList, Dataset, FileRecord, ImageSet, Split, build, by_name, clean_class_names
-from .folder import folders_in, require_folder
+from .folder import SPLITS, folders_in, require_folder
 from .images import ImageArrays
 
 
@@ -44,6 +44,8 @@ def _encode(text: object, encoding: object = "latin1") -> bytes:
 
 
 class _Unpickler(pickle.Unpickler):
+    """Unpickler that calls only the replacements above."""
+
     def find_class(self, module: str, name: str) -> Any:
         match module, name:
             case ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct") | ("numpy", "ndarray" | "dtype"):
@@ -179,27 +181,27 @@ class _ListedSet:
 
 def read_listed(data: Data) -> Dataset:
     """Read DTD, RESISC45, CUB-200-2011 or UCF101, as `data.source` says."""
-    name, listed = data.source, _LISTED_SETS[data.source]
+    name, listed_set = data.source, _LISTED_SETS[data.source]
     path = require_folder(data.path, name)
-    candidates = [path, *(path / folder for folder in listed.folders)]
-    root = next((folder for folder in candidates if (folder / listed.landmark).exists()), None)
+    candidates = [path, *(path / folder for folder in listed_set.folders)]
+    root = next((folder for folder in candidates if (folder / listed_set.landmark).exists()), None)
     if root is None:
-        folders = " or ".join(listed.folders)
-        raise DataError(f"{path}: is not the folder of {name}: there is no {listed.landmark} in it or in {folders}")
-    records, classes = listed.read(root)
+        folders = " or ".join(listed_set.folders)
+        raise DataError(f"{path}: is not the folder of {name}: there is no {listed_set.landmark} in it or in {folders}")
+    records, classes = listed_set.read(root)
     names = classes or sorted({record.label or "" for record in records}, key=by_name)
     missing = [record.path for record in records if not record.path.is_file()]
     if missing:
         raise DataError(f"{root}: {len(missing):,} of {len(records):,} images are missing, the first: {missing[0]}")
     train = sum(record.split == "train" for record in records)
     sizes = (len(names), train, len(records) - train)
-    if sizes != listed.sizes:
+    if sizes != listed_set.sizes:
         published, actual = (
             f"{train:,} train and {counted(test, 'test image')} in {count} classes"
-            for count, train, test in (listed.sizes, sizes)
+            for count, train, test in (listed_set.sizes, sizes)
         )
         raise DataError(f"{root}: {name} has {published}; found {actual}. For a part of it use source=folder")
-    return build(name, root, records, listed=ClassList(names, root))
+    return build(name, root, records, class_list=ClassList(names, root))
 
 
 def _read_dtd(root: Path) -> tuple[list[FileRecord], None]:
@@ -260,13 +262,12 @@ def _read_cub200(root: Path) -> tuple[list[FileRecord], list[str]]:
 def _read_ucf101(root: Path) -> tuple[list[FileRecord], list[str]]:
     """Read the middle frame of each video, split as in CoOp; its validation images are not used."""
     file, frames = root / "split_zhou_UCF101.json", root / "UCF-101-midframes"
-    splits: tuple[Split, ...] = ("train", "test")
     names: dict[int, str] = {}
     records = []
     try:
-        listed = _json(file)
-        for split in splits:
-            for path, label, action in listed[split]:
+        split_lists = _json(file)
+        for split in SPLITS:
+            for path, label, action in split_lists[split]:
                 # `BasketballDunk` becomes `Basketball_Dunk`, as in CoOp's files.
                 words = [action] if "_" in action else re.findall("[A-Z][^A-Z]*", action) or [action]
                 names[int(label)] = "_".join(words)

@@ -49,7 +49,7 @@ class _OpenedImage(NamedTuple):
 
 
 def survey(dataset: Dataset, progress: Progress = lambda done, total: None) -> DatasetSurvey:
-    """Decode all images of a data set, without writing to the cache."""
+    """Decode all images of a data set, without writing to the cache; return the usable ones, with notes."""
     train_count, total = len(dataset.train), len(dataset.train) + len(dataset.test)
     train = _open_all(dataset.train, lambda done: progress(done, total))
     test = _open_all(dataset.test, lambda done: progress(train_count + done, total))
@@ -72,7 +72,7 @@ def survey(dataset: Dataset, progress: Progress = lambda done, total: None) -> D
 def _open_all(images: ImageSet, progress: Callable[[int], None]) -> list[_OpenedImage]:
     stored = images.images
 
-    def open_one(index: int) -> _OpenedImage:
+    def open_image(index: int) -> _OpenedImage:
         try:
             content = stored.content(index)
         except OSError as error:
@@ -87,7 +87,7 @@ def _open_all(images: ImageSet, progress: Callable[[int], None]) -> list[_Opened
 
     opened = []
     with silence_decoders():
-        for image in parallel_map(open_one, len(stored)):
+        for image in parallel_map(open_image, len(stored)):
             opened.append(image)
             progress(len(opened))
     return opened

@@ -53,7 +53,7 @@ def read_manifest(data: Data) -> Dataset:
             skipped.append((name, "there is no such file"))
     if skipped and not records:
         raise DataError(f"{file}: none of its images exists ({len(skipped):,} listed), for example {skipped[0][0]}")
-    return build("manifest", file, records, listed=find_classes(data.classes_file, file.parent), skipped=skipped)
+    return build("manifest", file, records, class_list=find_classes(data.classes_file, file.parent), skipped=skipped)
 
 
 def _csv_rows(file: Path) -> list[tuple[int, dict[Any, Any]]]:

@@ -232,7 +232,7 @@ def _class_folders(site_folders: Sequence[Path], classes: set[str]) -> set[str]:
     for site in site_folders:
         for parent in [site / split for split in SPLITS if is_folder(site / split)] or [site]:
             names = {clean_class_name(folder.name) for folder in folders_in(parent)}
-            if names & classes or not any(images_below(parent, parent, [], deep=False)):
+            if names & classes or not any(images_below(parent, parent, [], recursive=False)):
                 class_folders |= names
     return class_folders
 
