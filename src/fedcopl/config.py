@@ -102,7 +102,7 @@ class LabelSettings(Section):
     entropy_filter: bool = True
     """count only images of low entropy"""
     entropy_quantile: float = Field(0.5, ge=0, lt=1)
-    """an image has low entropy below the quantile 1 - this of its client's entropies (tau_2)"""
+    """an image has low entropy below the quantile 1 - `entropy_quantile` of its client's entropies (tau_2)"""
     global_allocation: bool = True
     """balance the classes over all clients; off: each client selects as many images as it counted"""
     budget: Literal["exact", "ceil"] = "exact"
@@ -253,12 +253,12 @@ class RunConfig(Section):
     """options of the labeler, such as `labeler_options.confidence=0.9`; each labeler declares its own"""
 
     @classmethod
-    def from_mapping(cls, settings: Mapping[str, Any], origin: str, typed: Collection[str] = ()) -> Self:
+    def from_mapping(cls, settings: Mapping[str, Any], origin: str, overridden: Collection[str] = ()) -> Self:
         """Validate settings.
 
         Args:
             origin: The source of the settings, for the error message.
-            typed: Full names of the settings from the command line.
+            overridden: Full names of the settings from the command line, for the error message.
 
         Raises:
             ConfigError: A setting is invalid; the message has all errors in one line.
@@ -266,7 +266,7 @@ class RunConfig(Section):
         try:
             return cls.model_validate(settings)
         except ValidationError as error:
-            raise ConfigError(_explain(error, origin, typed)) from error
+            raise ConfigError(_explain(error, origin, overridden)) from error
 
     @property
     def uses_priors(self) -> bool:
@@ -306,14 +306,14 @@ def load(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
     >>> config.rounds, config.data.clients, config.train.lr
     (5, 3, 0.05)
     """
-    return with_typed(read_settings(path), overrides, str(path))
+    return with_overrides(read_settings(path), overrides, str(path))
 
 
-def with_typed(settings: Mapping[str, Any], pairs: Iterable[str], origin: str) -> RunConfig:
+def with_overrides(settings: Mapping[str, Any], pairs: Iterable[str], origin: str) -> RunConfig:
     """Return settings of a file with overrides of a command line; errors name the source of each setting."""
-    given = list(pairs)
-    names = (_find(pair.partition("=")[0].strip()) for pair in given)
-    return RunConfig.from_mapping(override(settings, given), origin, {".".join(name) for name in names if name})
+    listed = list(pairs)
+    names = (_section_and_key(pair.partition("=")[0].strip()) for pair in listed)
+    return RunConfig.from_mapping(override(settings, listed), origin, {".".join(name) for name in names if name})
 
 
 def override(settings: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any]:
@@ -322,16 +322,16 @@ def override(settings: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any
     errors = []
     for pair in pairs:
         key, equals, text = pair.partition("=")
-        name = _find(key.strip()) if equals else None
+        name = _section_and_key(key.strip()) if equals else None
         if name is None:
-            errors.append(f"{key.strip()}: {_unknown(key.strip())}" if equals else f"{pair!r} is not key=value")
+            errors.append(f"{key.strip()}: {_unknown_setting(key.strip())}" if equals else f"{pair!r} is not key=value")
             continue
         *section, leaf = name
         target = merged.setdefault(section[0], {}) if section else merged
         if not isinstance(target, dict):
             errors.append(f"{section[0]}: should be a section")
             continue
-        target[leaf] = _value(text.strip())
+        target[leaf] = _parse_value(text.strip())
     if errors:
         raise ConfigError("; ".join(errors))
     return merged
@@ -379,7 +379,7 @@ def setting_names() -> Iterator[tuple[str, ...]]:
             yield (name,)
 
 
-def _find(key: str) -> tuple[str, ...] | None:
+def _section_and_key(key: str) -> tuple[str, ...] | None:
     """Return section and key of a setting; option names are validated by the method or labeler."""
     section, dot, option = key.partition(".")
     return (section, option) if section in _OPTION_SECTIONS and dot and option else _spellings().get(key)
@@ -391,7 +391,7 @@ def _spellings() -> dict[str, tuple[str, ...]]:
     return {name[-1]: name for name in names if leaves.count(name[-1]) == 1} | {".".join(name): name for name in names}
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     """Parse a value as TOML, or else as text: `lr=0.1` is a number, `source=digits` needs no quotes."""
     try:
         return parse_toml(f"value = {text}")["value"]
@@ -399,16 +399,16 @@ def _value(text: str) -> Any:
         return text
 
 
-def _explain(error: ValidationError, origin: str, typed: Collection[str]) -> str:
-    """Return all errors in one line, those of the command line first."""
-    reasons = describe_errors((dict(entry) for entry in error.errors()), _unknown)
+def _explain(error: ValidationError, origin: str, overridden: Collection[str]) -> str:
+    """Return all errors in one line, those of overridden settings, which are from the command line, first."""
+    reasons = describe_errors((dict(entry) for entry in error.errors()), _unknown_setting)
     sources: dict[str, list[str]] = {"command line": [], origin: []}
     for name, reason in reasons.items():
-        sources["command line" if name in typed else origin].append(f"{name}: {reason}")
+        sources["command line" if name in overridden else origin].append(f"{name}: {reason}")
     return "; ".join(f"{source}: {'; '.join(lines)}" for source, lines in sources.items() if lines)
 
 
-def _unknown(key: str) -> str:
+def _unknown_setting(key: str) -> str:
     """Return the error message of an unknown setting, with the most similar one."""
     spellings = _spellings()
     tried = (difflib.get_close_matches(word, spellings, n=1) for word in (key, key.split(".")[-1]))

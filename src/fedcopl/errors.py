@@ -90,7 +90,7 @@ class ClientFailed(FedCoPLError):
 
 
 class RunFolderError(FedCoPLError):
-    """A run's folder cannot be used: it is taken, in use, or its checkpoint is damaged."""
+    """A folder or file cannot be used: it has another run, is in use, cannot be read or written, or is damaged."""
 
     exit_code = 7
 

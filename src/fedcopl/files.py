@@ -26,8 +26,8 @@ _KEY = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+"""
 _LONG_KEY = re.compile(rf"(?<![\w-])(?:{_KEY}){{16}}")  # tomllib's memory grows with the square of a key's length
 
 
-def read_limited(path: Path, most: int = _MAX_BYTES) -> bytes:
-    """Read a regular file of at most `most` bytes.
+def read_limited(path: Path, max_bytes: int = _MAX_BYTES) -> bytes:
+    """Read a regular file of at most `max_bytes` bytes.
 
     Raises:
         OSError: The file cannot be opened.
@@ -36,9 +36,9 @@ def read_limited(path: Path, most: int = _MAX_BYTES) -> bytes:
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError("is not a regular file")
     with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size > most:
-            raise ValueError(f"is larger than {most:,} bytes")
-        return file.read(most)
+        if os.fstat(file.fileno()).st_size > max_bytes:
+            raise ValueError(f"is larger than {max_bytes:,} bytes")
+        return file.read(max_bytes)
 
 
 def parse_json(text: bytes | str) -> Any:
@@ -48,7 +48,7 @@ def parse_json(text: bytes | str) -> Any:
         ValueError: The text is not JSON, too deeply nested, or has control characters or numbers of many digits.
     """
     decoded = text if isinstance(text, str) else text.decode("utf-8-sig")
-    _refuse_control(decoded)
+    _refuse_control_characters(decoded)
     try:
         return json.loads(decoded, parse_constant=lambda _: None, parse_int=_bounded_int)
     except RecursionError as error:
@@ -57,7 +57,7 @@ def parse_json(text: bytes | str) -> Any:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """Parse TOML, with the checks of `parse_json` and a limit on the parts of a key."""
-    _refuse_control(text)
+    _refuse_control_characters(text)
     if _LONG_KEY.search(text):
         raise ValueError("a key has more than 16 parts")
     if long := re.search(rf"[0-9][0-9_]{{{_MAX_DIGITS}}}", text):
@@ -74,7 +74,7 @@ def _bounded_int(digits: str) -> int:
     return int(digits)
 
 
-def _refuse_control(text: str) -> None:
+def _refuse_control_characters(text: str) -> None:
     if match := _CONTROL.search(text):
         raise ValueError(f"has a control character at position {match.start():,}")
 
@@ -105,7 +105,7 @@ def _check_writable(folder: Path, path: Path) -> None:
     if not existing.is_dir():
         raise RunFolderError(f"{path}: cannot be written: {existing} is a file, not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise RunFolderError(f"{path}: cannot be written: {existing} does not allow it; choose another folder")
+        raise RunFolderError(f"{path}: cannot be written: no permission to write to {existing}; choose another folder")
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -117,11 +117,11 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def reading(file: Path, more: type[Exception] = OSError) -> Iterator[None]:
-    """Convert errors in reading and parsing a file to RunFolderError; `more` is a further type of errors."""
+def reading(file: Path, further_error: type[Exception] = OSError) -> Iterator[None]:
+    """Convert errors in reading and parsing a file to RunFolderError, and those of a `further_error` type."""
     try:
         yield
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, more) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, further_error) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise RunFolderError(f"{file}: is damaged: {reason}") from error
 
@@ -155,7 +155,7 @@ def make_private_folder(path: Path) -> None:
     except FileExistsError as error:
         raise RunFolderError(f"{path}: {no_folder(path)}") from error
     except OSError as error:
-        raise RunFolderError(f"{path}: cannot be made: {error.strerror or error}") from error
+        raise RunFolderError(f"{path}: cannot be created: {error.strerror or error}") from error
 
 
 def only_for_owner(name: str, flags: int) -> int:
@@ -175,7 +175,7 @@ def write_many(files: Iterable[tuple[Path, bytes]]) -> None:
     has_sync, paths = hasattr(os, "sync"), []
     for path, data in files:
         with _convert_os_errors(path):
-            _write_part(path, data, _OWNER_ONLY, wait=not has_sync)
+            _write_part(path, data, _OWNER_ONLY, sync=not has_sync)
         paths.append(path)
     if has_sync:
         os.sync()
@@ -186,17 +186,17 @@ def write_many(files: Iterable[tuple[Path, bytes]]) -> None:
 
 def _write(path: Path, data: bytes, mode: int) -> None:
     with _convert_os_errors(path):
-        _write_part(path, data, mode, wait=True)
+        _write_part(path, data, mode, sync=True)
         _temporary(path).replace(path)
 
 
-def _write_part(path: Path, data: bytes, mode: int, *, wait: bool) -> None:
-    """Write the temporary file; with `wait`, sync it to disk."""
+def _write_part(path: Path, data: bytes, mode: int, *, sync: bool) -> None:
+    """Write the temporary file; with `sync`, wait until it is on disk."""
     make_folders(path.parent)
     with open(_temporary(path), "wb", opener=partial(os.open, mode=mode)) as file:
         file.write(data)
         file.flush()
-        if wait:
+        if sync:
             os.fsync(file.fileno())
 
 

@@ -99,11 +99,11 @@ class Trained:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Request for the accuracy on the client's own test images."""
+    """Request to count the correct predictions on the client's own test images."""
 
     round: int
     shared: Shared | None  # the prompts; None: zero-shot CLIP
-    through: str = ""  # if `shared` is None: "priors" for zero-shot CLIP with the priors, empty for without
+    through: str = ""  # if `shared` is None: "priors" for zero-shot CLIP with the priors, empty: without
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def load_plugin(path: str | Path) -> None:
 
 
 def load_plugins(paths: Iterable[str | Path] = ()) -> None:
-    """Load the files in the environment variable FEDCOPL_PLUGINS, then the given ones."""
+    """Load the plug-in files in the environment variable FEDCOPL_PLUGINS, then the given ones."""
     for path in [*_files_in_environment(), *paths]:
         load_plugin(path)
 

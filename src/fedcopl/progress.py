@@ -117,15 +117,15 @@ class _BarReporter(ProgressReporter):
     def __init__(self, progress: Progress, rounds: int):
         self._progress, self._rounds = progress, rounds
         self._clients = 0
-        self._all = progress.add_task("preparing", total=rounds)
-        self._step = progress.add_task("", total=None, visible=False)
-        self._name = ""
+        self._round_task = progress.add_task("preparing", total=rounds)
+        self._step_task = progress.add_task("", total=None, visible=False)
+        self._shown_step = ""
 
     def preparing(self, step: str) -> None:
-        self._progress.update(self._all, description=step, total=None)
+        self._progress.update(self._round_task, description=step, total=None)
 
     def prepared(self, done: int, total: int) -> None:
-        self._progress.update(self._all, completed=done, total=total)
+        self._progress.update(self._round_task, completed=done, total=total)
 
     def note(self, note: str) -> None:
         self._progress.console.print(f"note: {note}", highlight=False, markup=False)
@@ -133,18 +133,18 @@ class _BarReporter(ProgressReporter):
     def started(self, config: RunConfig, clients: int, done: int) -> None:
         self._clients, self._rounds = clients, _training_rounds(config)
         title = "rounds" if self._rounds else "predicting"
-        self._progress.reset(self._all, description=title, completed=done, total=config.rounds)
+        self._progress.reset(self._round_task, description=title, completed=done, total=config.rounds)
 
     def replied(self, client: str, request: Request) -> None:
-        name = STEPS.get(type(request).__name__.lower(), "exchanging keys")
-        if name != self._name:
-            self._name = name
-            self._progress.reset(self._step, total=self._clients, description=name, visible=True)
-        self._progress.advance(self._step)
+        step = STEPS.get(type(request).__name__.lower(), "exchanging keys")
+        if step != self._shown_step:
+            self._shown_step = step
+            self._progress.reset(self._step_task, total=self._clients, description=step, visible=True)
+        self._progress.advance(self._step_task)
 
     def round_done(self, record: RoundRecord) -> None:
-        self._name = ""
-        self._progress.update(self._all, completed=record.number)
+        self._shown_step = ""
+        self._progress.update(self._round_task, completed=record.number)
         self._progress.console.print(_round_line(record, self._rounds), highlight=False, markup=False)
 
 

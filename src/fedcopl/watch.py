@@ -57,11 +57,11 @@ class LivePage:
     def _render_if_changed(self) -> None:
         try:
             folders = find_runs(_runs_folder(self._folder))
-            self._shown = _read(folders)
+            self._shown = _read_runs(folders)
             state, text = _status(self._shown[0]) if len(self._shown) == 1 else _overall_status(self._shown)
         except NoFinishedRound:
             folders, self._shown = [self._folder], []
-            state, text = _interrupted(self._folder) or ("waiting", "Waiting for the first round to end.")
+            state, text = _stopped_status(self._folder) or ("waiting", "Waiting for the first round to end.")
         except RunFolderError as error:
             folders = [run.folder for run in self._shown]
             state, text = "missing", f"{printable(str(error))}. The page shows the last readable state."
@@ -92,8 +92,8 @@ def _runs_folder(folder: Path) -> Path:
     return folder
 
 
-def _read(folders: list[Path]) -> list[ComparedRun]:
-    """Return all runs with a finished round, the most recently changed last.
+def _read_runs(folders: list[Path]) -> list[ComparedRun]:
+    """Return all runs with a finished round, the most recently written last.
 
     Raises:
         NoFinishedRound: No run has a finished round.
@@ -104,7 +104,7 @@ def _read(folders: list[Path]) -> list[ComparedRun]:
             runs.append(ComparedRun(folder, read_so_far(folder)))
     if not runs:
         raise NoFinishedRound("no run has a finished round")
-    return sorted(runs, key=lambda run: _changed(run.folder))
+    return sorted(runs, key=lambda run: _last_written(run.folder))
 
 
 def _status(run: ComparedRun) -> tuple[str, str]:
@@ -113,22 +113,23 @@ def _status(run: ComparedRun) -> tuple[str, str]:
     if (run.folder / RESULTS).is_file() and run.outcome.is_complete:
         early = f" of {planned}; training no longer improved" if done < planned else " done"
         return "finished", f"Finished: {counted(done, 'round')}{early}, {duration(run.outcome.seconds)}."
-    stopped = _interrupted(run.folder)
+    stopped = _stopped_status(run.folder)
     if stopped:
         return stopped
-    changed = _changed(run.folder)
-    usual = statistics.median(seconds_by_round(run.outcome).values())
-    at = time.strftime("%H:%M:%S", time.localtime(changed))
-    if time.time() - changed > max(_SILENT_SECONDS, _SILENT_ROUNDS * usual):
+    written = _last_written(run.folder)
+    round_seconds = statistics.median(seconds_by_round(run.outcome).values())
+    clock_time = time.strftime("%H:%M:%S", time.localtime(written))
+    if time.time() - written > max(_SILENT_SECONDS, _SILENT_ROUNDS * round_seconds):
         return (
             "silent",
-            f"Round {done} of {planned} ended at {at}; no round since then. Check that the process is running.",
+            f"Round {done} of {planned} ended at {clock_time}; no round since then. Check that the process is running.",
         )
-    left = f", about {duration(usual * (planned - done))} left" if planned > done else ""
-    return "running", f"Running: round {done} of {planned} is done{left}. Last round at {at}.{_missing(run.outcome)}"
+    left = f", about {duration(round_seconds * (planned - done))} left" if planned > done else ""
+    missing = _missing_clients(run.outcome)
+    return "running", f"Running: round {done} of {planned} is done{left}. Last round at {clock_time}.{missing}"
 
 
-def _missing(outcome: Outcome) -> str:
+def _missing_clients(outcome: Outcome) -> str:
     """Return a sentence with the clients without a reply in the last round; empty if all replied or it is unknown."""
     last = outcome.rounds[-1]
     missing = [client.name for client in outcome.clients if last.sites is not None and client.name not in last.sites]
@@ -142,7 +143,7 @@ def _overall_status(runs: list[ComparedRun]) -> tuple[str, str]:
     return "running" if "running" in states else "finished", f"{counted(len(runs), 'run')}: {', '.join(named)}."
 
 
-def _interrupted(folder: Path) -> tuple[str, str] | None:
+def _stopped_status(folder: Path) -> tuple[str, str] | None:
     """Return state and text of a server that stopped before the last round; None without a recorded reason."""
     with suppress(OSError):
         reason = (folder / ENDED).read_text(encoding="utf-8", errors="replace").strip()
@@ -150,7 +151,7 @@ def _interrupted(folder: Path) -> tuple[str, str] | None:
     return None
 
 
-def _changed(folder: Path) -> float:
+def _last_written(folder: Path) -> float:
     """Return the time of the last written round, in seconds since 1970."""
     stats = [_stat(folder / name) for name in (PROGRESS, RESULTS, ROUNDS)]
     return max((stat[0] / 1e9 for stat in stats if stat), default=0.0)

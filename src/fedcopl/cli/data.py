@@ -23,7 +23,7 @@ from rich.table import Table
 from typer import Argument, Option
 
 from ..algorithm.partition import counts_by_client
-from ..config import Data, RunConfig, load, with_typed
+from ..config import Data, RunConfig, load, with_overrides
 from ..data.cache import PixelCache
 from ..data.catalog import DOWNLOADS, SOURCES, download_dataset, load_dataset
 from ..data.dataset import CLASSES_FILE, Dataset
@@ -141,12 +141,12 @@ def _config(name: str, folder: str, settings: list[str] | None) -> RunConfig:
     if name not in SOURCES and not file.exists() and (file.suffix or {"/", os.sep} & set(name)):
         raise DataError(f"{name}: there is no such folder, table or settings file")
     if name in SOURCES or not file.exists():
-        return with_typed({"data": {"source": name, "path": path}}, pairs, "settings")
+        return with_overrides({"data": {"source": name, "path": path}}, pairs, "settings")
     if path:
         raise ConfigError(f"{name}: is a path, not the name of a data set; leave out {path}")
     if file.is_dir() or file.suffix.lower() in _TABLES:
         source = "folder" if file.is_dir() else "manifest"
-        return with_typed({"data": {"source": source, "path": name}}, pairs, "settings")
+        return with_overrides({"data": {"source": source, "path": name}}, pairs, "settings")
     if file.suffix.lower() != ".toml":
         raise ConfigError(f"{name}: is no folder, no table ({', '.join(_TABLES)}) and no settings file (.toml)")
     config = load(file, pairs)

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from ..config import AS_PUBLISHED, RunConfig, load, read_settings, with_typed
+from ..config import AS_PUBLISHED, RunConfig, load, read_settings, with_overrides
 from ..errors import ConfigError, Interrupted, RunFolderError
 from ..progress import reporting
 from ..report.run_page import write_report
@@ -120,9 +120,9 @@ def _read_settings(file: Path | None, pairs: list[str], resumed: Path | None) ->
     if file is not None and file.is_dir():
         raise ConfigError(f"{file}: is a folder; for the images in it use data.source=folder data.path={file}")
     if file is not None:
-        return with_typed(read_settings(file), pairs, str(file))
+        return with_overrides(read_settings(file), pairs, str(file))
     with as_file(files("fedcopl") / "demo.toml") as demo:
-        return with_typed(read_settings(demo), pairs, "settings")
+        return with_overrides(read_settings(demo), pairs, "settings")
 
 
 def _simulation(engine: _Engine, workers: str) -> Callable[..., Outcome]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from ..config import RunConfig, load, read_settings, with_typed
+from ..config import RunConfig, load, read_settings, with_overrides
 from ..errors import ConfigError, FedCoPLError, FederationError, Interrupted, NoClientReplied, RunFolderError
 from ..files import check_output_file, no_folder, write_text
 from ..plurals import counted
@@ -128,7 +128,7 @@ def _read_config(arguments: list[str], resumed_run: Path | None, package_setting
     if file is None and resumed_run is not None and (resumed_run / "settings.toml").exists():
         return load(resumed_run / "settings.toml", overrides)
     file = file or package_settings
-    return with_typed(read_settings(file) if file else {}, overrides, str(file or "settings"))
+    return with_overrides(read_settings(file) if file else {}, overrides, str(file or "settings"))
 
 
 def _without_prototypes(config: RunConfig) -> RunConfig:
