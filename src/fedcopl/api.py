@@ -77,7 +77,7 @@ class Result(Mapping[str, Classifier]):
     def _training_images(self) -> TrainingImages | None:
         try:
             return TrainingImages(self._run, self._dataset)
-        except FedCoPLError:  # without the images the classifiers have no threshold
+        except FedCoPLError:  # the images cannot be read: the classifiers have no threshold for abstention
             return None
 
     @naming_arguments()
@@ -132,14 +132,14 @@ class Result(Mapping[str, Classifier]):
         return f"<Result: {self.method}, {sites}, {rounds}, {accuracy}{zero_shot}>"
 
     def _repr_html_(self) -> str:
-        rows = "".join(_row(client) for client in self.outcome.clients)
+        rows = "".join(_table_row(client) for client in self.outcome.clients)
         head = "<tr><th>site</th><th>images</th><th>zero-shot</th><th>final</th></tr>"
         return f"<table><caption>{escape(repr(self)[1:-1])}</caption>{head}{rows}</table>"
 
 
-def _row(client: ClientRecord) -> str:
-    shares = ("" if share is None else f"{share:.1%}" for share in (client.zero_shot, client.final))
-    cells = "".join(f"<td>{cell}</td>" for cell in (escape(client.name), f"{client.train or 0:,}", *shares))
+def _table_row(client: ClientRecord) -> str:
+    accuracies = ("" if share is None else f"{share:.1%}" for share in (client.zero_shot, client.final))
+    cells = "".join(f"<td>{cell}</td>" for cell in (escape(client.name), f"{client.train or 0:,}", *accuracies))
     return f"<tr>{cells}</tr>"
 
 
@@ -147,16 +147,16 @@ _SettingValue = str | int | float | bool | Path
 
 
 def _settings_of(
-    given: Mapping[str, _SettingValue], config: RunConfig | None = None, fixed: Mapping[str, Any] | None = None
+    settings: Mapping[str, _SettingValue], config: RunConfig | None = None, fixed: Mapping[str, Any] | None = None
 ) -> RunConfig:
     """Return the settings of a run.
 
     Args:
-        given: Settings by name: `section__key`, or `key` if it is unique.
+        settings: Settings by name: `section__key`, or `key` if it is unique.
         config: Complete settings to start from.
         fixed: Settings of `data` that the caller determines.
     """
-    pairs = [f"{name.replace('__', '.')}={_format_value(name, value)}" for name, value in given.items()]
+    pairs = [f"{name.replace('__', '.')}={_format_value(name, value)}" for name, value in settings.items()]
     overridden = override({} if config is None else config.model_dump(), pairs)
     for key, value in (fixed or {}).items():
         overridden.setdefault("data", {})[key] = value
@@ -190,8 +190,8 @@ class Site:
     images: Images
     test: Images | tuple[Images, ImageLabels] | None = None
 
-    def holding(self, classes: Sequence[str]) -> SiteImages:
-        """Return the site's images, listed and validated."""
+    def _collect_images(self, classes: Sequence[str]) -> SiteImages:
+        """List and validate the site's images and test images, whose labels are among `classes`."""
         origin = f"site {self.name}"
         train = collect_images(self.images, origin)
         if not len(train):
@@ -203,11 +203,11 @@ class Site:
         return SiteImages(self.name, train, *collect_labelled_images(images, labels, classes, f"{origin}, test"))
 
     def __repr__(self) -> str:
-        measured = "" if self.test is None else ", with test images"
-        return f"<Site {self.name}: {_short(self.images)}{measured}>"
+        test = "" if self.test is None else ", with test images"
+        return f"<Site {self.name}: {_describe(self.images)}{test}>"
 
 
-def _short(images: Images) -> str:
+def _describe(images: Images) -> str:
     if isinstance(images, np.ndarray):
         return f"{counted(len(images), 'image')} in memory"
     return str(images) if isinstance(images, str) or not isinstance(images, Sequence) else counted(len(images), "image")
@@ -252,11 +252,11 @@ class Federation:
         config: RunConfig | None = None,
         **settings: _SettingValue,
     ):
-        self.sites, self.classes = tuple(sites), _read_names(classes)
-        _check_unique(self.sites)
-        wrong = [name for name in settings if name.removeprefix("data__") in _FIXED_SETTINGS]
-        if wrong:
-            raise ConfigError(f"{wrong[0]}: cannot be set; the sites of the federation determine it")
+        self.sites, self.classes = tuple(sites), _read_class_names(classes)
+        _check_site_names(self.sites)
+        fixed_names = [name for name in settings if name.removeprefix("data__") in _FIXED_SETTINGS]
+        if fixed_names:
+            raise ConfigError(f"{fixed_names[0]}: cannot be set; the sites of the federation determine it")
         fixed = {"source": SITES, "path": "", "clients": len(self.sites), "partition": "natural"}
         self.config = _settings_of({"method": method, **settings}, config, fixed)
 
@@ -282,7 +282,7 @@ class Federation:
         Raises:
             FedCoPLError: Settings, images, model or folder cannot be used.
         """
-        dataset = dataset_of_sites([site.holding(self.classes) for site in self.sites], self.classes)
+        dataset = dataset_of_sites([site._collect_images(self.classes) for site in self.sites], self.classes)
         return _run(self.config, dataset, folder, progress, resume, workers, previous_run)
 
     def __repr__(self) -> str:
@@ -330,36 +330,39 @@ def simulate(
         return _run(_settings_of(settings, config), None, folder, progress, resume, workers)
     if classes is None:
         raise ConfigError("classes: is missing; give the class names")
-    chosen = _settings_of(settings, config, {"source": SITES, "path": ""})
-    return _run(chosen, _dataset(images, labels, test, _read_names(classes)), folder, progress, resume, workers)
+    config = _settings_of(settings, config, {"source": SITES, "path": ""})
+    dataset = _dataset_of(images, labels, test, _read_class_names(classes))
+    return _run(config, dataset, folder, progress, resume, workers)
 
 
-def _dataset(
+def _dataset_of(
     images: Images, labels: ImageLabels | None, test: Images | tuple[Images, ImageLabels] | None, classes: Sequence[str]
 ) -> Dataset:
+    """Return the data set of images and labels that the caller of `simulate` gave."""
     train = collect_images(images, "images")
-    truth = None if labels is None else class_numbers(labels, classes, "labels")
-    if truth is not None and len(truth) != len(train):
-        raise DataError(f"labels: {len(truth)} for {counted(len(train), 'image')}")
-    if test is None:
-        return dataset_of_images(train, truth, None, classes)
-    test_images, test_labels = test if isinstance(test, tuple) else (test, None)
-    measured = collect_labelled_images(test_images, test_labels, classes, "test")
-    return dataset_of_images(train, truth, measured, classes)
+    true_labels = None if labels is None else class_numbers(labels, classes, "labels")
+    if true_labels is not None and len(true_labels) != len(train):
+        raise DataError(f"labels: {len(true_labels)} for {counted(len(train), 'image')}; give one for each image")
+    test_set = None
+    if test is not None:
+        test_images, test_labels = test if isinstance(test, tuple) else (test, None)
+        test_set = collect_labelled_images(test_images, test_labels, classes, "test")
+    return dataset_of_images(train, true_labels, test_set, classes)
 
 
 def _run(
     config: RunConfig,
-    given: Dataset | None,
+    dataset: Dataset | None,
     folder: str | Path | None,
     progress: bool | ProgressReporter,
     resume: bool,
     workers: WorkerCount,
     previous_run: str | Path | None = None,
 ) -> Result:
+    """Run the simulation, write its report, and return its result; without `dataset` on that of the settings."""
     directory = TemporaryDirectory(prefix="fedcopl-") if folder is None else Path(folder)
     path = Path(directory.name) if isinstance(directory, TemporaryDirectory) else directory
-    dataset = None if given is None else with_decode_options(given, config.data)
+    dataset = None if dataset is None else with_decode_options(dataset, config.data)
     previous = None if previous_run is None else Path(previous_run)
     options: dict[str, Any] = {"resume": resume, "dataset": dataset, "previous_run": previous, "workers": workers}
     with reporting(config.rounds, progress) as reporter:
@@ -368,22 +371,20 @@ def _run(
     return Result(directory, dataset)
 
 
-def _read_names(classes: Sequence[str] | str | Path) -> tuple[str, ...]:
+def _read_class_names(classes: Sequence[str] | str | Path) -> tuple[str, ...]:
     """Return the class names, given as a list or as a file with one name per line."""
     if isinstance(classes, str | Path):
         file = Path(classes).expanduser()
         listed = read_classes(file)
-        if others := listed.synonyms:
-            raise DataError(
-                f"{classes}: put other names into the template instead: model.template='a photo of a {{}}{others}'"
-            )
+        if synonyms := listed.synonyms:
+            raise DataError(f"{classes}: put synonyms into the template: model.template='a photo of a {{}}{synonyms}'")
         return tuple(listed.names)
     if not len(classes):
         raise DataError("classes: is empty; give at least two class names")
     return clean_class_names([str(name) for name in classes], "classes")
 
 
-def _check_unique(sites: Sequence[Site]) -> None:
+def _check_site_names(sites: Sequence[Site]) -> None:
     if not sites:
         raise DataError("sites: is empty; give at least one site")
     repeated = [name for name, count in Counter(site.name for site in sites).items() if count > 1]
