@@ -99,7 +99,7 @@ def compare_training(before: FloatArray, after: FloatArray, labels: IntArray) ->
 
 
 def _extra_errors(log_posteriors: FloatArray, predictions: IntArray) -> float:
-    """Return the expected errors of predictions, (n,), beyond those of the best ones by log-posteriors, (n, C).
+    """Return the expected number of errors of predictions, (n,), by log-posteriors, (n, C), minus the least possible.
 
     >>> round(_extra_errors(np.log([[0.9, 0.1], [0.5, 0.5], [0.3, 0.7], [0.2, 0.8]]), np.array([0, 1, 0, 1])), 9)
     0.4
@@ -110,7 +110,7 @@ def _extra_errors(log_posteriors: FloatArray, predictions: IntArray) -> float:
 
 
 def is_against_priors(log_posteriors: FloatArray, predictions: IntArray) -> bool:
-    """Return whether predictions, (n,), are wrong by log-posteriors, (n, C), on more images than training may cost."""
+    """Return whether predictions, (n,), have more extra errors by log-posteriors, (n, C), than training may cause."""
     return _extra_errors(log_posteriors, predictions) > max(1.0, _MAX_EXTRA_ERRORS * len(predictions))
 
 

@@ -140,8 +140,8 @@ def swapped_classes(sums: FloatArray) -> list[int]:
 def _distance_ratios(sums: FloatArray) -> FloatArray:
     """Return the distance of each client's class means to their own class, divided by that to the nearest class, (K,).
 
-    Distances are squared and weighted by images. The ratio is 1 if the classes of a tenth of the images or more are
-    nearest to their own, or if there are too few classes of _MIN_CLASS images: small ones may differ by chance.
+    Distances are squared and weighted by images. The ratio is 1 if class means of a tenth of the images or more are
+    nearest to their own class, or if too few classes have _MIN_CLASS images: by chance a small one resembles another.
 
     Args:
         sums: (K, C, 1 + d): N_c and S_c of each client.
@@ -211,8 +211,8 @@ def inconsistent_posterior_sums(biases: FloatArray, sums: FloatArray) -> list[in
 def bounded_evidence(values: FloatArray) -> FloatArray:
     """Clip each client's evidence per image, (K, ...), to the others' range, extended by _MAX_RANGES times its width.
 
-    The range leaves out the highest and lowest `_trim_count` - 1 values, so that `_trim_count`
-    Byzantine clients cannot support each other. With fewer than _MIN_COMPARED clients nothing is clipped.
+    The range leaves out the highest and lowest `_trim_count` - 1 values, so that `_trim_count` Byzantine clients cannot
+    support each other. With fewer than _MIN_COMPARED clients nothing is clipped.
     """
     if len(values) < _MIN_COMPARED:
         return values

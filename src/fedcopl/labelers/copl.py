@@ -43,5 +43,4 @@ class CoPL(Labeler):
         )
 
     def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
-        """Return the most confident images of each class, up to the quota."""
         return select(log_probs, quota, self.config.labels.candidates)

@@ -33,7 +33,6 @@ class CPL(PerClassLabeler):
 
     @property
     def loss(self) -> str:
-        """The loss on candidate sets, `labels.cpl_loss`."""
         return self.config.labels.cpl_loss
 
     def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:

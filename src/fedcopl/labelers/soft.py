@@ -32,7 +32,6 @@ class Soft(Labeler):
 
     @property
     def loss(self) -> str:
-        """The cross-entropy with a soft target."""
         return "soft"
 
     def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
@@ -41,5 +40,4 @@ class Soft(Labeler):
         return chosen._replace(candidates=softmax(log_probs[chosen.index] / self.options.temperature))
 
     def expected_images(self, images: float, classes: int) -> float:
-        """Return the number of images: all are selected."""
         return images

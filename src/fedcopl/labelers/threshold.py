@@ -38,7 +38,6 @@ class Threshold(Labeler):
         return super().count(log_probs[self._confident_images(log_probs)])
 
     def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
-        """Return the images that reach tau."""
         among = self._confident_images(log_probs)
         chosen = select(log_probs[among], quota)
         return chosen._replace(index=among[chosen.index])

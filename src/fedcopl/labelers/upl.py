@@ -25,7 +25,6 @@ class UPL(PerClassLabeler):
     refreshes = False
 
     def quota(self, counts: IntArray, images: int, request: Select) -> IntArray:
-        """Return K for every class."""
         return np.full_like(counts, self.config.labels.per_class)
 
     def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:

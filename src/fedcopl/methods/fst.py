@@ -58,6 +58,7 @@ class FST(FrozenTexts, FrozenImages):
         return images @ (classes + params["classifier"]).T
 
     def before_training(self, encoder: Encoder, constants: NamedTensors) -> NamedTensors:
+        """Add synthetic features to the constants: text features with noise, (samples, C, d)."""
         if not self.options.balance:
             return constants
         texts = encoder.class_features(None)

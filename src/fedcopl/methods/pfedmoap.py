@@ -83,8 +83,7 @@ class PFedMoAP(FrozenImages):
         }
 
     def max_lr(self, name: str) -> float:
-        max_lr: float = self.config.train.lr if name == "text" else self.options.gate_lr
-        return max_lr
+        return self.config.train.lr if name == "text" else float(self.options.gate_lr)
 
     def inference_prompts(self, prompts: Mapping[str, Array]) -> Mapping[str, Array]:
         return {**prompts, "text": prompts.get("own text", prompts["text"])}
@@ -138,7 +137,6 @@ def _mixture(images: Tensor, classes: Tensor, gate: Mapping[str, tuple[Tensor, T
         images: (B, p).
         classes: (E, C, p).
         gate: Weight and bias of the four linear maps.
-        heads: Number of attention heads.
     """
     query, key, value = (
         F.linear(features, *gate[part]).unflatten(-1, (heads, -1))

@@ -135,9 +135,7 @@ def _build_memory(features: FloatArray, selection: Selection, classes: int, per_
 
     Args:
         features: Features of all images of the client, (n, d).
-        selection: Pseudo-labelled images.
         classes: C.
-        per_class: The maximum number of images of each class.
     """
     index, label, candidates = selection
     by_class = np.argsort(label, kind="stable")

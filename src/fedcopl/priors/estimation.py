@@ -188,7 +188,7 @@ def _fit_prototypes(
 
 
 def _estimate_bias(settings: PriorSettings) -> Steps:
-    """Estimate the logit bias only, because each step costs privacy; each client chooses its own `strength`."""
+    """Estimate only the logit bias, because each step costs privacy; clients choose the prior's strength themselves."""
     prior = uniform(settings.classes) if settings.class_prior is None else settings.class_prior
     model = PosteriorModel(prior, np.zeros(settings.classes))
     for _ in range(settings.noisy_steps):
@@ -207,18 +207,18 @@ def _choose_parts(
     text: FloatArray | None,
 ) -> Generator[Step, list[FloatArray], PosteriorModel]:
     """Choose the common class prior, the feature scale and the strength of client priors, by evidence before any EM."""
-    with_features: list[PosteriorModel] = []
+    with_prototypes: list[PosteriorModel] = []
     if prototypes:
         [sums] = yield (Statistic("class_sums", tuple(models)),)
         for number, (model, class_sums) in enumerate(zip(models, sums, strict=True)):
             fitted = replace(model, prototypes=make_prototypes(class_sums, images, mean, square, number, text))
-            with_features += [replace(fitted, feature_scale=scale) for scale in FEATURE_SCALES]
-    views = (Statistic("view_sums", tuple(with_features)),) if prototypes else ()
+            with_prototypes += [replace(fitted, feature_scale=scale) for scale in FEATURE_SCALES]
+    views = (Statistic("view_sums", tuple(with_prototypes)),) if prototypes else ()
     text_sums, *view_sums = yield (Statistic("predicted", tuple(models)), *views)
-    shift = Statistic("evidence", tuple(models), np.maximum(text_sums / images, TINY))
+    shift_statistic = Statistic("evidence", tuple(models), np.maximum(text_sums / images, TINY))
     shares = np.maximum(view_sums[0] / images, TINY) if prototypes else None
-    agree = (Statistic("agreement", tuple(with_features), shares),) if prototypes else ()
-    evidence, *agreements = yield (shift, *agree)
+    agreement_statistics = (Statistic("agreement", tuple(with_prototypes), shares),) if prototypes else ()
+    evidence, *agreements = yield (shift_statistic, *agreement_statistics)
     evidence = evidence / images
     # Of the two views, for each class prior at the smaller and at the larger feature scale.
     agreement = agreements[0].reshape(len(models), -1) / images if prototypes else np.zeros((len(models), 1))

@@ -83,7 +83,6 @@ class ClientScores:
         """Return the sum of a statistic, and the scores for the next one.
 
         Args:
-            statistic: The statistic.
             features: Returns the image features, (n, d), of unit length.
             min_images: Class feature sums of fewer images are withheld.
             weight: The weight of the client's sums in the totals.
@@ -183,6 +182,7 @@ class ClientScores:
         return np.exp(by_text), np.exp(by_residual)
 
     def _agreement(self, model: PosteriorModel, shares: FloatArray) -> float:
+        """Return sum_i log sum_c q_ic r_ic pi_c / (mean q_c mean r_c) for posteriors q and r by the two views."""
         text, residual = self._views(model)
         ratio = (text * residual * (model.class_prior / (shares[0] * shares[1]))).sum(axis=1)
         return float(np.log(np.maximum(ratio, 1e-300)).sum())

@@ -18,7 +18,6 @@ def invalid_sums(
     """Return the reason why no images can have these sums; None if some can.
 
     Args:
-        step: The statistics.
         sums: Their sums for one client, or the totals over all clients, as one flat array.
         classes: C.
         width: d.
@@ -43,6 +42,7 @@ def invalid_sums(
 def _errors_in_sums(
     statistic: Statistic, sums: FloatArray, own: FloatArray | None, classes: int, width: int, images: float | None
 ) -> Iterator[str]:
+    """Yield each reason why no images can have these sums of one statistic."""
     match statistic.kind:
         case "moments":
             yield from _errors_in_moments(sums, own, classes, width, images)
@@ -63,7 +63,7 @@ def _errors_in_sums(
 def _errors_in_moments(
     sums: FloatArray, own: FloatArray | None, classes: int, width: int, images: float | None
 ) -> Iterator[str]:
-    """Yield why these numbers of images and sums of posteriors, features and their products are impossible."""
+    """Yield each reason why no images have this number and these sums of posteriors, features and their products."""
     count, total = float(sums[0]), sums[1 + classes : 1 + classes + width]
     if count < 0 or (images is not None and abs(count - images) > _slack(images)):
         yield f"the sums are over {counted(count, 'image')} instead of {0 if images is None else images:,.0f}"
@@ -87,7 +87,7 @@ def _errors_in_moments(
 def _errors_in_class_counts(
     rows: FloatArray, own: FloatArray | None, images: float | None, *, exact: bool
 ) -> Iterator[str]:
-    """Yield why no images have these numbers by class, (J, C); the sum of a row may be too small unless `exact`."""
+    """Yield each reason why no images have these class counts, (J, C); a row may sum to less unless `exact`."""
     slack = _slack(0.0 if images is None else images)
     if rows.min(initial=0.0) < -slack:
         yield "a class has a negative number of images"
