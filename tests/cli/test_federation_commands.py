@@ -62,7 +62,7 @@ MISTAKES = {
         "x: is not an address; write",
     ),
     "no such certificate of a server": (["join", *SITE, "--ca", "no.pem"], 10, "no.pem: is not the CA certificate of"),
-    "a name of nothing": (["join", *SITE, "--name", " "], 2, "--name: ' ' must be 1 to 60"),
+    "a name of nothing": (["join", *SITE, "--name", " "], 2, "--name: ' ' must have 1 to 60"),
     "the server's setting": (["join", *SITE, "rounds=3"], 2, "rounds: is set by the server"),
     "the method's setting": (["join", *SITE, "model.text_prompts=3"], 2, "model.text_prompts: is set by the server"),
     "no such images": (["join", *SITE, "--images", "no"], 3, "no: there is no such folder"),

@@ -129,7 +129,7 @@ def test_malformed_pieces_are_an_error_of_their_sender(grid, link, content):
     assert message.metadata.src_node_id == 7
 
 
-@pytest.mark.parametrize("error", [httpx.ConnectError("gone"), grid_transport.RUN_GIVEN_UP()], ids=repr)
+@pytest.mark.parametrize("error", [httpx.ConnectError("gone"), grid_transport.RunGivenUp()], ids=repr)
 def test_an_error_of_the_superlink_is_raised(grid, link, error):
     [request] = sent(grid, "x")
     link.error = error

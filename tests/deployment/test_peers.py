@@ -8,7 +8,7 @@ import pytest
 from fakes import NO_PRIORS, START, FakeLearner, run, start
 from fedcopl.config import RunConfig
 from fedcopl.deployment.keys import site_key
-from fedcopl.deployment.site.peers import Identity, Peers, _vouched_by, check_peers
+from fedcopl.deployment.site.peers import Identity, Peers, _verified_signer, check_peers
 from fedcopl.deployment.site.pipeline import _refuse, known_peers, vouched
 from fedcopl.deployment.site.site_state import SiteProgress
 from fedcopl.deployment.terms import Refused
@@ -92,10 +92,12 @@ def test_vouchers_of_another_aggregation_or_key_are_refused(three):
     swapped = ShareKeys(0, SESSION, {**message.keys, "south": servers_own}, message.vouchers)
     with pytest.raises(Refused, match=r"the keys of south have no valid signature"):
         client.handle(swapped, state)
-    assert _vouched_by(message.vouchers["south"], b"t" * 16, message.keys["south"]) is None
-    assert _vouched_by(message.vouchers["south"], SESSION, message.keys["south"]) == three.identities["south"].public
+    assert _verified_signer(message.vouchers["south"], b"t" * 16, message.keys["south"]) is None
+    assert (
+        _verified_signer(message.vouchers["south"], SESSION, message.keys["south"]) == three.identities["south"].public
+    )
     for rubbish in (b"", b"\x00", b"\xff" * 200, message.vouchers["south"][:-1]):
-        assert _vouched_by(rubbish, SESSION, message.keys["south"]) is None
+        assert _verified_signer(rubbish, SESSION, message.keys["south"]) is None
 
 
 def test_a_site_cannot_count_twice(three):

@@ -329,8 +329,8 @@ def test_the_example_is_a_plan(tmp_path):
         ('port = "x"', "port: should be a whole number, not 'x'"),
         ('adress = ["a"]', "adress: a study has no such setting; did you mean address?"),
         ('sites = {a = "maybe"}', "sites.a: should be packed or own, not 'maybe'"),
-        ('sites = {server = "own"}', "no site can be called 'server'"),
-        ('sites = {" x" = "own"}', "' x' must be 1 to 60 printable characters"),
+        ('sites = {server = "own"}', "no site can be called 'server'; rename it"),
+        ('sites = {" x" = "own"}', "' x' must have 1 to 60 printable characters, no space at its ends"),
         ("color = 3", "color: a study has no such setting"),
     ],
 )

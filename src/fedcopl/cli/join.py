@@ -129,9 +129,9 @@ def join(
     address = ServerAddress(server, ca)
     if not check:
         check_server(address)  # before the images are read
-    with site_reporting() as watcher:
-        approval = choose_approval(accept, folder, _approval_at_terminal(folder), watcher.note)
-        site = RunningSite(options, watcher, approval)
+    with site_reporting() as progress:
+        approval = choose_approval(accept, folder, _approval_at_terminal(folder), progress.note)
+        site = RunningSite(options, progress, approval)
         site_key(folder, name)
         _print_site(site, server)
         if check:
@@ -139,7 +139,7 @@ def join(
             send_key = "" if is_registered else f"send {folder / 'site.pub'} to the operator of the server, then "
             print_next(f"{send_key}run the same command without --check")
         else:
-            _run(site, address, watcher, metrics_port)
+            _run(site, address, progress, metrics_port)
 
 
 def _print_site(site: "RunningSite", server: str) -> None:
@@ -173,13 +173,13 @@ def _print_site(site: "RunningSite", server: str) -> None:
     typer.echo(f"Conditions of this site: {options.consent}.\n")
 
 
-def _run(site: "RunningSite", address: "ServerAddress", watcher: ProgressReporter, metrics_port: int) -> None:
+def _run(site: "RunningSite", address: "ServerAddress", progress: ProgressReporter, metrics_port: int) -> None:
     from ..deployment.processes import stopping_on_sigterm
     from ..deployment.site.site_process import run_site
 
     try:
         with stopping_on_sigterm():
-            run_site(site, address, watcher, metrics_port)
+            run_site(site, address, progress, metrics_port)
     except KeyboardInterrupt as error:
         raise Interrupted(f"stopped; the same command joins again with the state in {site.options.folder}") from error
 

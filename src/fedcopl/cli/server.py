@@ -182,8 +182,8 @@ def _run(options: "ServerOptions", prepared: "PreparedServer") -> Outcome:
     for title, value in facts.items():
         typer.echo(f"{title:<23}{value}", err=True)
     try:
-        with stopping_on_sigterm(), reporting(prepared.config.rounds) as watcher:
-            return run_server(options, prepared, watcher)
+        with stopping_on_sigterm(), reporting(prepared.config.rounds) as progress:
+            return run_server(options, prepared, progress)
     except KeyboardInterrupt as error:
         raise Interrupted("stopped; continue with the same command and --resume") from error
     except NoClientReplied as error:
@@ -267,7 +267,6 @@ def _folder_of_log(folder: Path) -> Path:
 
     if not folder.is_dir():
         raise RunFolderError(f"{folder}: {no_folder(folder)}; name the folder of a site, a server or a server's run")
-
     if not (folder / AUDIT).exists() and (folder / WORKING).exists():
         process = process_of(folder)
         return process.results if process.role == "server" else folder

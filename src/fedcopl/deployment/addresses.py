@@ -23,9 +23,9 @@ _MAX_NAME = 60  # characters of a site's name
 
 
 def check_site_name(name: str, origin: str) -> None:
-    """Raise `ConfigError` for a long or unprintable name; `origin` is the option or file that has it."""
+    """Raise `ConfigError` for an invalid name of a site; `origin` is the option or file that has it."""
     if not name.isprintable() or name != name.strip() or not 0 < len(name) <= _MAX_NAME:
-        raise ConfigError(f"{origin}: {name!r} must be 1 to {_MAX_NAME} printable characters")
+        raise ConfigError(f"{origin}: {name!r} must have 1 to {_MAX_NAME} printable characters, no space at its ends")
 
 
 def own_address(host: str) -> str:

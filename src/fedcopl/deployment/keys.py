@@ -165,9 +165,9 @@ def issue_certificates(folder: Path, addresses: set[str]) -> Certificates:
         renew_authority(folder)
     if not files.key.exists() or not _covers(files.certificate, addresses):
         authority = x509.load_pem_x509_certificate(files.ca.read_bytes())
-        key, authority_key = ec.generate_private_key(_CURVE), _authority_key(ca_key)
+        key, authority_key = ec.generate_private_key(_CURVE), _read_authority_key(ca_key)
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
-        names = x509.SubjectAlternativeName(sorted(map(_address, addresses), key=str))
+        names = x509.SubjectAlternativeName(sorted(map(_general_name, addresses), key=str))
         issued = (
             _certificate("fedcopl server", key, authority.subject, _VALID, is_authority=False)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -182,7 +182,7 @@ def issue_certificates(folder: Path, addresses: set[str]) -> Certificates:
 
 def renew_authority(folder: Path) -> None:
     """Extend the authority's certificate with the same key: issued certificates and the old `ca.pem` stay valid."""
-    key = _authority_key(folder / "ca.key")
+    key = _read_authority_key(folder / "ca.key")
     certificate = _certificate("fedcopl federation", key, None, 4 * _VALID, is_authority=True)
     publish_bytes(folder / "ca.pem", certificate.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
@@ -224,7 +224,7 @@ def check_addresses(addresses: Iterable[str], origin: str) -> None:
     """Raise `ConfigError` for an invalid address; `origin` is the option or file that has it."""
     for address in addresses:
         try:
-            _address(address)
+            _general_name(address)
         except ValueError as error:
             raise ConfigError(f"{origin}: {error}") from error
 
@@ -233,7 +233,7 @@ def _write_key(file: Path, key: ec.EllipticCurvePrivateKey) -> None:
     write_private(file, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
 
-def _authority_key(file: Path) -> ec.EllipticCurvePrivateKey:
+def _read_authority_key(file: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = load_pem_private_key(file.read_bytes(), None)
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
@@ -269,12 +269,13 @@ def _covers(certificate: Path, addresses: set[str]) -> bool:
     if not certificate.exists():
         return False
     parsed = x509.load_pem_x509_certificate(certificate.read_bytes())
-    alternative_names = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    included = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     soon = datetime.now(UTC) + timedelta(days=30)
-    return parsed.not_valid_after_utc > soon and all(_address(address) in alternative_names for address in addresses)
+    return parsed.not_valid_after_utc > soon and all(name in included for name in map(_general_name, addresses))
 
 
-def _address(text: str) -> x509.GeneralName:
+def _general_name(text: str) -> x509.GeneralName:
+    """Return an IP address or a host name as a name for a certificate; `ValueError` if it is neither."""
     try:
         return x509.IPAddress(ipaddress.ip_address(text))
     except ValueError:

@@ -98,6 +98,7 @@ def unpack(packed: Packed) -> Request | Reply:
 
 
 def _decode(tree: Any, arrays: tuple[_PackedArray, ...], depth: int) -> Any:
+    """Return the value of a JSON tree of at most `depth` levels; `Unreadable` if it is malformed."""
     if not isinstance(tree, dict):
         if isinstance(tree, list):
             raise Unreadable("a list without a kind: expected map, tuple, array or bytes")
@@ -169,10 +170,10 @@ def request_records(request: Request, terms: Terms) -> RecordDict:
 
 def read_request(records: RecordDict, max_bytes: int) -> tuple[Request, Terms]:
     """Return a request of at most `max_bytes`, and its terms."""
-    request = unpack(_packed(records, max_bytes))
+    request = unpack(_read_packed(records, max_bytes))
     if type(request) not in REPLY_TO:
         raise Unreadable(f"a {type(request).__name__} is not a request")
-    return cast(Request, request), _terms(records)
+    return cast(Request, request), _read_terms(records)
 
 
 def reply_records(reply: Reply, request: str, folder: str) -> RecordDict:
@@ -199,7 +200,7 @@ def read_reply(records: RecordDict, request: str, max_bytes: int) -> tuple[Reply
     """
     if refusal_of(records):
         raise Unreadable(refusal_of(records))
-    packed = _packed(records, max_bytes)
+    packed = _read_packed(records, max_bytes)
     if records.config_records[_MESSAGE].get("to") != request:
         raise Unreadable("the reply is to another request: an old one, or one of another round")
     return cast(Reply, unpack(packed)), one_line(records.config_records[_MESSAGE].get("from", ""))
@@ -234,7 +235,7 @@ def _array_bytes(array: _PackedArray) -> bytes:
     return stream.getvalue()
 
 
-def _packed(records: RecordDict, max_bytes: int) -> Packed:
+def _read_packed(records: RecordDict, max_bytes: int) -> Packed:
     record: Mapping[str, Any] = records.config_records.get(_MESSAGE, ConfigRecord())
     kind, tree, arrays = record.get("kind"), record.get("tree"), record.get(_ARRAYS, [])
     if not isinstance(kind, str) or not isinstance(tree, str):
@@ -269,7 +270,7 @@ def _read_array(content: bytes) -> _PackedArray:
         raise Unreadable("an array has a broken header") from error
 
 
-def _terms(records: RecordDict) -> Terms:
+def _read_terms(records: RecordDict) -> Terms:
     flat: dict[str, Any] = dict(records.config_records.get(_TERMS, ConfigRecord()))
     settings = {key.removeprefix(SETTING): flat.pop(key) for key in list(flat) if key.startswith(SETTING)}
     kinds = {"run": str, "attempt": int, "number": int, "version": str, "classes": str, "model": str}

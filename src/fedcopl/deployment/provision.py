@@ -95,7 +95,7 @@ def _read_plan(file: Path) -> _StudyPlan:
     for name in plan.sites:
         check_site_name(name, f"{file}: sites")
         if name == "server":
-            raise ConfigError(f"{file}: sites: no site can be called 'server'")
+            raise ConfigError(f"{file}: sites: no site can be called 'server'; rename it")
     return plan
 
 
@@ -268,16 +268,14 @@ class StudyFolder:
 
     def _server_package(self, register: _Register) -> Package:
         certificates = folder_certificates(self._authority)
-        issued_keys = {
-            site: issued for site, issued in register.keys.items() if issued.digest and site in self.study.plan.sites
-        }
-        last_days = {issued.digest: issued.expires.isoformat() for issued in issued_keys.values()}
+        keys = {site: key for site, key in register.keys.items() if key.digest and site in self.study.plan.sites}
+        last_days = {key.digest: key.expires.isoformat() for key in keys.values()}
         files = {
             "settings.toml": self.study.config.to_toml().encode(),
             "server.pem": certificates.certificate.read_bytes(),
             "server.key": certificates.key.read_bytes(),
             "sites/expiry.json": (json.dumps(last_days, indent=1, sort_keys=True) + "\n").encode(),
-            **{f"sites/{file_name(site)}.pub": self._public_key_file(site).read_bytes() for site in issued_keys},
+            **{f"sites/{file_name(site)}.pub": self._public_key_file(site).read_bytes() for site in keys},
         }
         return self._write({"kind": "server", "name": _SERVER}, files)
 

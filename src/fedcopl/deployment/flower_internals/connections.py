@@ -34,7 +34,7 @@ from . import CONTROL_HEADER, act_for, control_key
 
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 _ACQUIRE_TIME = 60.0  # seconds to wait for the task
-RUN_GIVEN_UP = RunNotRunningException  # raised by a grid when the SuperLink has ended its run
+RunGivenUp = RunNotRunningException  # raised by a grid when the SuperLink has ended its run
 # The bundle that a SuperLink requires of a run; each site runs the code that it has installed.
 _APP = """
 [project]

@@ -138,10 +138,8 @@ class SiteConnection:
                 message_object_trees=[get_object_tree(reply)],
                 clientapp_runtime_list=[0.0],  # the duration is private
             )
-            pushed = self._client.PushMessages(request)
-            push = make_push_object_fn_protobuf(
-                self._client.PushObject, self._node, reply.metadata.run_id, pushed.session_id
-            )
+            pushed, run = self._client.PushMessages(request), reply.metadata.run_id
+            push = make_push_object_fn_protobuf(self._client.PushObject, self._node, run, pushed.session_id)
             pieces = get_all_nested_objects(reply)
             for piece in pushed.objects_to_push:
                 push(piece, pieces[piece].deflate())

@@ -62,16 +62,16 @@ class _UploadLimit:
             _log.warning("refused a request of %s bytes", f"{int(declared):,}")
             await Response(status_code=413)(scope, receive, send)
             return
-        read, counted, status, response = 0, 0, 0, b""
+        received, counted, status, response = 0, 0, 0, b""  # received and counted bytes
 
         async def receive_limited() -> Message:
-            nonlocal read, counted
+            nonlocal received, counted
             event = await receive()
-            read += len(event.get("body", b""))
-            if read > self._allowed_bytes(key, is_upload):
+            received += len(event.get("body", b""))
+            if received > self._allowed_bytes(key, is_upload):
                 return {"type": "http.disconnect"}
             if is_upload and event["type"] == "http.request" and not event.get("more_body") and not counted:
-                counted = read
+                counted = received
                 self._uploaded[key] += counted
             return event
 

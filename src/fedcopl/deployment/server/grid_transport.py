@@ -28,7 +28,7 @@ from ...plurals import counted
 from ...run.progress_reporter import ProgressReporter
 from ..audit_log import IN, OUT, AuditMessage
 from ..flower_internals import is_lost
-from ..flower_internals.connections import RUN_GIVEN_UP
+from ..flower_internals.connections import RunGivenUp
 from ..message_format import (
     NAME_QUERY,
     Unreadable,
@@ -132,7 +132,7 @@ class GridThreads:
 
     def _reply(self, id: str, poll: _Call) -> Message | None:
         """Return the reply of a finished poll: an error message if it is malformed, None if there is none yet."""
-        if isinstance(poll.error, httpx.HTTPError | RUN_GIVEN_UP):
+        if isinstance(poll.error, httpx.HTTPError | RunGivenUp):
             raise poll.error
         if poll.error is not None:
             reason = f"malformed message ({type(poll.error).__name__})"

@@ -28,7 +28,7 @@ from ...run.progress_reporter import ProgressReporter
 from ...run.record import Outcome
 from .. import OFFLINE
 from ..addresses import own_address, with_port
-from ..flower_internals.connections import RUN_GIVEN_UP, Control, server_task
+from ..flower_internals.connections import Control, RunGivenUp, server_task
 from ..keys import Certificates, SiteKey
 from ..monitoring import health, metrics_port, server_metrics
 from ..packages import admitted_keys, today_utc
@@ -168,7 +168,7 @@ def _superlink_errors(options: ServerOptions) -> Iterator[None]:
         yield
     except httpx.HTTPError as error:
         raise FederationError(f"the SuperLink does not respond ({error}); {remedy}") from error
-    except RUN_GIVEN_UP as error:
+    except RunGivenUp as error:
         raise FederationError(f"the SuperLink has stopped this run; {remedy}") from error
 
 

@@ -57,7 +57,7 @@ class Identity:
         return len(self.public).to_bytes(_LENGTH) + self.public + signature
 
 
-def _vouched_by(voucher: bytes, session: bytes, keys: bytes) -> bytes | None:
+def _verified_signer(voucher: bytes, session: bytes, keys: bytes) -> bytes | None:
     """Return the public key of a voucher if its signature of these keys is valid, else None."""
     end = _LENGTH + int.from_bytes(voucher[:_LENGTH])
     public, signature = voucher[_LENGTH:end], voucher[end:]
@@ -84,7 +84,7 @@ class Peers:
     def objection(self, request: ShareKeys) -> str | None:
         """Return why the site takes no part in an aggregation with these keys; None: all are trusted."""
         signers = {
-            name: _vouched_by(request.vouchers.get(name, b""), request.session, keys)
+            name: _verified_signer(request.vouchers.get(name, b""), request.session, keys)
             for name, keys in sorted(request.keys.items())
         }
         unsigned = [name for name, key in signers.items() if key is None]

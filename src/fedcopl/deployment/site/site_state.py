@@ -173,7 +173,7 @@ class SiteState:
 
     def _write_step(self, step: str, state: ClientState, reply: Reply) -> None:
         packed = pack(reply)
-        without_keys = replace(state, secrets=Secrets(history=state.secrets.history))
+        without_keys = replace(state, secrets=Secrets(history=state.secrets.history))  # keys: in the other file
         tensors: Tensors = {f"state/{name}": value for name, value in state_tensors(without_keys).items()}
         tensors |= {f"reply/{number}": array for number, array in enumerate(packed.arrays)}
         make_private_folder(self.folder)
