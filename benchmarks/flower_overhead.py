@@ -24,7 +24,7 @@ SITES = ("site-a", "site-b")
 IMAGES = 24
 TURNS = 3
 MINUTE = 60.0  # seconds; a round with a real model takes at least this long
-# 110 prompt vectors of the embedded model have as many bytes as the visual prompts of a ViT-B/32.
+# 110 prompt vectors of the built-in model have as many bytes as the visual prompts of a ViT-B/32.
 SETTINGS = ["rounds=4", "refresh_every=4", "epochs=1", "threads=1", "visual_prompts=110", "evaluation.every=4"]
 
 

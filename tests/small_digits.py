@@ -1,4 +1,4 @@
-"""The embedded digits, and subsets of them for short complete runs."""
+"""The built-in digits, and subsets of them for short complete runs."""
 
 from dataclasses import replace
 from functools import cache

@@ -1,4 +1,4 @@
-"""Measure the cost of privacy in accuracy on the embedded demo: the tables of docs/privacy.md.
+"""Measure the cost of privacy in accuracy on the built-in demo: the tables of docs/privacy.md.
 
 .venv/bin/python tools/privacy_cost.py               # seeds 1 to 3: 33 runs of a minute or two
 .venv/bin/python tools/privacy_cost.py --only 50     # the rows whose name contains this text

@@ -60,7 +60,7 @@ def test_scale_paper_differs_from_the_defaults_only_in_named_settings():
     assert {key for key in usual if config[key] != usual[key]} <= chosen
 
 
-def test_demo_is_the_embedded_demo():
+def test_demo_is_the_built_in_demo():
     config = DEMO.config("digits")
     assert (config.model.backbone, config.data.source, config.data.path) == ("glyph-clip", "digits", "")
     assert (config.data.clients, config.rounds, config.train.epochs) == (5, 10, 4)

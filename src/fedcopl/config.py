@@ -40,7 +40,7 @@ class Data(Section):
     source: str = "digits"
     """name of the data set, see `fedcopl data list`"""
     path: str = ""
-    """folder, manifest or hub name of the images; the embedded digits need none"""
+    """folder, manifest or hub name of the images; the built-in digits need none"""
     classes_file: str = ""
     """class names, one per line; empty: `classes.txt` in the folder of the images, if there is one"""
     corrections: str = ""
@@ -87,7 +87,7 @@ class Model(Section):
     memory: float = Field(4.0, ge=0)
     """GB of embedded images kept in memory; other images are embedded from the cache each time"""
     threads: int = Field(0, ge=0)
-    """CPU threads; 0: one for the embedded model and in workers, otherwise as torch chooses; above 1: no workers"""
+    """CPU threads; 0: one for the built-in model and in workers, otherwise as torch chooses; above 1: no workers"""
 
 
 class LabelSettings(Section):

@@ -107,7 +107,7 @@ def test_a_copy_predicts_alike(run, north, tmp_path, copied):
 def test_pickles_contain_no_clip_model_and_share_one_when_loaded(run):
     opened = FinishedRun(run, device="cpu")
     pickled = pickle.dumps([opened.classifier(name) for name in SITES])
-    assert len(pickled) < 600_000  # the embedded model has 5.6 MB in memory
+    assert len(pickled) < 600_000  # the built-in model has 5.6 MB in memory
     assert str(run.parent).encode() not in pickled
     one, other = pickle.loads(pickled)
     assert one.predictor.model.encoder.clip is other.predictor.model.encoder.clip

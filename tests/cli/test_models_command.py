@@ -49,7 +49,7 @@ def test_check_prints_why_a_checkpoint_does_not_load(tmp_path):
     assert "The most similar supported model is google/siglip2-base-patch16-224" in str(result.exception)
 
 
-def test_fetch_of_the_embedded_model_prints_its_folder():
+def test_fetch_of_the_built_in_model_prints_its_folder():
     assert fedcopl("models", "fetch", "glyph-clip").strip().endswith("glyph_clip")
 
 

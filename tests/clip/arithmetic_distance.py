@@ -1,4 +1,4 @@
-"""How far a device and a precision are from float32 on the CPU, on the embedded model and digits."""
+"""How far a device and a precision are from float32 on the CPU, on the built-in model and digits."""
 
 from dataclasses import astuple, dataclass
 

@@ -126,7 +126,7 @@ def test_a_folder_without_tokenizer_and_preprocessor_uses_those_of_clip(model, t
     assert_agrees(clip, model)
 
 
-def test_the_embedded_model_agrees():
+def test_the_built_in_model_agrees():
     clip = load_clip("glyph-clip")
     folder = BUILT_IN["glyph-clip"]
     model = CLIPModel.from_pretrained(folder, dtype=torch.float32).eval()

@@ -1,4 +1,4 @@
-"""The embedded model: a real Hugging Face CLIP folder that has never seen handwriting."""
+"""The built-in model: a real Hugging Face CLIP folder that has never seen handwriting."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def clip():
     return load_clip("glyph-clip")
 
 
-def test_the_embedded_model_is_small_and_complete():
+def test_the_built_in_model_is_small_and_complete():
     files = {path.name: path.stat().st_size for path in FOLDER.iterdir()}
     assert set(files) == {"config.json", "model.safetensors", "preprocessor_config.json", "tokenizer.json"}
     assert sum(files.values()) < 4_000_000

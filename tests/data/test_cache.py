@@ -252,7 +252,7 @@ def test_a_read_only_cache_can_be_read(images, cache, monkeypatch):
         cache.pixels(images, TRANSFORM.resize_and_crop, "another transform")
 
 
-def test_embedded_images_are_not_written(cache):
+def test_built_in_images_are_not_written(cache):
     test = load_digits().test
     pixels, bad, _ = cache.pixels(test, TRANSFORM.resize_and_crop, TRANSFORM.key)
     assert np.array_equal(pixels, decoded(test))

@@ -244,7 +244,7 @@ def test_another_run_gets_no_feature_sums_of_fewer_sites(tmp_path):
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
-    """Two real sites with the embedded model; the images of the second site are public, and known to the server."""
+    """Two real sites with the built-in model; the images of the second site are public, and known to the server."""
     root = tmp_path_factory.mktemp("digits")
     digit_sites(root, 2, 100, labelled=40)
     return [

@@ -1,4 +1,4 @@
-"""A malicious server against a real site with the embedded model: known attacks are refused."""
+"""A malicious server against a real site with the built-in model: known attacks are refused."""
 
 import json
 import re

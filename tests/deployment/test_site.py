@@ -1,4 +1,4 @@
-"""A real site with the embedded model: what it refuses and writes, and that it equals a simulated client."""
+"""A real site with the built-in model: what it refuses and writes, and that it equals a simulated client."""
 
 import json
 import math

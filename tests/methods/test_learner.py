@@ -1,4 +1,4 @@
-"""Local training and evaluation on the embedded model."""
+"""Local training and evaluation on the built-in model."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A method on the embedded model and a few digits, for the tests of all methods."""
+"""A method on the built-in model and a few digits, for the tests of all methods."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""Whole runs with privacy switched on, on the embedded model and real digits."""
+"""Whole runs with privacy switched on, on the built-in model and real digits."""
 
 import json
 

@@ -82,7 +82,7 @@ def test_too_long_class_names_are_refused_before_training(tmp_path, monkeypatch)
 
 
 def test_path_without_source_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"the embedded digits have no path; .*data\.source=folder"):
+    with pytest.raises(ConfigError, match=r"the built-in digits have no path; .*data\.source=folder"):
         run_on(tmp_path, tmp_path / "run", source="digits")
 
 

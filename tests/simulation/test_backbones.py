@@ -1,4 +1,4 @@
-"""Other CLIPs than the embedded one through a whole run: sizes come from the checkpoint."""
+"""Other CLIPs than the built-in one through a whole run: sizes come from the checkpoint."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Whole runs in one process, on the embedded model and real digits."""
+"""Whole runs in one process, on the built-in model and real digits."""
 
 import json
 import time

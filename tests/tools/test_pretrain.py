@@ -1,4 +1,4 @@
-"""The script that trains the embedded model."""
+"""The script that trains the built-in model."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Scales of the experiments: the paper's settings, the embedded demo, or one round as a test."""
+"""Scales of the experiments: the paper's settings, the built-in demo, or one round as a test."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from .paper_names import CURVE_METHODS
 TAUS = (0.1, 0.2, 0.3, 0.4, 0.44, 0.46, 0.48, 0.5, 0.52, 0.54, 0.56, 0.6, 0.7, 0.8, 0.9)  # of the supplement's sweeps
 FEW_CLIENTS = {"cub200": 5, "ucf101": 5}  # the paper's other data sets have 10
 PAPER_BACKBONE = "ViT-B/32"
-EMBEDDED = "digits"
+DIGITS = "digits"
 FEATURES = "features"  # `data.source` of stored features
 FEATURES_SUFFIX = ".npz"
 DEFAULT_SKEW = "dirichlet-0.1"
@@ -69,12 +69,12 @@ def scales() -> Mapping[str, ExperimentScale]:
             participation_rates=(0.5, 1.0),
             taus=(0.3, 0.5),
             labelers=("copl",),
-            dataset=EMBEDDED,
+            dataset=DIGITS,
         ),
         "short": ExperimentScale(
-            "short", "the same as demo, with four rounds of two epochs", demo | SHORT, seeds=1, dataset=EMBEDDED
+            "short", "the same as demo, with four rounds of two epochs", demo | SHORT, seeds=1, dataset=DIGITS
         ),
-        "demo": ExperimentScale("demo", "the embedded model and handwritten digits", demo, dataset=EMBEDDED),
+        "demo": ExperimentScale("demo", "the built-in model and handwritten digits", demo, dataset=DIGITS),
         "paper": ExperimentScale("paper", "the paper's models, data sets and settings", paper),
     }
 
@@ -186,7 +186,7 @@ class ExperimentSetup:
 
     def _source(self, dataset: str) -> dict[str, Any]:
         """Return the settings of a data set's images and of its model."""
-        path = "" if dataset == EMBEDDED else str(self.folder / dataset)
+        path = "" if dataset == DIGITS else str(self.folder / dataset)
         backbone = {"model.backbone": self.backbones[dataset]} if dataset in self.backbones else {}
         if dataset in SOURCES:
             return {"data.source": dataset, "data.path": path, **backbone}

@@ -38,7 +38,7 @@ def _show(name: _ModelName) -> None:
     from ..clip.known_models import BUILT_IN, RELEASES, describe_known_model, known_model
 
     if name in BUILT_IN:
-        raise ConfigError(f"{name}: is embedded in this package; fedcopl models check {name} prints its details")
+        raise ConfigError(f"{name}: is built into this package; fedcopl models check {name} prints its details")
     model = RELEASES.get(name) or known_model(name)  # a release may also have OpenAI's name
     for title, text in describe_known_model(model):
         print(f"{title:<12}{text}")

@@ -32,7 +32,7 @@ def run(
         list[str] | None,
         Argument(
             metavar="[CONFIG.toml] [key=value ...]",
-            help="A settings file, and single settings that override it. Without a file: the embedded demo.",
+            help="A settings file, and single settings that override it. Without a file: the built-in demo.",
         ),
     ] = None,
     out: Annotated[

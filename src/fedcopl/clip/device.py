@@ -69,7 +69,7 @@ def keep_freed_memory() -> None:
 
 
 def threads_for(model: Model) -> int:
-    """Return the setting `model.threads`; 0 becomes 1 for the embedded model, whose matrices are small."""
+    """Return the setting `model.threads`; 0 becomes 1 for the built-in model, whose matrices are small."""
     return model.threads or (1 if model.backbone in BUILT_IN else 0)
 
 

@@ -64,7 +64,7 @@ class _Source:
 
 
 SOURCES: Mapping[str, _Source] = {
-    "digits": _Source(lambda data: load_digits(), "1,797 handwritten digits, embedded"),
+    "digits": _Source(lambda data: load_digits(), "1,797 handwritten digits, built in"),
     "folder": _Source(read_folder, "your images in train/<class>/*, or flat with classes.txt"),
     "manifest": _Source(read_manifest, "your images in a CSV or Parquet table"),
     "cifar10": _Source(read_cifar, "60,000 tiny photographs of 10 things"),
@@ -83,7 +83,7 @@ def load_dataset(data: Data) -> Dataset:
         hint = did_you_mean(data.source, SOURCES) or "; a folder of images is read by data.source=folder data.path=DIR"
         raise ConfigError(f"data.source: unknown data set {data.source!r} (known: {', '.join(SOURCES)}){hint}")
     if data.source == "digits" and data.path:
-        raise ConfigError("data.path: the embedded digits have no path; for your images use data.source=folder")
+        raise ConfigError("data.path: the built-in digits have no path; for your images use data.source=folder")
     DecodeOptions.of(data)  # reports invalid settings before files are listed
     return with_decode_options(SOURCES[data.source].read(data), data)
 
