@@ -360,15 +360,14 @@ def _run(
     previous_run: str | Path | None = None,
 ) -> Result:
     """Run the simulation, write its report, and return its result; without `dataset` on that of the settings."""
-    directory = TemporaryDirectory(prefix="fedcopl-") if folder is None else Path(folder)
-    path = Path(directory.name) if isinstance(directory, TemporaryDirectory) else directory
     dataset = None if dataset is None else with_decode_options(dataset, config.data)
+    result = Result(TemporaryDirectory(prefix="fedcopl-") if folder is None else Path(folder), dataset)
     previous = None if previous_run is None else Path(previous_run)
     options: dict[str, Any] = {"resume": resume, "dataset": dataset, "previous_run": previous, "workers": workers}
     with reporting(config.rounds, progress) as reporter:
-        run_simulation(config, path, progress=reporter, **options)
-    write_report(path)
-    return Result(directory, dataset)
+        run_simulation(config, result.folder, progress=reporter, **options)
+    write_report(result.folder)
+    return result
 
 
 def _read_class_names(classes: Sequence[str] | str | Path) -> tuple[str, ...]:

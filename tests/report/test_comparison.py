@@ -76,10 +76,10 @@ def test_mean_and_deviation_by_hand():
 
 
 def test_the_unit_is_written_once_where_it_is_the_same():
-    assert Spread(82.66, 0.61).written(lambda value: f"{value:.1f}{SPACE}%") == f"82.7 ± 0.6{SPACE}%"
+    assert Spread(82.66, 0.61).format(lambda value: f"{value:.1f}{SPACE}%") == f"82.7 ± 0.6{SPACE}%"
     seconds = {75.0: f"1{SPACE}min 15{SPACE}s", 3.2: f"3.2{SPACE}s"}
-    assert Spread(75.0, 3.2).written(seconds.get) == f"1{SPACE}min 15{SPACE}s ± 3.2{SPACE}s"
-    assert Spread(7.25, 0.55).written(lambda value: f"{value:+.1f}") == "+7.2 ± 0.6"
+    assert Spread(75.0, 3.2).format(seconds.get) == f"1{SPACE}min 15{SPACE}s ± 3.2{SPACE}s"
+    assert Spread(7.25, 0.55).format(lambda value: f"{value:+.1f}") == "+7.2 ± 0.6"
 
 
 def test_experiments_are_titled_by_method_and_labeler():

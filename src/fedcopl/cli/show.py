@@ -17,7 +17,7 @@ from ..progress import percent
 from ..report import formatting as fmt
 from ..run.record import Accuracies, Outcome
 
-_MAX_POINTS_LOST = 1.0  # without a warning: percentage points of accuracy by training, compared with the priors
+_LOSS_SHOWN = 1.0  # percentage points: a larger loss of accuracy by training, against the priors, is printed
 
 if TYPE_CHECKING:
     from ..deployment.monitoring import Status
@@ -82,7 +82,7 @@ def _facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
     clients = len(outcome.clients)
     if not outcome.trains:
         yield "training", f"none: {outcome.method} trains nothing"
-    elif (lost := _points_lost(outcome)) > _MAX_POINTS_LOST:
+    elif (lost := _points_lost(outcome)) > _LOSS_SHOWN:
         yield "training", f"lost {lost:.1f} points against priors alone: method=priors is better on this data"
     if outcome.trains:
         yield from _rollbacks(outcome)
@@ -90,8 +90,7 @@ def _facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
     else:
         yield "images", f"{outcome.images_held:,}, {counted(clients, 'client')}"
     yield "sent to the server", f"{size(outcome.bytes_up)} (back: {size(outcome.bytes_down)})"
-    if outcome.privacy:
-        yield from _privacy_facts(outcome.privacy)
+    yield from _privacy_facts(outcome.privacy)
     yield "time", f"{outcome.seconds:.0f} s"
 
 

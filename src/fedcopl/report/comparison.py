@@ -14,7 +14,7 @@ from . import formatting as fmt
 from .curves import ACCURACIES, BYTES, COUNT, PERCENT, STYLES, AccuracyKind, Spread, group_charts, spread, to_percent
 from .label_free import mean_confidence
 from .narrative import label_texts
-from .run_page import LiveStatus, by_section, template, written
+from .run_page import LiveStatus, by_section, template, toml_value
 
 _LONG_TITLE = 100  # characters; a longer title names the methods or the number of experiments
 _MAX_LINES = len(STYLES)  # groups in a chart
@@ -203,7 +203,7 @@ def _column(groups: Sequence[_RunGroup], measure: _Measure) -> Iterator[_RankedC
         else:
             comparable = is_ranked and measure.better and len(order) > 1
             rank = marked.get(measure.write(number.mean), 0) if comparable else 0
-            yield _RankedCell(number.written(measure.write), rank)
+            yield _RankedCell(number.format(measure.write), rank)
 
 
 _LATEX = str.maketrans(
@@ -238,17 +238,13 @@ def _recall_table(groups: Sequence[_RunGroup]) -> tuple[list[str], list[tuple[st
     """
 
     def means(rows: Sequence[tuple[float | None, ...] | None]) -> list[Spread | None]:
-        present = [row for row in rows if row]
-        return (
-            [spread([to_percent(value) for value in column]) for column in zip(*present, strict=True)]
-            if present
-            else []
-        )
+        columns = zip(*(row for row in rows if row), strict=True)
+        return [spread([to_percent(value) for value in column]) for column in columns]
 
     def cell(number: Spread | None) -> _RankedCell:
         if number is None:
             return _RankedCell(fmt.NOTHING)
-        return _RankedCell(number.written(PERCENT.write), 1 + round(8 * number.mean / 100))
+        return _RankedCell(number.format(PERCENT.write), 1 + round(8 * number.mean / 100))
 
     last = {group.label: means([run.outcome.last_recall for run in group.runs]) for group in groups}
     if not _same_classes(groups) or not any(last.values()):
@@ -295,7 +291,7 @@ def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = Non
         left_out=len(groups) - len(shown),
         recall=recall,
         values=[
-            [_format_setting(by_full_name(group.runs[0].outcome.settings).get(name, fmt.NOTHING)) for name in differing]
+            [_plain_setting(by_full_name(group.runs[0].outcome.settings).get(name, fmt.NOTHING)) for name in differing]
             for group in groups
         ],
         rows=list(_run_rows(groups, measures)),
@@ -305,8 +301,9 @@ def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = Non
     )
 
 
-def _format_setting(value: object) -> str:
-    return value if isinstance(value, str) and value else written(value)
+def _plain_setting(value: object) -> str:
+    """Format the value of a setting, a text without its quotation marks."""
+    return value if isinstance(value, str) and value else toml_value(value)
 
 
 def _run_rows(groups: Sequence[_RunGroup], measures: Sequence[_Measure]) -> Iterator[dict[str, Any]]:

@@ -58,7 +58,7 @@ class Spread:
     mean: float
     std: float | None = None
 
-    def written(self, write: Callable[[float], str]) -> str:
+    def format(self, write: Callable[[float], str]) -> str:
         """Format as `82.7 ± 0.6 %`, with the unit once at the end."""
         if self.std is None:
             return write(self.mean)
@@ -194,14 +194,10 @@ def _chart(
 def group_charts(groups: Mapping[str, Sequence[Outcome]]) -> list[LineChart]:
     """Draw one chart over the rounds for each measured quantity, with one line for each group of runs."""
     zero_shot = {outcome.zero_shot.macro for outcomes in groups.values() for outcome in outcomes}
-    common = {_ZERO_SHOT: to_percent(zero_shot.pop())} if len(zero_shot) == 1 else None
+    level = {_ZERO_SHOT: to_percent(zero_shot.pop())} if len(zero_shot) == 1 else None
     charts = [
         _group_chart(
-            groups,
-            f"Accuracy, {kind.name}",
-            partial(_accuracy, kind),
-            PERCENT,
-            common if kind.name == "macro" else None,
+            groups, f"Accuracy, {kind.name}", partial(_accuracy, kind), PERCENT, level if kind.name == "macro" else None
         )
         for kind in ACCURACIES
     ]

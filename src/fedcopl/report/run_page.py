@@ -181,10 +181,10 @@ def by_section(settings: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, s
     """Return the settings by section, those without one first, each value as in settings.toml."""
     general = {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
     sections = [("general", general), *((key, value) for key, value in settings.items() if key not in general)]
-    return [(title, [(key, written(value)) for key, value in pairs.items()]) for title, pairs in sections if pairs]
+    return [(title, [(key, toml_value(value)) for key, value in pairs.items()]) for title, pairs in sections if pairs]
 
 
-def written(value: object) -> str:
+def toml_value(value: object) -> str:
     """Format the value of a setting as in settings.toml."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
@@ -238,11 +238,7 @@ class _HeatTable:
 
 def _heat_tables(outcome: Outcome, numbers: Mapping[str, _Table], texts: LabelTexts) -> list[_HeatTable]:
     """Return tables of counts with a common scale of shades, and the change if the server allocated images."""
-    true_note = (
-        "Labels of the data set; used in training."
-        if texts.supervised
-        else "Labels of the data set; not used in training."
-    )
+    true_note = f"Labels of the data set; {'' if texts.supervised else 'not '}used in training."
     notes = {"true": true_note, "estimated": texts.estimated, "allocated": texts.allocated, "selected": texts.selected}
     largest = max(int(counts.max(initial=0)) for counts, _ in numbers.values())
     tables = [_heat_table(outcome, kind.capitalize(), notes[kind], table, largest) for kind, table in numbers.items()]
