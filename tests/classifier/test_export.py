@@ -6,15 +6,18 @@ import subprocess
 import sys
 from copy import deepcopy
 from dataclasses import replace
+from importlib.resources import files
 
 import numpy as np
 import pytest
 import yaml
+from PIL import Image, ImageOps
 
 from classifier.small import digits, small_run
 from fedcopl.classifier import Classifier, onnx_export
 from fedcopl.classifier.export import _render_card, export
 from fedcopl.classifier.onnx_export import export_onnx
+from fedcopl.clip.preprocess import ImageTransform
 from fedcopl.errors import FedCoPLError, ModelError, RunFolderError
 
 
@@ -180,6 +183,22 @@ def test_onnx_agrees_with_torch_and_needs_neither_torch_nor_fedcopl(north, as_on
     assert [line.split(": ")[1] for line in output.splitlines()] == expected
 
 
+@pytest.mark.parametrize("squash", [False, True])
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "LA"])
+def test_the_onnx_example_transforms_images_as_the_classifier(tmp_path, mode, squash):
+    """Rounding must not lose a pixel (98 x 49 becomes 16 x 8), and transparency becomes white."""
+    source = files("fedcopl.classifier").joinpath("onnx_example.txt").read_text("utf-8")
+    metadata = {"squash": json.dumps(squash), "resample": "bicubic"}
+    example = {"json": json, "np": np, "Image": Image, "ImageOps": ImageOps, "metadata": metadata}
+    example |= {"short_side": 8, "crop": 8}
+    exec(source[source.index("def pixels") : source.index("for path in")], example)
+    noise = np.random.default_rng(0).integers(0, 256, (49, 98, 4), np.uint8)
+    image = Image.fromarray(noise, "RGBA").convert(mode)
+    image.save(tmp_path / "image.png")
+    expected = ImageTransform(8, 8, squash=squash).resize_and_crop(image)
+    assert np.array_equal(example["pixels"](tmp_path / "image.png"), expected)
+
+
 def test_a_method_that_computes_outside_torch_is_refused(tmp_path):
     folder = small_run(tmp_path / "run", method="fedotp")
     otp = Classifier.load(folder, client="north", device="cpu")
@@ -191,7 +210,7 @@ def test_a_method_that_computes_outside_torch_is_refused(tmp_path):
 @pytest.mark.slow
 def test_an_onnx_file_that_differs_from_torch_is_not_written(north, as_onnx, tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_export, "_convert", lambda predictor: deepcopy(as_onnx[2]))
-    monkeypatch.setattr("fedcopl.classifier.onnx_export._LARGEST_LOGIT", 0.0)
+    monkeypatch.setattr("fedcopl.classifier.onnx_export._MAX_LOGIT_DIFFERENCE", 0.0)
     with pytest.raises(ModelError, match="is not written: its logits differ"):
         export_onnx(north.predictor, north.recipe.classes, tmp_path / "x.onnx")
     assert not (tmp_path / "x.onnx").exists()

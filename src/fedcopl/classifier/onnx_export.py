@@ -25,7 +25,7 @@ from .prior import Prior
 _MAX_LOGIT_DIFFERENCE, _MAX_PROBABILITY_DIFFERENCE = 1e-2, 1e-4  # from torch
 _MAX_BYTES = 2**31 - 2**20  # limit of the format
 _INPUT, _OUTPUTS = "pixels", ("logits", "probabilities")
-_LOWEST = -1e4  # minimum of the scores: exp is 0, and in float32 adding the log prior still changes them
+_MIN_SCORE = -1e4  # minimum of the scores: exp is 0, and in float32 adding the log prior still changes them
 _LOG_PRIOR = "log_prior"  # logarithm of the class prior: an initializer, and an optional input
 _CHECKED_BATCH_SIZES = (1, 2, 17)
 
@@ -89,7 +89,7 @@ class _PriorHead(nn.Module):
         if features is not None:
             scores = scores - self.feature_scale / 2 * self._distances(features)
         # The prior is added last: otherwise constant folding would merge it with the bias, and it would be no input.
-        return (scores.clamp(min=_LOWEST) + self.log_prior).log_softmax(-1)
+        return (scores.clamp(min=_MIN_SCORE) + self.log_prior).log_softmax(-1)
 
     def _distances(self, features: Tensor) -> Tensor:
         """Compute `Prototypes.distances` for images that did not contribute to the prototypes."""

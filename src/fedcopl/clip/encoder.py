@@ -124,7 +124,8 @@ class TokenStore:
         if self.tokens is not None:
             return self.tokens[torch.from_numpy(rows)]
         # Small batches on a CPU: the tokens of an image must not depend on the other images of the batch.
-        clip, size = self.clip, self.clip.vision.embed_batch if self.clip.device.type == "cpu" else ENCODE_BATCH
+        clip = self.clip
+        size = clip.vision.embed_batch if clip.device.type == "cpu" else ENCODE_BATCH
         batches = (torch.from_numpy(clip.preprocess.scale(self.pixels[batch])) for batch in _in_batches(rows, size))
         return torch.cat([clip.vision.embed(pixels.to(clip.device)).cpu() for pixels in batches])
 
@@ -139,9 +140,9 @@ class ClientImages:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def subset(self, rows: Rows) -> "ClientImages":
+    def subset(self, index: Rows) -> "ClientImages":
         """Return the images at these positions within the client."""
-        return ClientImages(self.store, self.rows[rows])
+        return ClientImages(self.store, self.rows[index])
 
     @property
     def memory(self) -> float:

@@ -313,8 +313,7 @@ def prepare(
         if not pixels.digests:  # decoded in memory
             digest.update(np.ascontiguousarray(pixels.array).data)
     usable, notes = dataset.without(train.bad, test.bad), describe_duplicates(train.digests, test.digests)
-    named_digest = f"{counted(total, 'image')}, {digest.hexdigest()}"
-    return Prepared(usable, train.array, test.array, tuple(notes), named_digest)
+    return Prepared(usable, train.array, test.array, tuple(notes), f"{counted(total, 'image')}, {digest.hexdigest()}")
 
 
 def describe_duplicates(train: Sequence[str], test: Sequence[str]) -> list[str]:

@@ -110,17 +110,17 @@ def _decoding_notes(opened: Sequence[_OpenedImage]) -> Iterator[str]:
 _PER_ROW = 10  # images
 _SIDE, _GAP = 72, 4  # pixels of an image on the contact sheet, and between two images
 _CELL = 28  # pixels of a client and class in the heat map
-_LONGEST = 30  # characters of a name
+_MAX_NAME_LENGTH = 30  # characters of a name
 _LIGHT_BLUE, _DARK_BLUE = np.array([158, 202, 225]), np.array([8, 48, 107])
 _FONT = ImageFont.load_default(12)
-_UNLABELLED = 200  # images on the contact sheet of a data set without labels
+_MAX_UNLABELLED = 200  # images on the contact sheet of a data set without labels
 
 
 def contact_sheet(dataset: Dataset, file: Path) -> None:
     """Draw a row of training images for each class, or the first images of a set without labels."""
     images, labels = dataset.train, dataset.train.labels
     if labels is None:
-        first = range(min(len(images), _UNLABELLED))
+        first = range(min(len(images), _MAX_UNLABELLED))
         rows = [("", list(first[start : start + _PER_ROW])) for start in range(0, len(first), _PER_ROW)]
     else:
         rows = [
@@ -161,7 +161,7 @@ def heat_map(counts: NDArray[np.int64], classes: Sequence[str], clients: Sequenc
 
 
 def _shortened(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}..."
+    return name if len(name) <= _MAX_NAME_LENGTH else f"{name[: _MAX_NAME_LENGTH - 3]}..."
 
 
 def _max_text_width(names: Sequence[str]) -> int:

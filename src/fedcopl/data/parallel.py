@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 _T = TypeVar("_T")
-_AHEAD = 4  # submitted calls per thread, which bounds the memory
+_CALLS_PER_THREAD = 4  # submitted calls per thread, which bounds the memory
 
 
 def available_cores() -> int:
@@ -31,15 +31,15 @@ def free_memory() -> int | None:
 def parallel_map(work: Callable[[int], _T], count: int) -> Iterator[_T]:
     """Yield work(0), work(1), ..., work(count - 1) in this order, computed in parallel."""
     threads = available_cores()
-    waiting: deque[Future[_T]] = deque()
+    futures: deque[Future[_T]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
             for number in range(count):
-                waiting.append(pool.submit(work, number))
-                if len(waiting) > _AHEAD * threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+                futures.append(pool.submit(work, number))
+                if len(futures) > _CALLS_PER_THREAD * threads:
+                    yield futures.popleft().result()
+            while futures:
+                yield futures.popleft().result()
         finally:
-            for future in waiting:
+            for future in futures:
                 future.cancel()

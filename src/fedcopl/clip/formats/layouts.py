@@ -105,8 +105,7 @@ def _grid_side(tokens: int, name: str, weights: Weights, class_tokens: int = 1) 
 def build_vision(weights: Weights, names: WeightNames, traits: BlockTraits, image: int | None = None) -> VisionTower:
     """Build a vision transformer from its weights.
 
-    `image` is the side of input images in the config. If it is not a multiple of the patch size, the remaining pixels
-    belong to no patch. It is ignored if its number of patches is not that of the weights.
+    `image` is the side of input images in the config, which need not be a multiple of the patch size.
     """
     (*_, patch) = weights.shape(names.of("patches.weight"), 4)
     (tokens, _) = weights.matrix_shape(names.of("positions"))
