@@ -18,8 +18,8 @@ from fedcopl.run.record import (
     Accuracies,
     ClientRecord,
     Drift,
-    FirstPrompts,
     HoldoutRecord,
+    InitialPromptEffect,
     LabelCounts,
     Measured,
     Outcome,
@@ -40,7 +40,7 @@ KINDS = (
     Drift,
     LabelCounts,
     HoldoutRecord,
-    FirstPrompts,
+    InitialPromptEffect,
     Release,
     PrivacyStatement,
 )

@@ -20,7 +20,7 @@ from fedcopl.config import RunConfig
 from fedcopl.deployment.keys import issue_certificates
 from fedcopl.deployment.monitoring import status_of
 from fedcopl.errors import FederationError
-from fedcopl.privacy.accountant import Release, epsilon_of, statement
+from fedcopl.privacy.accountant import Release, epsilon_of, privacy_statement
 from fedcopl.run.record import Outcome, RoundRecord, round_to_plain
 from free_ports import free_port
 from preloaded_processes import run_preloaded
@@ -232,7 +232,7 @@ def test_epsilon_is_printed_at_the_end_and_in_the_status(tmp_path, capsys):
     config, folder = private_run(tmp_path)
     account = f"epsilon {epsilon_of([2.0] * 3, config.privacy.delta):.3g}, delta {config.privacy.delta:g} for one site"
     outcome = Outcome(
-        name="run", sites=("a", "b"), rounds=(ROUND,), privacy=statement(config, ROUND.releases), seconds=1.0
+        name="run", sites=("a", "b"), rounds=(ROUND,), privacy=privacy_statement(config, ROUND.releases), seconds=1.0
     )
     for show in (lambda: print_outcome(outcome, tmp_path), lambda: print_status(status_of(folder))):
         show()

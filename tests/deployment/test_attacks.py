@@ -44,7 +44,7 @@ from fedcopl.messages import (
 from fedcopl.priors import estimation
 from fedcopl.priors.estimation import Estimation
 from fedcopl.priors.posterior import log_softmax
-from fedcopl.privacy.mask_session import needed
+from fedcopl.privacy.mask_session import unmask_threshold
 from fedcopl.privacy.masked_layout import (
     NO_HOLDOUT_SUMS,
     HoldoutSums,
@@ -107,7 +107,7 @@ class CheatingAggregator:
             name: self.request_from(name, Unmask(0, session, {sender: sealed[sender][name] for sender in names})).shares
             for name in names
         }
-        return MaskedSum(session, keys, masked, digest(request), needed(len(names), 0.6)).unmasked(shares)
+        return MaskedSum(session, keys, masked, digest(request), unmask_threshold(len(names), 0.6)).unmasked(shares)
 
 
 def five_sites():

@@ -56,10 +56,10 @@ def test_text_and_prototypes_agree_on_half_of_the_images():
     distances = np.array([[0.0, 4.0, 4.0], [9.0, 9.0, 0.0]])
     prior = PriorState(model=model, class_prior=np.array([0.1, 0.2, 0.7]), distances=distances)
     posteriors = prior.own_log_posteriors(np.log(PROBS))
-    assert prior.view_agreement(posteriors) == 0.5
-    assert replace(prior, model=replace(model, prototypes=None)).view_agreement(posteriors) is None
-    assert replace(prior, refused=True).view_agreement(posteriors) is None
-    assert PriorState().view_agreement(posteriors) is None
+    assert prior.prototype_agreement(posteriors) == 0.5
+    assert replace(prior, model=replace(model, prototypes=None)).prototype_agreement(posteriors) is None
+    assert replace(prior, refused=True).prototype_agreement(posteriors) is None
+    assert PriorState().prototype_agreement(posteriors) is None
 
 
 # Labels, test accuracy and training use the priors.

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from fedcopl.privacy.mask_session import KEY, KEYS, SEALED, SHARE, CannotUnmask, Session, combine, needed
+from fedcopl.privacy.mask_session import KEY, KEYS, SEALED, SHARE, CannotUnmask, Session, combine, unmask_threshold
 from fedcopl.privacy.masking import (
     MaskedSum,
     WordStream,
@@ -39,7 +39,7 @@ class Group:
         self.name = name
         self.sessions = {client: setup_keys(name, self.random) for client in self.names}
         self.roster = {client: public_keys(session) for client, session in self.sessions.items()}
-        self.enough = needed(clients, share)
+        self.enough = unmask_threshold(clients, share)
         self.sealed, self.masked = {}, {}
 
     def share_keys(self, clients=None):
@@ -96,7 +96,7 @@ def test_too_few_shares_do_not_unmask_a_sum():
     two = {client: helped[client] for client in group.names[:2]}
     with pytest.raises(CannotUnmask, match="site 0: its masks cannot be removed: the shares of 2 clients"):
         group.sum().unmasked(two)
-    guessed = replace(group.sum(), needed=2)  # two points of a parabola, taken for those of a line
+    guessed = replace(group.sum(), threshold=2)  # two points of a parabola, taken for those of a line
     with pytest.raises(CannotUnmask):
         guessed.unmasked(two)
 

@@ -7,7 +7,14 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedcopl.config import RunConfig
-from fedcopl.privacy.accountant import PrivacyStatement, Release, epsilon_of, noise_for, planned_releases, statement
+from fedcopl.privacy.accountant import (
+    PrivacyStatement,
+    Release,
+    epsilon_of,
+    noise_for,
+    planned_releases,
+    privacy_statement,
+)
 
 
 def exact_epsilon(noises, delta):
@@ -71,17 +78,19 @@ def release(noise, *clients):
 
 def test_the_statement_is_that_of_the_site_with_the_most_releases():
     config = config_of(privacy={"noise_multiplier": 1.0})
-    result = statement(config, [release(1.0, "a", "b"), release(1.0, "a")])
+    result = privacy_statement(config, [release(1.0, "a", "b"), release(1.0, "a")])
     assert result.epsilon == epsilon_of([1.0, 1.0], 1e-5)
     assert (result.releases, result.delta, result.unit) == (2, 1e-5, "one site")
 
 
 def test_lost_parts_of_the_noise_are_in_the_statement():
     config = config_of(privacy={"noise_multiplier": 2.0, "secure_aggregation": True})
-    assert statement(config, [release(1.0, "a")]).epsilon == epsilon_of([1.0], 1e-5)
+    assert privacy_statement(config, [release(1.0, "a")]).epsilon == epsilon_of([1.0], 1e-5)
 
 
 def test_without_noise_there_is_no_epsilon():
-    assert statement(config_of(), []) is None
-    assert statement(config_of(privacy={"secure_aggregation": True}), []) == PrivacyStatement(secure_aggregation=True)
-    assert statement(config_of(privacy={"noise_multiplier": 1.0}), []).epsilon == 0
+    assert privacy_statement(config_of(), []) is None
+    assert privacy_statement(config_of(privacy={"secure_aggregation": True}), []) == PrivacyStatement(
+        secure_aggregation=True
+    )
+    assert privacy_statement(config_of(privacy={"noise_multiplier": 1.0}), []).epsilon == 0

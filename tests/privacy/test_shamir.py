@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcopl.privacy.mask_session import _PRIME, SECRET, SHARE, combine, needed, split
+from fedcopl.privacy.mask_session import _PRIME, SECRET, SHARE, combine, split, unmask_threshold
 from fedcopl.rng import stream
 
 
@@ -69,10 +69,10 @@ def test_shares_of_equal_secrets_differ():
     [(2, 0.6, 2), (3, 0.6, 2), (4, 0.6, 3), (5, 0.6, 3), (10, 0.6, 6), (10, 1.0, 10), (4, 0.51, 3), (100, 0.51, 51)],
 )
 def test_the_threshold(clients, share, enough):
-    assert needed(clients, share) == enough
+    assert unmask_threshold(clients, share) == enough
 
 
 @given(st.integers(2, 500), st.floats(0.5, 1, exclude_min=True))
 def test_no_two_disjoint_groups_reach_the_threshold(clients, share):
-    assert 2 * needed(clients, share) > clients
-    assert needed(clients, share) <= clients
+    assert 2 * unmask_threshold(clients, share) > clients
+    assert unmask_threshold(clients, share) <= clients

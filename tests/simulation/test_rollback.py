@@ -10,7 +10,7 @@ from fedcopl.federation.server import RoundReport
 from fedcopl.privacy.masked_layout import HoldoutSums
 from fedcopl.run.loop import round_record
 from fedcopl.run.progress_reporter import ProgressReporter
-from fedcopl.run.record import FirstPrompts, HoldoutRecord, Measured, RoundRecord
+from fedcopl.run.record import HoldoutRecord, InitialPromptEffect, Measured, RoundRecord
 from fedcopl.simulation.simulate import _final_rollbacks, simulate
 from small_digits import small_digits
 
@@ -50,8 +50,8 @@ def test_clients_that_do_not_end_with_the_average():
 
 
 def test_only_initial_prompts_that_change_many_predictions_are_noted():
-    assert list(FirstPrompts(images=10, cosine=0.99, unchanged=0.95).notes()) == []
-    assert list(FirstPrompts(images=10, cosine=0.3, unchanged=0.5).notes()) == [
+    assert list(InitialPromptEffect(images=10, cosine=0.99, unchanged=0.95).notes()) == []
+    assert list(InitialPromptEffect(images=10, cosine=0.3, unchanged=0.5).notes()) == [
         "the initial prompts change 50% of the predictions before training; see train.init"
     ]
 

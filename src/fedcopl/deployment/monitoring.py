@@ -20,7 +20,7 @@ import httpx
 
 from ..config import RunConfig, read_settings
 from ..errors import ConfigError, FedCoPLError, FederationError
-from ..privacy.accountant import PrivacyStatement, statement
+from ..privacy.accountant import PrivacyStatement, privacy_statement
 from ..run.folder import ENDED, SETTINGS, read_rounds
 from ..run.record import RoundRecord
 from .keys import read_site_keys
@@ -82,7 +82,7 @@ def _privacy_so_far(out: Path, rounds: tuple[RoundRecord, ...]) -> PrivacyStatem
     if not (out / SETTINGS).exists():
         return None
     config = RunConfig.from_mapping(read_settings(out / SETTINGS), str(out / SETTINGS))
-    return statement(config, (release for record in rounds for release in record.releases))
+    return privacy_statement(config, (release for record in rounds for release in record.releases))
 
 
 def _round_row(record: RoundRecord) -> list[str]:

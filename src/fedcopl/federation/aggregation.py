@@ -43,7 +43,7 @@ from ..messages import (
 from ..plurals import counted
 from ..priors.statistics import Statistic
 from ..priors.validation import invalid_sums
-from ..privacy.mask_session import CannotUnmask, needed
+from ..privacy.mask_session import CannotUnmask, unmask_threshold
 from ..privacy.masked_layout import (
     NO_HOLDOUT_SUMS,
     HoldoutSums,
@@ -154,12 +154,12 @@ def _drop_inconsistent_posterior_sums(exchange: RoundExchange, step: int, sums: 
             if model.prototypes is None and model.text_scale == 1:
                 rows = {client: row[columns].reshape(shape)[number] for client, row in sums.items()}
                 exchange.posterior_sums.append((model.logit_bias + np.log(model.class_prior), rows))
-    responses, clients = exchange.posterior_sums, list(sums)
-    if len(responses) < 2 or not any(statistic.kind == "predicted" for statistic, _, _ in _statistics(exchange, step)):
+    sums_by_bias, clients = exchange.posterior_sums, list(sums)
+    if len(sums_by_bias) < 2 or "predicted" not in {statistic.kind for statistic, _, _ in _statistics(exchange, step)}:
         return
-    sums_by_client = np.array([[rows[client] for _, rows in responses] for client in clients])
-    for number in inconsistent_posterior_sums(np.array([bias for bias, _ in responses]), sums_by_client):
-        exchange.drop(clients[number], "Adapt", "its posterior sums do not respond to the logit bias as images do")
+    sums_by_client = np.array([[rows[client] for _, rows in sums_by_bias] for client in clients])
+    for number in inconsistent_posterior_sums(np.array([bias for bias, _ in sums_by_bias]), sums_by_client):
+        exchange.drop(clients[number], "Adapt", "no images have its posterior sums under these logit biases")
         del sums[clients[number]]
 
 
@@ -331,7 +331,7 @@ class _Session:
             _LostMembers: A client is lost after the others got the list of members; with `members_fixed` also before.
         """
         keys = self._setup_keys(clients)
-        min_clients = max(needed(len(keys), self.privacy.threshold), self.privacy.min_sites)
+        min_clients = max(unmask_threshold(len(keys), self.privacy.threshold), self.privacy.min_sites)
         sealed = self._share_keys(keys, min_clients)
         if members_fixed and len(sealed) < len(clients):
             raise _LostMembers(clients, sealed)
@@ -350,14 +350,14 @@ class _Session:
             else:
                 keys[client] = reply.keys
         self.vouchers = {client: replies[client].voucher for client in keys if replies[client].voucher}
-        self._refuse_few(keys, self.privacy.min_sites, "SetupKeys")
+        self._require_replies(keys, self.privacy.min_sites, "SetupKeys")
         return keys
 
     def _share_keys(self, keys: Mapping[str, bytes], min_clients: int) -> dict[str, Mapping[str, bytes]]:
         """Return each client's encrypted shares of its secret, by sender and recipient."""
         request = ShareKeys(self.round, self.name, keys, self.vouchers)
         replies = self.exchange.request(keys, lambda _: request, KeyShares)
-        self._refuse_few(replies, min_clients, "ShareKeys")
+        self._require_replies(replies, min_clients, "ShareKeys")
         return {client: reply.sealed for client, reply in replies.items()}
 
     def _collect_masked_vectors(self, request: Adapt | Estimate | Train, min_clients: int) -> dict[str, Words]:
@@ -365,7 +365,7 @@ class _Session:
             request.peers, lambda _: request, REPLY_TO[type(request)]
         )
         masked = {client: reply.masked for client, reply in replies.items() if reply.masked is not None}
-        self._refuse_few(masked, min_clients, type(request).__name__)
+        self._require_replies(masked, min_clients, type(request).__name__)
         return masked
 
     def _unmask(
@@ -377,13 +377,13 @@ class _Session:
     ) -> Words:
         from ..privacy.masking import MaskedSum  # brings cryptography, which is an extra
 
-        min_clients = needed(len(keys), self.privacy.threshold)
+        min_clients = unmask_threshold(len(keys), self.privacy.threshold)
 
         def request(client: str) -> Unmask:
             return Unmask(self.round, self.name, {sender: sealed[sender][client] for sender in masked})
 
         replies = self.exchange.request(masked, request, Unmasked)
-        self._refuse_few(replies, min_clients, "Unmask")
+        self._require_replies(replies, min_clients, "Unmask")
         total = MaskedSum(self.name, keys, masked, request_digest, min_clients)
         try:
             return total.unmasked({client: reply.shares for client, reply in replies.items()})
@@ -395,7 +395,7 @@ class _Session:
             for client in total.wrong_shares:
                 self.exchange.report.drops.add(client, "Unmask", "sent wrong shares of other clients' keys")
 
-    def _refuse_few(self, clients: Collection[str], min_clients: int, step: str) -> None:
+    def _require_replies(self, clients: Collection[str], min_clients: int, step: str) -> None:
         if len(clients) < min_clients:
             raise NoClientReplied(
                 f"round {self.round + 1}, step {step}: {counted(len(clients), 'client')} replied, "

@@ -82,7 +82,7 @@ class Client:
             case Evaluate():
                 return self._evaluate(request, state)
             case SetupKeys() | ShareKeys() | Unmask():
-                reply, secrets = self._replies.keys(request, state.secrets)
+                reply, secrets = self._replies.key_exchange(request, state.secrets)
                 return reply, replace(state, secrets=secrets)
 
     def _adapt(self, request: Adapt, state: ClientState) -> ReplyAndState:

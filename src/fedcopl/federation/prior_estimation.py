@@ -57,7 +57,7 @@ class PriorState:
             return None
         return self.model.adjustment(self.distances[index], self.class_prior)
 
-    def view_agreement(self, log_posteriors: FloatArray) -> float | None:
+    def prototype_agreement(self, log_posteriors: FloatArray) -> float | None:
         """Return the share of images to which text and the nearest prototype give the same class; None without both.
 
         `log_posteriors` is the result of `own_log_posteriors` for all images, (n, C).
@@ -67,8 +67,8 @@ class PriorState:
             return None
         if self.model.prototypes is None or self.refused:
             return None
-        text = (log_posteriors - adjustment.offset).argmax(axis=1)
-        return float((text == self.distances.argmin(axis=1)).mean())
+        text_labels = (log_posteriors - adjustment.offset).argmax(axis=1)
+        return float((text_labels == self.distances.argmin(axis=1)).mean())
 
 
 NO_PRIOR = PriorState()

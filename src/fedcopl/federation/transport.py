@@ -89,9 +89,6 @@ class Reasons:
         for client, times in other._times.items():
             self._times.setdefault(client, Counter()).update(times)
 
-    def __contains__(self, client: str) -> bool:
-        return client in self._times
-
     def summary(self) -> dict[str, str]:
         """Return all reasons of each client in one line."""
         return {
@@ -186,9 +183,9 @@ class RoundExchange:
                 valid[client] = reply
                 self.report.bytes_up += payload_bytes(reply)
                 self.reported_counts[client] = reported.updated(request, reply, self.estimation)
-        needed = max(1, min(self.transport.min_replies, len(requests)))
-        if required and len(valid) < needed:
-            raise NoClientReplied(too_few_message(requests, len(valid), needed, invalid))
+        min_replies = max(1, min(self.transport.min_replies, len(requests)))
+        if required and len(valid) < min_replies:
+            raise NoClientReplied(too_few_message(requests, len(valid), min_replies, invalid))
         return valid
 
     def drop(self, client: str, step: str, reason: str) -> None:
@@ -217,7 +214,7 @@ class RoundExchange:
             self.report.releases.append(Release(of, noise, tuple(clients)))
 
 
-def too_few_message(requests: Mapping[str, Request], usable: int, needed: int, invalid: Mapping[str, str]) -> str:
+def too_few_message(requests: Mapping[str, Request], usable: int, min_replies: int, invalid: Mapping[str, str]) -> str:
     """Return the error message of a step with too few usable replies; `invalid` has the reasons by client."""
     if not requests:
         return "no client is connected"
@@ -229,5 +226,5 @@ def too_few_message(requests: Mapping[str, Request], usable: int, needed: int, i
     reasons = [f"{client}: {invalid[client]}" for client in unusable[:_MAX_REASONS]]
     more = [f"and {len(unusable) - _MAX_REASONS} more"] * (len(unusable) > _MAX_REASONS)
     count = f"{counted(usable, 'usable reply', 'usable replies')} from {counted(len(requests), 'client')}"
-    least = f"at least {needed} {'is' if needed == 1 else 'are'} needed"
+    least = f"at least {min_replies} {'is' if min_replies == 1 else 'are'} needed"
     return "; ".join([f"{step}: {count}, and {least}", *reasons, *more])

@@ -130,7 +130,7 @@ def _invalid_form(
         case _, Estimated(counts=counts) if counts is not None:
             yield from _invalid_counts(counts, classes, has_noise)
         case _, Evaluated(correct=correct, examples=examples):
-            yield from _not_counts(examples, correct)
+            yield from _invalid_image_counts(examples, correct)
             if correct > examples:
                 yield "more correct predictions than examples"
         case _, Selected(images=images, examples=selected, unchanged=unchanged):
@@ -138,7 +138,7 @@ def _invalid_form(
             if images is None and parts:
                 yield "reports selected or unchanged images, but not how many images it has"
             if images is not None:
-                yield from _not_counts(images, *parts)
+                yield from _invalid_image_counts(images, *parts)
                 if max(parts, default=0) > images:
                     yield "reports more selected or unchanged images than it has"
         case _:
@@ -180,7 +180,7 @@ def _invalid_training(request: Train, reply: Trained) -> Iterator[str]:
         return
     for reason in _invalid_prompts(reply.shared, request.shared):
         yield reason if "instead of" in reason else f"{reason}: training diverged, try a lower train.lr"
-    yield from _not_counts(reply.examples)
+    yield from _invalid_image_counts(reply.examples)
     if not isinstance(reply.loss, float):
         yield f"{reply.loss!r} is not a loss"
     elif abs(reply.loss) > _MAX_IMAGES:  # nan: there was nothing to train on, or the loss is not sent
@@ -200,7 +200,7 @@ def _invalid_counts(counts: NDArray[Any], classes: int, has_noise: bool) -> Iter
         yield "counts are negative"
 
 
-def _not_counts(*numbers: object) -> Iterator[str]:
+def _invalid_image_counts(*numbers: object) -> Iterator[str]:
     for number in numbers:
         if not isinstance(number, int) or number < 0:
             yield f"{number!r} is not a number of images"

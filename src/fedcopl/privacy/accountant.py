@@ -75,7 +75,7 @@ class PrivacyStatement:
     against: str | None = None  # the adversary against whom epsilon holds
 
 
-def statement(config: RunConfig, releases: Iterable[Release]) -> PrivacyStatement | None:
+def privacy_statement(config: RunConfig, releases: Iterable[Release]) -> PrivacyStatement | None:
     """Return the privacy guarantee of a run after these releases; None if all settings of `privacy` are off."""
     privacy = config.privacy
     if not config.is_private:

@@ -15,9 +15,9 @@ Random = Callable[[int], bytes]
 """Returns that many random bytes."""
 
 
-def split(secret: bytes, shares: int, needed: int, random: Random) -> list[bytes]:
-    """Split a secret (Shamir): values at 1, 2, ... of a random polynomial f of degree needed - 1, f(0) = secret."""
-    higher = [int.from_bytes(random(SECRET + 16)) % _PRIME for _ in range(needed - 1)]  # 128 extra bits: no modulo bias
+def split(secret: bytes, shares: int, threshold: int, random: Random) -> list[bytes]:
+    """Split a secret (Shamir): values at 1, 2, ... of a random polynomial f of degree threshold - 1, f(0) = secret."""
+    higher = [int.from_bytes(random(SECRET + 16)) % _PRIME for _ in range(threshold - 1)]  # 128 extra bits: no bias
     coefficients = [int.from_bytes(secret), *higher]
     return [_polynomial_value(coefficients, point).to_bytes(SHARE) for point in range(1, shares + 1)]
 
@@ -82,10 +82,10 @@ def transcript(name: bytes, roster: Mapping[str, bytes]) -> str:
     return sha256(json.dumps([name.hex(), listed]).encode()).hexdigest()
 
 
-def needed(clients: int, share: float) -> int:
+def unmask_threshold(clients: int, share: float) -> int:
     """Return the threshold of clients: this share, and more than half, so that no two disjoint groups reach it.
 
-    >>> needed(5, 0.6), needed(4, 0.5), needed(2, 0.6)
+    >>> unmask_threshold(5, 0.6), unmask_threshold(4, 0.5), unmask_threshold(2, 0.6)
     (3, 3, 2)
     """
     return max(math.ceil(Fraction(str(share)) * clients), clients // 2 + 1)

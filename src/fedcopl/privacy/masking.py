@@ -106,7 +106,7 @@ def _find_this_client(session: Session, roster: Mapping[str, bytes]) -> str:
 
 
 def share_keys(
-    session: Session, roster: Mapping[str, bytes], needed: int, random: Random = os.urandom
+    session: Session, roster: Mapping[str, bytes], threshold: int, random: Random = os.urandom
 ) -> tuple[dict[str, bytes], Session]:
     """Split the key of the self mask into one share per client, each encrypted for its recipient."""
     if session.roster:
@@ -114,7 +114,7 @@ def share_keys(
     updated = replace(session, roster=dict(roster))
     this_client = _find_this_client(session, roster)
     sealing, _, secret = _thirds(session.private)
-    shares = split(secret, len(roster), needed, random)
+    shares = split(secret, len(roster), threshold, random)
     sealed = {}
     for other, share in zip(sorted(roster), shares, strict=True):
         key = _shared_key(sealing, _thirds(roster[other])[0], "share", updated.transcript, this_client, other)
@@ -123,15 +123,15 @@ def share_keys(
 
 
 def mask(
-    session: Session, numbers: Words, peers: Collection[str], request_digest: str, needed: int, kind: str = ""
+    session: Session, numbers: Words, peers: Collection[str], request_digest: str, min_peers: int, kind: str = ""
 ) -> tuple[Words, Session]:
     """Add the self mask and one pairwise mask per peer; all masks depend on `request_digest`."""
     if not session.roster or session.peers:
         raise CannotReply("request for a masked reply without new keys")
     this_client = _find_this_client(session, session.roster)
-    if not {this_client} <= set(peers) <= set(session.roster) or not needed <= len(set(peers)) == len(peers):
+    if not {this_client} <= set(peers) <= set(session.roster) or not min_peers <= len(set(peers)) == len(peers):
         raise CannotReply(
-            f"request for a masked reply among {counted(len(peers), 'client')}; {needed} different ones are needed"
+            f"request for a masked reply among {counted(len(peers), 'client')}; {min_peers} different ones are needed"
         )
     label = (session.transcript, request_digest)
     masked = numbers + _self_mask(_thirds(session.private)[2], len(numbers), label)
@@ -176,7 +176,7 @@ class MaskedSum:
     roster: Mapping[str, bytes]  # the public keys of all participants
     masked: Mapping[str, Words]  # the members' replies
     request_digest: str
-    needed: int  # number of shares that reconstruct a secret
+    threshold: int  # number of shares that reconstruct a secret
     wrong_shares: set[str] = field(default_factory=set)  # clients that sent a wrong share
 
     def unmasked(self, shares: _Shares) -> Words:
@@ -207,7 +207,7 @@ class MaskedSum:
         senders = [sender for sender, sent in shares.items() if member in sent]
         received = {point_of[sender]: shares[sender][member] for sender in senders}
         public = _thirds(self.roster[member])[2]
-        for attempt, points in enumerate(_subsets(list(received), self.needed)):
+        for attempt, points in enumerate(_subsets(list(received), self.threshold)):
             chosen = {point: received[point] for point in points}
             secret = combine(chosen)
             if secret < 2 ** (8 * SECRET) and _public_key(secret.to_bytes(SECRET)) == public:

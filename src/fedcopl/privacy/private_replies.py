@@ -30,7 +30,7 @@ from ..messages import (
     digest,
 )
 from ..plurals import counted
-from .mask_session import Session, needed
+from .mask_session import Session, unmask_threshold
 from .masked_layout import (
     COUNT_BITS,
     NO_HOLDOUT_SUMS,
@@ -73,7 +73,7 @@ class NoisyReply:
 
 @dataclass(frozen=True)
 class Secrets:
-    """A client's state of privacy. Never sent."""
+    """A client's keys, digests and noisy replies, kept between requests. Never sent."""
 
     session: Session | None = None  # the secure aggregation in progress
     spent: tuple[bytes, ...] = ()  # digests of the keys of finished sums, which must not be used again
@@ -229,12 +229,12 @@ class PrivateReplies:
             raise CannotReply(
                 f"the members of the secure aggregation changed since the first {kind} request of this run"
             )
-        min_peers = max(needed(len(secrets.session.roster), privacy.threshold), privacy.min_sites)
+        min_peers = max(unmask_threshold(len(secrets.session.roster), privacy.threshold), privacy.min_sites)
         numbers = encode(len(request.peers))
         masked, session = mask(secrets.session, numbers, request.peers, digest(request), min_peers, kind)
         return masked, replace(secrets, session=session)
 
-    def keys(self, request: KeyRequest, secrets: Secrets) -> tuple[Reply, Secrets]:
+    def key_exchange(self, request: KeyRequest, secrets: Secrets) -> tuple[Reply, Secrets]:
         """Reply to the key requests of secure aggregation: new keys, secret shares, shares for unmasking."""
         from .masking import key_digest, public_keys, setup_keys, share_keys, unmask  # cryptography is an extra
 
@@ -252,7 +252,7 @@ class PrivateReplies:
                 raise CannotReply(
                     f"request for a sum over {counted(clients, 'client')}; privacy.min_sites is {privacy.min_sites}"
                 )
-            sealed, session = share_keys(session, request.keys, needed(clients, privacy.threshold))
+            sealed, session = share_keys(session, request.keys, unmask_threshold(clients, privacy.threshold))
             return KeyShares(sealed), replace(secrets, session=session)
         spent = key_digest(session)
         if spent in secrets.spent:

@@ -90,12 +90,12 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     try:
         with safe_open(path, framework="numpy") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            return _checkpoint(tensors, json.loads(file.metadata()["about"]))
+            return _restore(tensors, json.loads(file.metadata()["about"]))
     except (SafetensorError, OSError, LookupError, ValueError, TypeError) as error:
         raise RunFolderError(f"{path}: is damaged, so the run cannot be resumed: {error}") from error
 
 
-def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
+def _restore(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
     tensors = tensors | {name: tensors[other] for name, other in about["duplicates"].items()}
     model = select_prefix(tensors, "prior_model/")
     plain: dict[str, Any] = {name: about[name] for name in _PLAIN_FIELDS}

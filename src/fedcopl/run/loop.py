@@ -12,7 +12,7 @@ from ..federation.client_state import ClientState
 from ..federation.server import ServerState, evaluate_zero_shot, is_finished, run_round
 from ..federation.transport import RoundReport, Transport
 from ..methods import choose_method, run_title
-from ..privacy.accountant import statement
+from ..privacy.accountant import privacy_statement
 from .checkpoint import Checkpoint
 from .folder import RunFolder
 from .progress_reporter import ProgressReporter
@@ -68,7 +68,7 @@ def run_rounds(
         seconds = initial.outcome.seconds + time.monotonic() - began
         rounds = (*outcome.rounds, replace(record, seconds=seconds))
         refreshes = outcome.refreshes if refresh is None else (*outcome.refreshes, refresh)
-        privacy = statement(config, (release for finished in rounds for release in finished.releases))
+        privacy = privacy_statement(config, (release for finished in rounds for release in finished.releases))
         outcome = replace(outcome, rounds=rounds, refreshes=refreshes, seconds=seconds, privacy=privacy)
         outcome = recorder.complete(outcome)
         folder.keep(Checkpoint(server, recorder.states(), outcome))

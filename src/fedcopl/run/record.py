@@ -97,7 +97,7 @@ class HoldoutRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FirstPrompts:
+class InitialPromptEffect:
     """Effect of the initial prompts on zero-shot CLIP, on the clients' own images."""
 
     images: _Count = 0
@@ -290,7 +290,7 @@ class Outcome:
     """zero-shot CLIP, before training"""
     dropped_before: Mapping[_Text, _Text] = field(default_factory=dict)
     """clients with unusable replies before the first round, with step and reasons"""
-    first_prompts: FirstPrompts | None = None
+    first_prompts: InitialPromptEffect | None = None
     """effect of the initial prompts before training"""
     rounds: tuple[RoundRecord, ...] = ()
     """all finished rounds"""

@@ -38,11 +38,11 @@ from ..run.build import (
 from ..run.loop import complete_outcome
 from ..run.previous_run import PreviousRun, adapt_previous_run, initial_states
 from ..run.progress_reporter import ProgressReporter
-from ..run.record import ClientRecord, FirstPrompts, Outcome
+from ..run.record import ClientRecord, InitialPromptEffect, Outcome
 from .audit import Audit, Evaluator, sum_scores
 from .worker_pool import WorkerContext, WorkerPool
 
-_COMPARED_CLIENTS = 50  # evenly spaced clients whose mean `Simulation.first_prompts` returns
+_COMPARED_CLIENTS = 50  # evenly spaced clients whose mean `Simulation.initial_prompt_effect` returns
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Simulation:
     images: str  # number and digest of the images
     states: Mapping[str, ClientState] = field(default_factory=dict)  # of clients that continue a previous run
 
-    def first_prompts(self, pool: WorkerPool | None = None) -> FirstPrompts | None:
+    def initial_prompt_effect(self, pool: WorkerPool | None = None) -> InitialPromptEffect | None:
         """Return the mean effect of the initial prompts over clients; None if a previous run trained the prompts."""
         if self.config.previous_run:
             return None
@@ -98,7 +98,7 @@ class Simulation:
         if not effects:
             return None
         images, cosines, unchanged = zip(*effects, strict=True)
-        return FirstPrompts(
+        return InitialPromptEffect(
             images=sum(images),
             cosine=None if None in cosines else float(np.average(cosines, weights=images)),
             unchanged=float(np.average(unchanged, weights=images)),

@@ -100,7 +100,7 @@ class LocalTransport:
         self._seconds[kind] = self._seconds.get(kind, 0.0) + time.perf_counter() - began
         if isinstance(first, Estimate) and self._folder is not None:
             log_probs = {name: state.log_probs for name, state in states.items() if state.log_probs is not None}
-            agreement = {name: states[name].prior.view_agreement(rows) for name, rows in log_probs.items()}
+            agreement = {name: states[name].prior.prototype_agreement(rows) for name, rows in log_probs.items()}
             write_labels(self._folder, first.round, log_probs, agreement)
 
     def take_seconds(self) -> dict[str, float]:
@@ -207,11 +207,11 @@ class _SimulationRecorder:
         self._before = server.shared, dict(transport.states)  # shared prompts and states before the current round
 
     def begin(self, first: RoundReport) -> Outcome:
-        prompts = self._simulation.first_prompts(self._pool)
-        for note in prompts.notes() if prompts else ():
+        effect = self._simulation.initial_prompt_effect(self._pool)
+        for note in effect.notes() if effect else ():
             self._progress.note(note)
         zero_shot = self._audit.zero_shot(first.scores)
-        return Outcome(zero_shot=zero_shot, first_prompts=prompts, dropped_before=first.dropped)
+        return Outcome(zero_shot=zero_shot, first_prompts=effect, dropped_before=first.dropped)
 
     def round(self, server: ServerState, report: RoundReport) -> tuple[RoundRecord, RefreshRecord | None]:
         audit, states = self._audit, self._transport.states

@@ -160,8 +160,8 @@ class WorkerPool:
     def _fork(self) -> _Worker:
         forking = multiprocessing.get_context("fork")
         ours, theirs = forking.Pipe()
-        not_theirs = [ours, *(worker.connection for worker in self._workers if not worker.connection.closed)]
-        process = forking.Process(target=_serve, args=(theirs, not_theirs, self._context, os.getpid()), daemon=True)
+        inherited = [ours, *(worker.connection for worker in self._workers if not worker.connection.closed)]
+        process = forking.Process(target=_serve, args=(theirs, inherited, self._context, os.getpid()), daemon=True)
         old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # it would be lost during the fork
         try:
             with warnings.catch_warnings():  # newer Pythons warn of threads, but ours hold no lock that a worker needs
@@ -188,16 +188,16 @@ def _balanced(sizes: Mapping[str, int], count: int) -> list[list[str]]:
     return groups
 
 
-def _serve(connection: Connection, not_ours: list[Connection], context: Any, parent: int) -> None:
-    """Run jobs until the parent closes the connection."""
+def _serve(connection: Connection, inherited: list[Connection], context: Any, parent: int) -> None:
+    """Run jobs until the parent closes the connection; `inherited` are its ends of all pipes, closed here."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return  # the parent died before prctl
     sys.stdout = sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115  (the parent's may be locked)
-    for other in not_ours:
-        other.close()
+    for parents_end in inherited:
+        parents_end.close()
     with suppress(EOFError, OSError):
         while True:
             name, (function, *arguments) = connection.recv()
@@ -241,7 +241,7 @@ def open_pool(simulation: "Simulation", requested: WorkerCount) -> Iterator[Work
     if len(clients) == 1 or not _can_fork() or simulation.device != "cpu":
         if requested != "auto" and simulation.device != "cpu":
             raise ConfigError(f"workers: need the CPU, and this run uses {simulation.device}; leave it at auto")
-        _worker_count(requested, 1)
+        _worker_count(requested, 1)  # only to validate it
         yield None
         return
     clip = simulation.learners[0].model.encoder.clip

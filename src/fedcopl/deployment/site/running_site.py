@@ -122,7 +122,7 @@ class RunningSite:
     ) -> None:
         """Write the site's pseudo labels, prompts and accuracy in the format of a run folder."""
         if isinstance(request, Estimate) and state.log_probs is not None:
-            agreement = state.prior.view_agreement(state.log_probs)
+            agreement = state.prior.prototype_agreement(state.log_probs)
             write_labels(folder, request.round, {self.name: state.log_probs}, {self.name: agreement})
         if isinstance(request, Evaluate) and isinstance(reply, Evaluated) and request.shared is not None:
             classes = len(self.prepared.dataset.classes)
