@@ -15,7 +15,7 @@ from fedcopl.deployment.flower_internals import superlink as link
 from fedcopl.deployment.keys import (
     check_not_expired,
     given_certificates,
-    public_half,
+    public_key_line,
     read_site_keys,
     server_certificates,
     site_key,
@@ -173,7 +173,7 @@ def in_memory(folder, *names):
     for number, name in enumerate(names):
         called, _, like = name.partition("/")
         private, _ = site_key(folder / "folders" / (like or called), like or called)
-        (folder / f"{number}.pub").write_bytes(public_half(private.read_bytes(), called))
+        (folder / f"{number}.pub").write_bytes(public_key_line(private.read_bytes(), called))
     return folder
 
 
@@ -191,7 +191,7 @@ def test_one_key_for_two_sites_is_refused(tmp_path):
 def test_one_name_for_two_keys_is_refused(tmp_path):
     in_memory(tmp_path, "a")
     private, _ = site_key(tmp_path / "another", "a")
-    (tmp_path / "9.pub").write_bytes(public_half(private.read_bytes(), "a"))
+    (tmp_path / "9.pub").write_bytes(public_key_line(private.read_bytes(), "a"))
     with pytest.raises(FederationError, match="two keys have the site name 'a'"):
         read_site_keys(tmp_path)
 

@@ -126,13 +126,13 @@ def test_the_signature_fits_our_calls(where, call):
 
 
 def test_a_message_belongs_to_a_run_and_its_id_can_be_set():
-    connections.act_for(task=1, run=5, node=1)
+    connections.set_sender(task=1, run=5, node=1)
     metadata = Message(RecordDict(), 7, "query.x").metadata
-    assert metadata.run_id == 5  # read where `act_for` writes it
+    assert metadata.run_id == 5  # read where `set_sender` writes it
     assert "_message_id" in metadata.__dict__
     metadata.__dict__["_message_id"] = "mine"
     assert metadata.message_id == "mine"
-    connections.act_for(task=1, run=1, node=1)  # as in `toolbox`
+    connections.set_sender(task=1, run=1, node=1)  # as in `toolbox`
 
 
 CLIENTS = {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from deployment.toolbox import act_for
+from deployment.toolbox import set_sender
 from fedcopl.deployment.flower_internals import site_connection
 from fedcopl.deployment.flower_internals.site_connection import ConnectionLost, SiteConnection
 from fedcopl.deployment.site.site_process import _poll_interval
@@ -30,7 +30,7 @@ class SmallLink:
 
     def __init__(self, fleet):
         self.fleet, self.sent, self.confirmed, self.failure = fleet, {}, [], None
-        act_for(1, 1, 1)
+        set_sender(1, 1, 1)
         self.message = Message(records(1), 7, "query.train", group_id="2")
         self.message.metadata.__dict__["_message_id"] = self.message.object_id
         self.pieces = {name: one.deflate() for name, one in fleet.get_all_nested_objects(self.message).items()}

@@ -8,7 +8,7 @@ from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from fedcopl.deployment.flower_internals import act_for
+from fedcopl.deployment.flower_internals import set_sender
 from fedcopl.deployment.flower_internals.site_connection import site_connection
 from fedcopl.deployment.keys import private_key
 from fedcopl.deployment.site.pipeline import reply_to
@@ -21,7 +21,7 @@ from fedcopl.run.progress_reporter import ProgressReporter
 from small_digits import all_digits
 
 Node = Callable[[Message], Message | None]
-act_for(task=1, run=1, node=1)
+set_sender(task=1, run=1, node=1)
 
 
 class FakeSite:

@@ -132,7 +132,7 @@ def _read_config(arguments: list[str], resumed_run: Path | None, package_setting
 
 
 def _without_prototypes(config: RunConfig) -> RunConfig:
-    """Switch prototypes off without secure aggregation: no site sends class feature sums then."""
+    """Return the settings, without prototypes if no site would send class feature sums, and print a note then."""
     needs_sums = config.uses_priors and config.priors.logit_bias and config.priors.prototypes
     if not needs_sums or config.privacy.secure_aggregation or config.privacy.noise_multiplier:
         return config

@@ -54,7 +54,7 @@ class AuditLog:
         """Append a message to the log, before it is read or sent; `RunFolderError` if that fails."""
         file = self.folder / AUDIT
         try:
-            number, before, is_torn = self._end()
+            number, before, is_torn = self._last_line()
             line = replace(message, number=number + 1, time=self.now())
             line = replace(line, chain=_chain(before, line))
             if not self.folder.exists():
@@ -67,7 +67,7 @@ class AuditLog:
         except OSError as error:
             raise RunFolderError(f"{file}: cannot be written: {error.strerror or error}") from error
 
-    def _end(self) -> tuple[int, str, bool]:
+    def _last_line(self) -> tuple[int, str, bool]:
         """Return the number and chain of the last complete line, and whether an incomplete line follows."""
         file = self.folder / AUDIT
         if not file.exists():

@@ -60,7 +60,7 @@ def site_key(folder: Path, name: str) -> tuple[Path, Path]:
     if not private.exists():
         write_private(private, new_site_key())
     try:
-        line = public_half(private.read_bytes(), name)
+        line = public_key_line(private.read_bytes(), name)
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise FederationError(f"{private}: is not a private key: {error}") from error
     publish_bytes(public, line)
@@ -80,8 +80,8 @@ def new_site_key() -> bytes:
     return ec.generate_private_key(_CURVE).private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
 
 
-def public_half(private: bytes, name: str) -> bytes:
-    """Return the content of `site.pub` (type, public key and name of the site) for the content of `site.key`."""
+def public_key_line(private: bytes, name: str) -> bytes:
+    """Return the line of `site.pub` (type, public key and name of the site) for the content of `site.key`."""
     key = load_ssh_private_key(private, None)
     line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     return line + b" " + name.encode() + b"\n"

@@ -32,7 +32,7 @@ from .keys import (
     folder_certificates,
     issue_certificates,
     new_site_key,
-    public_half,
+    public_key_line,
     read_site_key,
     renew_authority,
 )
@@ -248,7 +248,7 @@ class StudyFolder:
         key, digest = b"", ""
         if self.study.plan.sites[site] == "packed":
             key = new_site_key()
-            publish_bytes(self._public_key_file(site), public_half(key, site))
+            publish_bytes(self._public_key_file(site), public_key_line(key, site))
             digest = read_site_key(self._public_key_file(site)).digest
         return register.issue(site, digest, self.today, self.study.plan.key_days), key
 

@@ -108,7 +108,7 @@ def apply_fixes(path: Path | None = None) -> Iterator[str]:
     data = Data() if file is None else load(file).data
     root = Path(data.path).expanduser()
     for site in _site_folders(root) if data.source == "folder" and root.is_dir() else []:
-        for folder, split in _misspelt(site):
+        for folder, split in _misspelt_splits(site):
             if not (site / split).exists():
                 folder.rename(site / split)
                 yield f"{folder} is now called {split}"
@@ -179,8 +179,8 @@ def _site_folders(root: Path) -> list[Path]:
     return sorted(folders_in(clients)) if is_folder(clients) else [root]
 
 
-def _misspelt(site: Path) -> list[tuple[Path, str]]:
-    """Return folders with a name close to train or test, and that split."""
+def _misspelt_splits(site: Path) -> list[tuple[Path, str]]:
+    """Return the folders of a site whose names are close to train or test, each with that split."""
     folders = [(folder, misspelt_split(folder.name)) for folder in sorted(folders_in(site))]
     return [(folder, split) for folder, split in folders if split is not None]
 
@@ -192,7 +192,7 @@ def _check_folders(data: Data) -> Iterator[_Finding]:
         return
     site_folders = _site_folders(root)
     for site in site_folders:
-        for folder, split in _misspelt(site):
+        for folder, split in _misspelt_splits(site):
             advice = f"rename it to {split}, or run: fedcopl doctor --fix"
             if (site / split).exists():
                 advice = f"move its images into {split}/"

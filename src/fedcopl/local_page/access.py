@@ -33,7 +33,7 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-_WELCOME = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>fedcopl</title>
+_REDIRECT = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>fedcopl</title>
 <meta http-equiv="refresh" content="0; url=/"><link rel="icon" href="/static/icon.svg"></head>
 <body><p><a href="/">Continue</a></p></body></html>"""
 
@@ -84,21 +84,21 @@ class AccessControl:
         if request.method not in self._methods:
             return PlainTextResponse("This page does not accept such requests.\n", 405)
         if "token" in request.query_params:
-            return self._welcome(request)
+            return self._exchange_token(request)
         if not _equal(request.cookies.get(self._keys.cookie, ""), self._keys.token):
             return PlainTextResponse("Open the address that fedcopl printed: it contains the access token.\n", 403)
         if _is_foreign(request):
             return PlainTextResponse("This request comes from another site.\n", 403)
         return None
 
-    def _welcome(self, request: Request) -> Response:
+    def _exchange_token(self, request: Request) -> Response:
         """Exchange the token in the address for a cookie.
 
         Uses a page instead of a redirect: after a click in a mail, a redirect would count as cross-site.
         """
         if not _equal(request.query_params["token"], self._keys.token):
             return PlainTextResponse("The token is wrong or expired: open the address that fedcopl printed.\n", 403)
-        page = HTMLResponse(_WELCOME)
+        page = HTMLResponse(_REDIRECT)
         page.set_cookie(self._keys.cookie, self._keys.token, httponly=True, samesite="strict", path="/")
         return page
 

@@ -52,7 +52,7 @@ def control_key(secret: bytes) -> str:
     return sha256(b"control " + secret).hexdigest()
 
 
-def act_for(task: int, run: int, node: int) -> None:
+def set_sender(task: int, run: int, node: int) -> None:
     """Set the sender of the messages that this process creates."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task, run, node
 

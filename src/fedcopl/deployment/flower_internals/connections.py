@@ -30,7 +30,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid import HttpGrid
 
 from ...errors import FederationError, Interrupted
-from . import CONTROL_HEADER, act_for, control_key
+from . import CONTROL_HEADER, control_key, set_sender
 
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 _ACQUIRE_TIME = 60.0  # seconds to wait for the task
@@ -114,7 +114,7 @@ def server_task(address: str, ca: Path, secret: bytes, should_stop: Callable[[],
     heartbeats.start()
     try:
         task = client.PullTaskInput(runtime_pb2.PullTaskInputRequest())
-        act_for(task.task_id, task.run.run_id, task.context.node_id)
+        set_sender(task.task_id, task.run.run_id, task.context.node_id)
         grid.set_run(run_from_proto(task.run))
         yield grid
         status = SubStatus.COMPLETED

@@ -39,7 +39,7 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from . import ANNOUNCED_HEARTBEAT, act_for
+from . import ANNOUNCED_HEARTBEAT, set_sender
 
 _SEND_INTERVAL = 0.6 * ANNOUNCED_HEARTBEAT  # seconds between two heartbeats that are sent
 _GATEWAY_ERRORS = (502, 503, 504)  # status codes of a gateway that does not reach its server
@@ -125,7 +125,7 @@ class SiteConnection:
         if not isinstance(message, Message):
             raise ConnectionLost(f"received a {type(message).__name__} instead of a request")
         message.metadata.__dict__["_message_id"] = tree.object_id  # Flower has no setter for it
-        act_for(0, run, self._node.node_id)
+        set_sender(0, run, self._node.node_id)
         return message
 
     def send(self, reply: Message) -> None:
@@ -146,7 +146,7 @@ class SiteConnection:
 
 
 def _pull_when_available(pull: Callable[[str], bytes], piece: str, end: float) -> bytes:
-    """Pull a piece of a request; the server may still be sending it."""
+    """Pull a piece of a request; wait for it until `end`, since the server may still be sending it."""
     while True:
         try:
             return pull(piece)

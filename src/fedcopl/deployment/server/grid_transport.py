@@ -409,7 +409,7 @@ class GridTransport:
         return reply
 
     def _drop(self, site: str, request: Request, reason: str) -> None:
-        """Count an unusable reply, and report it unless the last one of this site had the same reason."""
+        """Count a late or unusable reply, and report it unless the last note about the site was the same."""
         self._drops.add(site, type(request).__name__, reason)
         self._note_once(f"round {request.round + 1}, {type(request).__name__}: {site} is left out: {reason}", site)
 
