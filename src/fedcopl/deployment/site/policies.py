@@ -225,7 +225,8 @@ def sent_summary(consent: Consent) -> tuple[str, ...]:
         "images, the loss, and the losses of its holdout.",
         "At a refresh: the number of confident images of each class; before the first one also sums of class "
         f"probabilities and logits over all images, at least {least}, for the priors.",
-        "If it has labelled test images: how many a model that its hold-out check accepted classifies correctly.",
+        "If it has labelled test images: how many of them are classified correctly, by a model that its hold-out check "
+        "accepted.",
         f"Only with --share features, which this site {does} allow: sums of image features, in total and "
         f"by class, and of products of two features. Each sum is over at least {least}; secure aggregation is over "
         f"at least {sites}, the same sites in all runs.",
