@@ -107,7 +107,7 @@ _Labels = Literal["final", "refresh"]
 def review(
     run: _RunArgument,
     client: Annotated[
-        str | None, Option(metavar="NAME", help="Client with the images to review; not needed if there is only one.")
+        str | None, Option(metavar="NAME", help="Client whose images to review; not needed if there is only one.")
     ] = None,
     labels: Annotated[
         _Labels, Option(help="Labels to review: of the finished classifier, or pseudo labels of the last refresh.")
@@ -186,6 +186,7 @@ def _with_labels(gallery: "Gallery", run: Path, labels: _Labels) -> "Gallery":
 
 
 def _serve(survey: "SampleSurvey", run: Path, port: int, open_it: bool) -> None:
+    """Serve the page until Ctrl-C, then print the score and where the answers are."""
     from ..local_page.serving import serve
     from ..review.page import ReviewPage
 
@@ -219,10 +220,8 @@ def _merge(survey: "SampleSurvey", path: Path) -> None:
     from ..review.sample_survey import merge_answers
 
     merged = merge_answers(survey, path)
-    differ = len(merged.disagreements)
-    print(
-        f"{path}: {counted(merged.added, 'answer')} added, {merged.agreed:,} agree, {differ:,} differ and are not used"
-    )
+    added, differ = counted(merged.added, "answer"), len(merged.disagreements)
+    print(f"{path}: {added} added, {merged.agreed:,} agree, {differ:,} differ and are not used")
     for image, kept_answer, other_answer in merged.disagreements:
         print(f"  {printable(image)}: kept {kept_answer}, not {printable(other_answer)}")
     for image, reason in merged.skipped:

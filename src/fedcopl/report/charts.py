@@ -192,6 +192,8 @@ def _draw(line: Series, rounds: Sequence[int], x_scale: _AxisScale, y_scale: _Ax
 def _strips(
     rounds: Sequence[int], lines: Sequence[Series], x_scale: _AxisScale, unit: Unit, refreshed: set[int], width: float
 ) -> list[_Strip]:
+    """Return a strip for each round, with the values of all lines as its tooltip."""
+
     def formatted(line: Series, index: int) -> str:
         value, std = line.values[index], line.deviations[index] if line.deviations else None
         if value is None:

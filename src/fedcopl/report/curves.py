@@ -137,7 +137,7 @@ def run_charts(outcome: Outcome) -> dict[str, Any]:
         labels["candidate sets with the true label"] = covered
     labelling = {
         "images trained on": _by_round(lambda record: _count_ratio(record, "chosen", "images"), outcome),
-        "labels as at the last refresh": _by_round(
+        "labels unchanged since the last refresh": _by_round(
             lambda record: _count_ratio(record, "unchanged", "compared"), outcome
         ),
     }

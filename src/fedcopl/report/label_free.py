@@ -202,10 +202,8 @@ def label_free_facts(summary: _LabelFree) -> Iterator[tuple[str, str]]:
     if summary.accuracy is not None:
         share, low, high = (f"{100 * value:.0f}" for value in summary.accuracy)
         without = f", without {counted(summary.refused, 'client')} that refused the priors" if summary.refused else ""
-        yield (
-            "estimated accuracy",
-            f"{share} %, plausible {low} to {high} %; label-free, from calibrated confidence{without}",
-        )
+        origin = f"label-free, from calibrated confidence{without}"
+        yield "estimated accuracy", f"{share} %, plausible {low} to {high} %; {origin}"
     if summary.confidence is not None:
         unsure = f"{summary.unsure:,} of {summary.images:,} images below {100 * UNSURE:.0f} %"
         yield "mean confidence", f"{100 * summary.confidence:.1f} %; {unsure}"

@@ -45,6 +45,7 @@ def label_texts(outcome: Outcome) -> LabelTexts:
 
 
 def _texts_without_priors(outcome: Outcome) -> LabelTexts:
+    """Return the sentences for true labels, for a labeler that selects images at each client, or for CoPL."""
     if outcome.setting("options", "labels") == "truth":
         return _TRUE_LABELS
     labeler = outcome.setting("labeler")

@@ -307,6 +307,7 @@ def _class_priors(outcome: Outcome) -> dict[str, Any]:
 
 
 def _prior_table(outcome: Outcome, title: str, note: str, shares: NDArray[np.float64]) -> _HeatTable:
+    """Return the table of class priors (K, C) in per cent; a client without a prior has a row of zeros."""
     present = np.asarray(shares.any(axis=1))
     images = np.array([client.train or 0 for client in outcome.clients], np.int64)
 

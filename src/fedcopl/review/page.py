@@ -92,6 +92,7 @@ class ReviewPage:
     def _page(
         self, position: _Position, saved_id: int | None = None, error_message: str = "", status: int = 200
     ) -> Response:
+        """Return the page at a position, with the answer that was just saved or an error message."""
         current = self.survey.answers.current()
         numbers = self._numbers(position, current)
         first_unanswered = sum(1 for _ in self.survey.sample(current)) if position.order == SAMPLE else 0
@@ -134,9 +135,8 @@ class ReviewPage:
         if size not in SIDES or number >= len(self.survey.gallery.names):
             return PlainTextResponse("There is no such image.\n", 404)
         picture = self.pictures.get(number, size)
-        return Response(
-            picture.content, media_type=picture.media_type, headers={"cache-control": "private, max-age=86400"}
-        )
+        headers = {"cache-control": "private, max-age=86400"}
+        return Response(picture.content, media_type=picture.media_type, headers=headers)
 
     def export(self, request: Request) -> Response:
         table = answers_csv(self.survey.answers.current().values())

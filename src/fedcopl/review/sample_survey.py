@@ -237,6 +237,7 @@ def merge_answers(survey: SampleSurvey, file: Path) -> _MergeResult:
 
 
 def _rejection_reason(survey: SampleSurvey, image: str, label: str | None, digest: str) -> str | None:
+    """Return why another reviewer's answer cannot be used; None if it can."""
     if image not in survey.number_of:
         return "this client has no such image"
     if label is not None and label not in survey.gallery.classes:
