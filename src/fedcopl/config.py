@@ -271,8 +271,8 @@ class RunConfig(Section):
     @property
     def uses_priors(self) -> bool:
         """Whether priors are estimated; never for zero-shot CLIP and for training on true labels."""
-        on = self.priors.logit_bias or self.priors.label_shift or self.priors.prototypes
-        return on and self.method != "zeroshot" and self.options.get("labels") != "truth"
+        has_priors = self.priors.logit_bias or self.priors.label_shift or self.priors.prototypes
+        return has_priors and self.method != "zeroshot" and self.options.get("labels") != "truth"
 
     @property
     def is_private(self) -> bool:

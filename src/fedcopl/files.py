@@ -141,7 +141,7 @@ def publish_text(path: Path, text: str) -> None:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a secret, which only the owner can read at any time."""
+    """Write a secret to a file that only its owner can read, also while it is written."""
     with suppress(OSError):  # the file of an interrupted write would keep its permissions
         _temporary(path).unlink(missing_ok=True)
     _write(path, data, _OWNER_ONLY)

@@ -169,7 +169,7 @@ def _validate(settings: PriorSettings, totals: tuple[FloatArray, ...], prior: Pr
 def _with_outcome(
     prior: PriorState, model: PosteriorModel, settings: PriorSettings, features: Callable[[], FloatArray]
 ) -> PriorState:
-    """Return the state after the estimation, with the client's own class prior.
+    """Return the state after the estimation: with the client's own class prior, or with the priors refused.
 
     Where no step estimated the strength of class priors over all clients, the client estimates its own.
     """

@@ -111,12 +111,12 @@ class RunFolder:
         write_text(self._settings, config.to_toml())
 
     def pin_images(self, digest: str, *, is_new: bool) -> None:
-        """Write the digest of the images; RunFolderError if a resumed run has other images."""
+        """Write number and digest of the images; RunFolderError if a resumed run has other images."""
         file = self.path / _IMAGES
-        before = file.read_text(encoding="utf-8").strip() if file.exists() and not is_new else digest
-        if before != digest:
+        stored = file.read_text(encoding="utf-8").strip() if file.exists() and not is_new else digest
+        if stored != digest:
             raise RunFolderError(
-                f"{self.path}: was started with other images ({before}; now {digest}); restore them or start a new run"
+                f"{self.path}: was started with other images ({stored}; now {digest}); restore them or start a new run"
             )
         write_text(file, f"{digest}\n")
 

@@ -49,7 +49,7 @@ def run_rounds(
     server: ServerState,
     checkpoint: Checkpoint | None,
 ) -> Checkpoint:
-    """Run all rounds that are left, and write a checkpoint after each.
+    """Run the remaining rounds, and write a checkpoint after each.
 
     Args:
         folder: The run's folder, already opened.

@@ -82,7 +82,7 @@ class Simulation:
     server: ServerState  # before the first round
     learners: Sequence[ClipLearner]
     backbone: str  # name and fingerprint
-    images: str  # number and digest of the images
+    image_digest: str  # and number of the images
     states: Mapping[str, ClientState] = field(default_factory=dict)  # of clients that continue a previous run
 
     def initial_prompt_effect(self, pool: WorkerPool | None = None) -> InitialPromptEffect | None:
@@ -196,8 +196,8 @@ def assemble(
         continued = f"{counted(len(states), 'client')} with their own prompts, {len(clients) - len(states)} new"
         notes.append(f"continues {config.previous_run}: {continued}")
     backbone = backbone_name(config.model.backbone, built.clip)
-    images, digest = prepared.dataset, prepared.digest
-    return Simulation(config, images, tuple(notes), parts, clients, audit, server, learners, backbone, digest, states)
+    dataset, digest = prepared.dataset, prepared.digest
+    return Simulation(config, dataset, tuple(notes), parts, clients, audit, server, learners, backbone, digest, states)
 
 
 def _notes(config: RunConfig, parts: Partition) -> Iterator[str]:

@@ -129,7 +129,7 @@ def simulate(
     previous_run: Path | None = None,
     workers: WorkerCount = "auto",
 ) -> Outcome:
-    """Run all rounds that are left and write the run's folder. The same seed gives bit-identical results.
+    """Run the remaining rounds and write the run's folder. The same seed gives bit-identical results.
 
     Args:
         resume: Whether to resume the run in the folder.
@@ -155,7 +155,7 @@ def simulate(
         began = time.monotonic()
         simulation = assemble(config, progress, dataset, None if checkpoint else previous, clip)
         run_folder.begin(config)
-        run_folder.pin_images(simulation.images, is_new=checkpoint is None)
+        run_folder.pin_images(simulation.image_digest, is_new=checkpoint is None)
         _write_images(simulation, run_folder, progress)
         states = checkpoint.clients if checkpoint else simulation.states
         server = checkpoint.server if checkpoint else simulation.server
