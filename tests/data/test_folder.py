@@ -142,7 +142,7 @@ def test_the_order_of_files_does_not_matter(tmp_path_factory, names):
 
 
 MISTAKES = {
-    "no path": ([], "", "data.path: folder needs the folder of the images"),
+    "no path": ([], "", "data.path: data.source=folder needs the folder of the images"),
     "nowhere": ([], "nowhere", "there is no such folder"),
     "nothing": ([], ".", "contains no training images"),
     "only test": (["test/cat/a.png"], ".", "contains no training images"),

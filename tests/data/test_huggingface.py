@@ -109,7 +109,9 @@ def test_mistakes_are_one_line(hub, tmp_path):
         load("huggingface", "x")
     with pytest.raises(DataError, match="y: cannot be loaded: 'y'"):
         load("huggingface", "y")
-    with pytest.raises(DataError, match="needs a folder written by save_to_disk, or a name on the hub"):
+    with pytest.raises(
+        DataError, match=r"data\.source=huggingface needs a folder of save_to_disk, or a name on the hub"
+    ):
         load("huggingface", "")
 
 

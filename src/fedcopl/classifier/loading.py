@@ -251,7 +251,7 @@ class TrainingImages:
         self._pixels, self._rows = images_of_clients(run.config, transform, ProgressReporter(), dataset)
 
     def classifier(self, client: str, share: float = SHARE) -> Classifier:
-        """Return a client's classifier, with the abstention threshold of its own images if it has any."""
+        """Return a client's classifier; if the client has images, it abstains on this share of them."""
         classifier, rows = self.run.classifier(client), self._rows[client]
         if not len(rows):
             return classifier

@@ -189,7 +189,7 @@ def _intensity_range(values: _PixelValues, window: Window, full_range: Intensity
 
 
 def _apply_range(numbers: _PixelValues, span: IntensityRange) -> NDArray[np.uint8]:
-    """Scale by a lookup table if values have at most 16 bits, otherwise by groups of rows."""
+    """Scale a range to 8 bits, by a lookup table for integers of at most 16 bits, otherwise by groups of rows."""
     native = numbers.astype(numbers.dtype.newbyteorder("="), copy=False)
     if native.dtype.kind in "ui" and native.dtype.itemsize <= 2:
         unsigned = np.dtype(f"u{native.dtype.itemsize}")

@@ -27,7 +27,7 @@ _IGNORED_SUFFIXES = frozenset(".csv .json .md .parquet .pdf .txt".split())
 def require_folder(path: str, source: str) -> Path:
     """Return `data.path` as a folder with links resolved; raises DataError if it is none."""
     if not path:
-        raise DataError(f"data.path: {source} needs the folder of the images, for example: data.path=/data/{source}")
+        raise DataError(f"data.path: data.source={source} needs the folder of the images, as in data.path=/data/images")
     folder = Path(path).expanduser()
     if not folder.is_dir():
         is_table = folder.suffix.lower() in (".csv", ".parquet", ".pq") and folder.is_file()

@@ -60,7 +60,7 @@ def read_answer_rows(file: Path) -> list[dict[str, str]]:
 def read_class_prior(file: Path) -> dict[str, Any]:
     """Read shares by class from JSON {class: share} or from a table `class,share`, without validating them."""
     if not file.is_file():
-        raise DataError(f"{file}: there is no such file of shares")
+        raise DataError(f"{file}: there is no such file of class shares")
     try:
         text = file.read_text(encoding="utf-8-sig")
         if file.suffix.lower() == ".json":

@@ -119,7 +119,7 @@ def read_huggingface(data: Data) -> Dataset:
     except ImportError as error:
         raise DataError("data.source: huggingface needs: pip install 'fedcopl[datasets]'") from error
     if not data.path:
-        raise DataError("data.path: huggingface needs a folder written by save_to_disk, or a name on the hub")
+        raise DataError("data.path: data.source=huggingface needs a folder of save_to_disk, or a name on the hub")
     folder = Path(data.path).expanduser()
     try:
         loaded = package.load_from_disk(str(folder)) if folder.is_dir() else package.load_dataset(data.path)

@@ -97,8 +97,8 @@ def _grid_side(tokens: int, name: str, weights: Weights, class_tokens: int = 1) 
     """Return the side of the square grid of patches."""
     side = math.isqrt(max(tokens - class_tokens, 0))
     if side < 1 or side**2 != tokens - class_tokens:
-        expected = "a square number plus a class token" if class_tokens else "a square number"
-        raise ModelError(f"{weights.file}: {name} has {tokens} rows, should be {expected}")
+        expected = "a square number and one for the class token" if class_tokens else "a square number"
+        raise ModelError(f"{weights.file}: {name} has {tokens} rows; it must have {expected}")
     return side
 
 
