@@ -159,7 +159,7 @@ def _drop_inconsistent_posterior_sums(exchange: RoundExchange, step: int, sums: 
         return
     sums_by_client = np.array([[rows[client] for _, rows in sums_by_bias] for client in clients])
     for number in inconsistent_posterior_sums(np.array([bias for bias, _ in sums_by_bias]), sums_by_client):
-        exchange.drop(clients[number], "Adapt", "no images have its posterior sums under these logit biases")
+        exchange.exclude(clients[number], "Adapt", "no images have its posterior sums under these logit biases")
         del sums[clients[number]]
 
 
@@ -185,7 +185,7 @@ def _drop_swapped_classes(exchange: RoundExchange, step: int, sums: dict[str, Va
     shape = estimation.steps[step][0].shape(estimation.settings.classes, estimation.settings.width)
     clients = list(sums)
     for number in swapped_classes(np.stack([sums[client].reshape(shape) for client in clients])):
-        exchange.drop(clients[number], "Adapt", "its class means are those of other classes at the other clients")
+        exchange.exclude(clients[number], "Adapt", "its class means are those of other classes at the other clients")
         del sums[clients[number]]
 
 

@@ -64,19 +64,19 @@ class HoldoutCheck:
             return state
         own = {name: value for name, value in state.own.items() if name not in shared}
         initial = {**self.learner.initial(), **state.previous_model}
-        before, after = state.holdout.accepted or initial, {**initial, **own, **shared}
+        last_model, new_model = state.holdout.accepted or initial, {**initial, **own, **shared}
         reference = state.holdout.log_probs
         if reference is None:
-            reference = self._log_probs(before, holdout.index, state)
-        if same_arrays(before, after):  # a verdict of harm was on an average that the server has rolled back since
+            reference = self._log_probs(last_model, holdout.index, state)
+        if same_arrays(last_model, new_model):  # a verdict of harm is about an average that the server rolled back
             average = None if state.holdout.average is None or state.holdout.average.harm else state.holdout.average
-            checked = replace(state.holdout, accepted=after, log_probs=reference, average=average)
+            checked = replace(state.holdout, accepted=new_model, log_probs=reference, average=average)
             return replace(state, own=own, holdout=checked)
-        verdict, log_probs = self._compare(compare_models, reference, after, holdout, state)
+        verdict, log_probs = self._compare(compare_models, reference, new_model, holdout, state)
         checked = replace(state.holdout, average=verdict)
         if verdict.harm:
-            return replace(state, own=before, holdout=replace(checked, accepted=before, log_probs=reference))
-        return replace(state, own=own, holdout=replace(checked, accepted=after, log_probs=log_probs))
+            return replace(state, own=last_model, holdout=replace(checked, accepted=last_model, log_probs=reference))
+        return replace(state, own=own, holdout=replace(checked, accepted=new_model, log_probs=log_probs))
 
     def check_training(self, trained: Prompts, state: ClientState) -> ClientState:
         """Record the verdict on a trained model, and set the learning-rate factor of the next round by it."""
@@ -99,7 +99,7 @@ class HoldoutCheck:
         return replace(state, own=initial, holdout=replace(state.holdout, was_reset=True))
 
     def _compare(
-        self, compare: _Compare, before: _LogProbs, model: Prompts, holdout: Selection, state: ClientState
+        self, compare: _Compare, reference: _LogProbs, model: Prompts, holdout: Selection, state: ClientState
     ) -> tuple[HoldoutVerdict, _LogProbs]:
         """Return the verdict on a model, and its log-probabilities of the holdout.
 
@@ -110,7 +110,7 @@ class HoldoutCheck:
         index = np.union1d(holdout.index, unseen)
         log_probs = self._log_probs(model, index, state)
         of_holdout, of_unseen = (log_probs[np.searchsorted(index, rows)] for rows in (holdout.index, unseen))
-        verdict = compare(before, of_holdout, holdout.label)
+        verdict = compare(reference, of_holdout, holdout.label)
         if not verdict.harm and len(unseen):
             posteriors = state.prior.own_log_posteriors(self.learner.log_probabilities(None)[unseen], unseen)
             if is_against_priors(posteriors, of_unseen.argmax(axis=1)):

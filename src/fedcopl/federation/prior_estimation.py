@@ -123,7 +123,7 @@ def compute_sums(
     if prior.scores is None or first_step != len(prior.totals) or prior.model is not None:
         if first_step:
             raise CannotReply(f"request for step {request.step + 1} of the priors without the steps before it")
-        prior = PriorState(ClientScores(log_probs()))
+        prior = PriorState(ClientScores(log_probs()))  # the estimation starts, or starts again
     scores = prior.scores
     assert scores is not None
     totals = (*prior.totals, *request.totals)

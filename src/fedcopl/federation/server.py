@@ -149,12 +149,12 @@ def _estimate_priors(
     settings = prior_settings(config, state.classes, state.width, state.class_prior)
     connected = exchange.connected()
     if state.prior_model is not None:
-        new = [client for client in exchange.without_dropped(connected) if client not in state.members]
+        new = [client for client in exchange.without_excluded(connected) if client not in state.members]
         all_totals = Adapt(state.round, settings.max_steps, state.prior_totals, state.class_prior)
         with suppress(NoClientReplied):  # the round goes on without a client that does not reply
             exchange.request(new, lambda _: all_totals, Adapted, required=False)
         return state.prior_model, state.prior_totals
-    members = exchange.without_dropped(connected)
+    members = exchange.without_excluded(connected)
     for _ in range(MAX_ESTIMATIONS):
         estimation, exchange.prior_weights = Estimation(settings), {}
         exchange.estimation = estimation
@@ -177,7 +177,7 @@ def _estimate_priors(
     last = Adapt(state.round, len(totals), totals[-1:], state.class_prior)
     all_totals = replace(last, totals=totals)  # for clients that missed a step
     replies = exchange.request(
-        exchange.without_dropped(connected),
+        exchange.without_excluded(connected),
         lambda client: exchange.weighted(last, client) if client in members else all_totals,
         Adapted,
     )
@@ -197,7 +197,7 @@ def _refresh(
     report = exchange.report
     report.refreshed = True
     is_secure, connected = config.privacy.secure_aggregation, exchange.connected()
-    clients = (state.members if is_secure else ()) or exchange.without_dropped(connected)
+    clients = (state.members if is_secure else ()) or exchange.without_excluded(connected)
     estimated, report.totals = aggregator.counts(exchange, clients, Estimate(state.round, state.shared))
     index = state.round // config.labels.refresh_every
     request = Select(state.round, index, report.totals, len(estimated))

@@ -139,7 +139,7 @@ class RoundExchange:
     config: RunConfig = field(default_factory=RunConfig)
     reported_counts: dict[str, ReportedCounts] = field(default_factory=dict)  # by client, of all rounds so far
     ever_connected: tuple[str, ...] = ()  # all clients that were ever connected
-    dropped: set[str] = field(default_factory=set)  # clients excluded from the rest of this round's refresh
+    excluded: set[str] = field(default_factory=set)  # clients that are left out of the rest of this round's refresh
     estimation: Estimation | None = None  # the prior estimation with the steps so far
     prior_weights: dict[str, float] = field(default_factory=dict)  # in its totals; only clients with a weight below 1
     posterior_sums: list[tuple[FloatArray, dict[str, FloatArray]]] = field(default_factory=list)
@@ -178,7 +178,7 @@ class RoundExchange:
                 invalid[client] = reason
                 self.report.drops.add(client, type(request).__name__, reason)
                 if isinstance(request, Adapt | Estimate):
-                    self.dropped.add(client)
+                    self.excluded.add(client)
             elif isinstance(reply, kind):
                 valid[client] = reply
                 self.report.bytes_up += payload_bytes(reply)
@@ -188,10 +188,10 @@ class RoundExchange:
             raise NoClientReplied(too_few_message(requests, len(valid), min_replies, invalid))
         return valid
 
-    def drop(self, client: str, step: str, reason: str) -> None:
-        """Exclude a client from the rest of this round's refresh."""
+    def exclude(self, client: str, step: str, reason: str) -> None:
+        """Exclude a client from the rest of this round's refresh, for a reason that the report gets."""
         self.report.drops.add(client, step, reason)
-        self.dropped.add(client)
+        self.excluded.add(client)
 
     def weighted(self, request: Adapt, client: str) -> Adapt:
         """Return the request of a prior estimation step with the client's weight, if that is below 1."""
@@ -203,9 +203,9 @@ class RoundExchange:
         self.ever_connected = tuple(dict.fromkeys((*self.ever_connected, *connected)))
         return connected
 
-    def without_dropped(self, clients: Iterable[str]) -> tuple[str, ...]:
+    def without_excluded(self, clients: Iterable[str]) -> tuple[str, ...]:
         """Return the clients that this round's refresh has not excluded."""
-        return tuple(client for client in clients if client not in self.dropped)
+        return tuple(client for client in clients if client not in self.excluded)
 
     def add_release(self, of: str, clients: Iterable[str]) -> None:
         """Add a release to the privacy accounting; none without noise."""
