@@ -172,6 +172,10 @@ def test_a_killed_prediction_continues_with_the_same_bytes(classifier, tmp_path)
     said = run_preloaded(*words, str(tmp_path / "out.csv")).stderr
     assert f"{3 * BATCH + 10} images" in said and f"{2 * BATCH} of them before the interruption" in said
     assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    with (tmp_path / "out.csv").open(encoding="utf-8", newline="") as file:
+        after = Counter(row["label"] for row in list(csv.DictReader(file))[2 * BATCH :])
+    label, count = after.most_common(1)[0]
+    assert f"in the {BATCH + 10} after it" in said and f"after the interruption: {label}: {count}" in said
 
 
 @pytest.mark.slow

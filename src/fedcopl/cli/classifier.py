@@ -167,10 +167,13 @@ def _threshold_of(abstain_share: float, loaded: "Classifier") -> float:
 
 
 def _summary(done: "LabellingProgress", out: str) -> Iterator[str]:
-    """Yield a line with the counts of images, and a line with the counts of the predicted classes if there are any."""
+    """Yield a line with the counts of images, and a line with the counts of the predicted classes if there are any.
+
+    After an interruption, images without a label, unsure ones and classes are counted from there on.
+    """
     parts = [counted(done.resumed + done.images, "image")]
     if done.resumed:
-        parts.append(f"{done.resumed:,} of them before the interruption")
+        parts.append(f"{done.resumed:,} of them before the interruption; in the {done.images:,} after it")
     if done.abstained:
         parts.append(f"{done.abstained:,} without a label")
     if done.unreadable:
@@ -184,7 +187,7 @@ def _summary(done: "LabellingProgress", out: str) -> Iterator[str]:
     if len(done.labels) > _MAX_CLASSES:
         classes.append(f"and {len(done.labels) - _MAX_CLASSES} more classes")
     if classes:
-        yield ", ".join(classes)
+        yield ("after the interruption: " if done.resumed else "") + ", ".join(classes)
 
 
 @contextmanager
