@@ -54,12 +54,6 @@ class ServerState:
 _Aggregator = PlainAggregator | SecureAggregator
 
 
-def _choose_aggregator(config: RunConfig, state: ServerState) -> _Aggregator:
-    check_privacy_settings(config, state.neighbours, state.full_first_round)
-    members_fixed = bool(state.members)
-    return SecureAggregator(config, members_fixed) if config.privacy.secure_aggregation else PlainAggregator(config)
-
-
 def check_privacy_settings(config: RunConfig, neighbours: int, full_first_round: bool) -> None:
     """Raise ConfigError if the settings of `privacy` contradict others or the method, or cryptography is missing."""
     if config.is_private:
@@ -100,7 +94,10 @@ def run_round(config: RunConfig, transport: Transport, state: ServerState) -> tu
     """
     report, reported_counts = RoundReport(state.round), dict(state.reported_counts)
     exchange = RoundExchange(transport, report, state.classes, config, reported_counts, state.ever_connected)
-    aggregator = _choose_aggregator(config, state)
+    check_privacy_settings(config, state.neighbours, state.full_first_round)
+    aggregator: _Aggregator = PlainAggregator(config)
+    if config.privacy.secure_aggregation:
+        aggregator = SecureAggregator(config, members_fixed=bool(state.members))
     model, totals, members = state.prior_model, state.prior_totals, state.members
     if state.round % config.labels.refresh_every == 0:
         if config.uses_priors:

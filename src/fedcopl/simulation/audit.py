@@ -126,10 +126,7 @@ class Audit:
     def refresh(self, round: int, states: _States) -> RefreshRecord:
         """Return the record of a refresh: counts, quotas, selections and accuracy of the pseudo labels."""
         selections = {name: state.selection for name, state in states.items() if state.selection is not None}
-        class_priors = tuple(
-            () if state.prior.class_prior is None else tuple(state.prior.class_prior.tolist())
-            for state in states.values()
-        )
+        class_priors = tuple(_row(state.prior.class_prior) for state in states.values())
         record = RefreshRecord(
             round=round,
             images=sum(len(selection.index) for selection in selections.values()),
@@ -174,8 +171,8 @@ def _drift(start: Prompts, before: tuple[Shared, _States], report: RoundReport, 
     return {name: Drift(finite(drift_diversity(rows)), cosine_distance(rows)) for name, rows in updates.items() if rows}
 
 
-def _row(counts: NDArray[np.int64] | None) -> tuple[int, ...]:
-    return () if counts is None else tuple(counts.tolist())
+def _row(values: NDArray[Any] | None) -> tuple[Any, ...]:
+    return () if values is None else tuple(values.tolist())
 
 
 def _class_counts(selection: Selection | None, classes: int) -> NDArray[np.int64] | None:
