@@ -1,4 +1,4 @@
-"""`fedcopl predict` in a process that is killed as soon as its second batch of answers is written."""
+"""`fedcopl predict` in a process that is killed as soon as its second batch of predictions is written."""
 
 import os
 import signal
@@ -6,13 +6,13 @@ import signal
 from fedcopl.classifier.prediction_file import _PredictionFile
 from fedcopl.cli import main
 
-append, batches = _PredictionFile.append, []
+append, written = _PredictionFile.append, []
 
 
-def append_and_be_killed(self, answers):
-    append(self, answers)
-    batches.append(answers)
-    if len(batches) == 2:
+def append_and_be_killed(self, text):
+    append(self, text)
+    written.append(text)
+    if len(written) == 3:  # the header and two batches
         os.kill(os.getpid(), signal.SIGKILL)
 
 
