@@ -142,7 +142,7 @@ def type_name(annotation: ast.expr) -> str:
     """Describe a type for readers of JSON."""
     match annotation:
         case ast.Name(id=name):
-            return TYPE_NAMES.get(name) or f"[{name}](#{name.lower()})"
+            return TYPE_NAMES.get(name.removeprefix("_")) or f"[{name}](#{name.lower()})"
         case ast.Constant(value=None):
             return "null"
         case ast.BinOp(left=left, right=right):

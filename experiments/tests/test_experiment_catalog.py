@@ -310,8 +310,10 @@ def test_only_the_given_methods_and_labelers():
 
 
 def documented_runs(text):
-    """Parse `186`, or `18 for each method, and 6`."""
-    each, more = re.fullmatch(r"(?:(\d+) for each method, and )?(\d+)", text).groups()
+    """Parse `186`, `18 for each method, and 6`, or `18 for each method with labelers, and 6 for the others`."""
+    each, more = re.fullmatch(
+        r"(?:(\d+) for each method(?: with labelers)?, and )?(\d+)(?: for the others)?", text
+    ).groups()
     return int(each or 0) * len(grid_methods()) + int(more)
 
 

@@ -1,6 +1,7 @@
 """The documented form of results.json is the one that is written."""
 
 import json
+import re
 from dataclasses import fields
 
 import pytest
@@ -54,3 +55,8 @@ def test_a_round_fits_its_schema():
 def test_schema_rejects_invalid_values(key, value):
     broken = json.loads(json.dumps(to_plain(OUTCOMES[0]))) | {key: value}
     assert not Draft202012Validator(schema()).is_valid(broken)
+
+
+def test_each_link_within_the_page_leads_to_a_heading():
+    headings = {heading.lower().replace(" ", "-") for heading in re.findall(r"^#+ (.+)$", page(), re.M)}
+    assert set(re.findall(r"\]\(#([^)]+)\)", page())) <= headings
