@@ -35,7 +35,7 @@ def step_flop(classes: int, batch: int = BATCH) -> tuple[int, int]:
         vision, text = towers()
     rows = class_rows(classes)
     with torch.device("meta"):
-        pixels = torch.empty(batch, 3, vision.image, vision.image)
+        pixels = torch.empty(batch, 3, vision.image_size, vision.image_size)
         visual = torch.empty(vision.usual_prompt_levels, VECTORS, vision.prompt_width, requires_grad=True)
         context = torch.empty(CONTEXT, text.shape.width, requires_grad=True)
         tokens, sentences = vision.embed(pixels), split_sentences(rows).to(torch.device("meta"))

@@ -12,7 +12,7 @@ START, END = 49406, 49407
 def towers() -> tuple[VisionTower, CausalText]:
     """Return the towers of ViT-B/32 with uninitialised weights."""
     vision = VisionTower(
-        TowerShape(768, 12, 12, 3072), patch=32, image=224, output=512, patch_bias=False, norm_first=True
+        TowerShape(768, 12, 12, 3072), patch_size=32, image_size=224, output=512, patch_bias=False, norm_first=True
     )
     return vision, CausalText(TowerShape(512, 12, 8, 2048), vocabulary=49408, positions=77, output=512)
 

@@ -38,7 +38,7 @@ class Step:
         self.vision, self.text = vision, text
         self.rows = class_rows(classes)
         self.sentences = split_sentences(self.rows)
-        self.pixels = torch.randn(batch, 3, vision.image, vision.image, generator=generator)
+        self.pixels = torch.randn(batch, 3, vision.image_size, vision.image_size, generator=generator)
         self.tokens = vision.embed(self.pixels)
         self.label = torch.randint(classes, (batch,), generator=generator)
         levels, width = vision.usual_prompt_levels, vision.prompt_width

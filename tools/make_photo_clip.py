@@ -90,7 +90,7 @@ def vision_tower(dino: Dinov2Model, positions: Tensor, mean: Tensor, project: Te
     )
     side = math.isqrt(len(positions) - 1) * config.patch_size
     tower = VisionTower(
-        shape, patch=config.patch_size, image=side, output=len(project), patch_bias=True, norm_first=False
+        shape, patch_size=config.patch_size, image_size=side, output=len(project), patch_bias=True, norm_first=False
     )
     weights = {
         "class_token": state["embeddings.cls_token"].flatten(),
@@ -332,10 +332,10 @@ def save(folder: Path, vision: VisionTower, text: CausalText) -> None:
     weights = to_hugging_face(vision, text, torch.tensor(math.log(SCALE)))
     save_file({k: v.half().contiguous() for k, v in weights.items()}, folder / "model.safetensors", {"format": "pt"})
     towers = {"vision_config": _tower(vision.shape), "text_config": _tower(text.shape)}
-    towers["vision_config"] |= {"image_size": vision.image, "patch_size": vision.patch}
+    towers["vision_config"] |= {"image_size": vision.image_size, "patch_size": vision.patch_size}
     towers["text_config"] |= {"vocab_size": VOCABULARY, "max_position_embeddings": POSITIONS, "eos_token_id": 49407}
     config = {"architectures": ["CLIPModel"], "model_type": "clip", "projection_dim": vision.output} | towers
-    size = {"shortest_edge": vision.image}, {"height": vision.image, "width": vision.image}
+    size = {"shortest_edge": vision.image_size}, {"height": vision.image_size, "width": vision.image_size}
     preprocessor = {"size": size[0], "crop_size": size[1], "resample": 3, "image_mean": MEAN, "image_std": STD}
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor, indent=1) + "\n")

@@ -143,7 +143,7 @@ def train(steps: int, batch: int, seed: int) -> tuple[VisionTower, CausalText, T
     generator = torch.Generator().manual_seed(seed)
     ink, labels = render_glyphs()
     tokenizer = build_tokenizer(template.format(name) for template in TEMPLATES for name in NAMES)
-    vision = VisionTower(VISION, patch=PATCH, image=IMAGE, output=OUTPUT, patch_bias=False, norm_first=True)
+    vision = VisionTower(VISION, patch_size=PATCH, image_size=IMAGE, output=OUTPUT, patch_bias=False, norm_first=True)
     text = CausalText(TEXT, vocabulary=tokenizer.get_vocab_size(), positions=POSITIONS, output=OUTPUT)
     initialise(vision, text, generator)
     scale = torch.nn.Parameter(torch.tensor(math.log(1 / 0.07)))

@@ -20,7 +20,7 @@ def towers(
 ) -> tuple[VisionTower, CausalText]:
     generator = torch.Generator().manual_seed(seed)
     shape = TowerShape(width, depth, heads=width // 8, hidden=2 * width, activation=activation)
-    vision = VisionTower(shape, patch=4, image=12, output=16, patch_bias=False, norm_first=norm_first)
+    vision = VisionTower(shape, patch_size=4, image_size=12, output=16, patch_bias=False, norm_first=norm_first)
     text = CausalText(shape, vocabulary=50, positions=20, output=16)
     for tower in (vision, text):
         for parameter in tower.parameters():
@@ -112,7 +112,7 @@ def test_the_fast_path_of_siglip_equals_plain_attention(seed, depth, prompted, l
     generator = torch.Generator().manual_seed(seed)
     shape = TowerShape(16, depth, heads=2, hidden=24, activation=activation, epsilon=1e-6)
     options = {"patch_bias": True, "norm_first": False, "pooling": "attention"}
-    vision = random_tower(VisionTower(shape, patch=4, image=13, output=16, **options), generator)
+    vision = random_tower(VisionTower(shape, patch_size=4, image_size=13, output=16, **options), generator)
     text = random_tower(PaddedText(shape, vocabulary=50, positions=12, output=16), generator)
     rows = [[5, 6, END], [7, END], [8, 9, 10, 11, END]]
     tokens = vision.embed(torch.randn(4, 3, 13, 13, generator=generator, dtype=torch.float64))
@@ -218,7 +218,7 @@ def test_a_sentence_that_is_too_long_for_siglip_is_refused():
 @pytest.mark.parametrize(("width", "patch", "side"), [(768, 32, 224), (768, 16, 224), (48, 8, 32), (1152, 14, 56)])
 def test_the_embedding_of_an_image_does_not_depend_on_its_batch(width, patch, side):
     shape = TowerShape(width, 1, heads=1, hidden=8)
-    tower = VisionTower(shape, patch=patch, image=side, output=8, patch_bias=width == 1152, norm_first=True)
+    tower = VisionTower(shape, patch_size=patch, image_size=side, output=8, patch_bias=width == 1152, norm_first=True)
     generator = torch.Generator().manual_seed(0)
     for parameter in (*tower.patches.parameters(), tower.class_token, tower.positions):
         torch.nn.init.normal_(parameter, std=0.02, generator=generator)

@@ -35,7 +35,7 @@ def tiny(reference, tmp_path_factory) -> Clip:
 
 
 def random_resnet() -> ResNetTower:
-    tower = ResNetTower(stem=8, depths=(1, 1, 1, 1), image=64, output=40).requires_grad_(False)
+    tower = ResNetTower(stem=8, depths=(1, 1, 1, 1), image_size=64, output=40).requires_grad_(False)
     generator = torch.Generator().manual_seed(0)
     for value in (*tower.parameters(), *tower.buffers()):
         value.copy_(torch.rand(value.shape, generator=generator) / 4 + 0.1)
@@ -79,7 +79,7 @@ def test_blank_states_of_a_resnet_are_its_last_grid():
     tower = random_resnet()
     (state,) = tower.blank_states()
     with torch.no_grad():
-        grid = tower.embed(torch.zeros(1, 3, tower.image, tower.image))
+        grid = tower.embed(torch.zeros(1, 3, tower.image_size, tower.image_size))
     assert state.dtype == torch.float64
     assert torch.allclose(state.float(), grid[0, 1:], atol=1e-4)
 

@@ -56,7 +56,7 @@ def choose_arithmetic(device: str, precision: str) -> Arithmetic:
         case "cuda", "bf16" if not torch.cuda.is_bf16_supported(including_emulation=False):
             reason = "this GPU has no bfloat16 arithmetic"
     if reason:
-        raise ConfigError(f"model.precision: {precision} is refused: {reason}; use fp32")
+        raise ConfigError(f"model.precision: {precision} is not available: {reason}; set model.precision=fp32")
     return Arithmetic(torch.device(device), precision)
 
 

@@ -28,12 +28,12 @@ class Clip(nn.Module):
         self.vision, self.text = parts.vision, parts.text
         self.logit_scale = parts.logit_scale
         self.tokenizer, self.preprocess = parts.tokenizer, parts.transform
-        self._to_sentences = parts.to_sentences
+        self._collate = parts.collate
         self.requires_grad_(False).eval()
 
     @property
     def image_size(self) -> int:
-        return self.vision.image
+        return self.vision.image_size
 
     @property
     def context_length(self) -> int:
@@ -59,12 +59,12 @@ class Clip(nn.Module):
 
     def encode_text(self, token_ids: Tensor) -> Tensor:
         """Encode token ids, (n, L), to features, (n, d), not normalised; ids after the end token are ignored."""
-        features: Tensor = self.text(self._to_sentences(token_ids.tolist()).to(self.device))
+        features: Tensor = self.text(self._collate(token_ids.tolist()).to(self.device))
         return features
 
     def tokenize(self, sentences: Sequence[str]) -> Tensor:
         """Return token ids, (n, context_length), padded; raises ModelError for a sentence that is too long."""
-        rows = self._rows(sentences)
+        rows = self._token_ids(sentences)
         padded = torch.full((len(rows), self.context_length), self.tokenizer.pad_id)
         for number, row in enumerate(rows):
             padded[number, : len(row)] = torch.tensor(row)
@@ -72,9 +72,9 @@ class Clip(nn.Module):
 
     def sentences(self, texts: Sequence[str]) -> Sentences:
         """Tokenize sentences for the text tower, on its device."""
-        return self._to_sentences(self._rows(texts)).to(self.device)
+        return self._collate(self._token_ids(texts)).to(self.device)
 
-    def _rows(self, sentences: Sequence[str]) -> list[list[int]]:
+    def _token_ids(self, sentences: Sequence[str]) -> list[list[int]]:
         rows = self.tokenizer.rows(sentences)
         for sentence, row in zip(sentences, rows, strict=True):
             if len(row) > self.context_length:
@@ -152,10 +152,10 @@ def describe(clip: Clip) -> Iterator[tuple[str, str]]:
     """Yield the properties of a loaded model as titles and texts."""
     vision, text = clip.vision, clip.text
     if isinstance(vision, ResNetTower):
-        yield "images", f"{vision.image} x {vision.image}, a ResNet"
+        yield "images", f"{vision.image_size} x {vision.image_size}, a ResNet"
     else:
         pooled = "a class token" if vision.pool is None else "attention"
-        yield "images", f"{vision.image} x {vision.image} in patches of {vision.patch}"
+        yield "images", f"{vision.image_size} x {vision.image_size} in patches of {vision.patch_size}"
         yield "vision", f"{vision.shape.depth} blocks of width {vision.shape.width}, pooled by {pooled}"
     yield "text", f"{text.shape.depth} blocks of width {text.shape.width}, {clip.context_length} tokens"
     yield "features", f"{clip.feature_size} numbers; logits are {clip.logit_scale:.1f} times the cosine"

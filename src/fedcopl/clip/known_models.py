@@ -97,8 +97,8 @@ def known_model(name: str) -> KnownModel:
     by_name = {model.name: model for model in KNOWN_MODELS}
     if name in by_name:
         return by_name[name]
-    containing = next((other for other in by_name if name.lower() in other.lower()), name)
-    hint = did_you_mean(containing, by_name, cutoff=0.3)
+    similar = next((other for other in by_name if name.lower() in other.lower()), name)
+    hint = did_you_mean(similar, by_name, cutoff=0.3)
     raise ModelError(f"{name}: is not a known model; `fedcopl models list` prints all of them{hint}")
 
 
@@ -173,9 +173,9 @@ def _download(name: str) -> Path:
     model = RELEASES[name]
     files = (*model.other_files, model.weights)  # weights last: `find_cached` requires them
     source = f"https://huggingface.co/{model.name}/tree/{model.revision}"
-    by_hand = f"put {', '.join(files)} of {source} into {model.snapshot}"
+    manual_download = f"put {', '.join(files)} of {source} into {model.snapshot}"
     if model.openai_path:
-        by_hand += f" or OpenAI's {model.openai_file} into {model.openai_path.parent}"
+        manual_download += f" or OpenAI's {model.openai_file} into {model.openai_path.parent}"
     try:
         from huggingface_hub import hf_hub_download
 
@@ -187,7 +187,7 @@ def _download(name: str) -> Path:
     except Exception as error:  # of several network libraries
         reason = str(error).partition("\n")[0] or type(error).__name__
     if reason:
-        raise ModelError(f"{name}: is not on this machine and cannot be downloaded ({reason}); {by_hand}")
+        raise ModelError(f"{name}: is not on this machine and cannot be downloaded ({reason}); {manual_download}")
     weights = model.snapshot / model.weights
     try:
         if model.sha256:

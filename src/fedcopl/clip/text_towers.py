@@ -207,7 +207,7 @@ def split_at_end(rows: Sequence[Sequence[int]], end_id: int | None) -> Sentences
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad_id: int, length: int = 0) -> Sentences:
-    """Pad token rows for a bidirectional tower to `length`, or to the longest row."""
+    """Pad token rows for a bidirectional tower to `length` tokens, or to the longest row if that has more."""
     ends = [max((position for position, token in enumerate(row) if token != pad_id), default=0) for row in rows]
     longest = max(length, *(end + 1 for end in ends))
     rest = [[*row[: end + 1], *[pad_id] * (longest - end - 1)] for row, end in zip(rows, ends, strict=True)]

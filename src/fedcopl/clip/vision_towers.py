@@ -59,22 +59,22 @@ class VisionTower(nn.Module):
         self,
         shape: TowerShape,
         *,
-        patch: int,
-        image: int,
+        patch_size: int,
+        image_size: int,
         output: int,
         patch_bias: bool,
         norm_first: bool,
         pooling: _Pooling = "class token",
     ):
         super().__init__()
-        self.shape, self.patch, self.image, self.output = shape, patch, image, output
+        self.shape, self.patch_size, self.image_size, self.output = shape, patch_size, image_size, output
         self.prompt_width, self.prompt_levels = shape.width, shape.depth
         self.usual_prompt_levels = shape.depth - 1  # 11 of 12 blocks, as in the authors' code
-        self.patches = nn.Conv2d(3, shape.width, patch, patch, bias=patch_bias)
+        self.patches = nn.Conv2d(3, shape.width, patch_size, patch_size, bias=patch_bias)
         has_class = pooling == "class token"
         self.class_token = nn.Parameter(torch.empty(shape.width)) if has_class else None
         self.before_patches = int(has_class)  # number of tokens before the patches
-        self.positions = nn.Parameter(torch.empty((image // patch) ** 2 + self.before_patches, shape.width))
+        self.positions = nn.Parameter(torch.empty((image_size // patch_size) ** 2 + self.before_patches, shape.width))
         self.norm_first = nn.LayerNorm(shape.width, shape.epsilon) if norm_first else nn.Identity()
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
         self.norm_last = nn.LayerNorm(shape.width, shape.epsilon)
@@ -239,10 +239,10 @@ class ResNetTower(nn.Module):
 
     embed_batch = 1  # the rounding of a convolution may depend on the batch size
 
-    def __init__(self, *, stem: int, depths: Sequence[int], image: int, output: int):
+    def __init__(self, *, stem: int, depths: Sequence[int], image_size: int, output: int):
         super().__init__()
         width = stem * SHRINK
-        self.image, self.output = image, output
+        self.image_size, self.output = image_size, output
         self.prompt_width = width
         self.prompt_levels = self.usual_prompt_levels = 1
         self.conv1, self.bn1 = nn.Conv2d(3, stem // 2, 3, 2, padding=1, bias=False), _FrozenNorm(stem // 2)
@@ -252,7 +252,7 @@ class ResNetTower(nn.Module):
         self.layer2 = _stage(stem * 4, stem * 2, depths[1], stride=2)
         self.layer3 = _stage(stem * 8, stem * 4, depths[2], stride=2)
         self.layer4 = _stage(stem * 16, stem * 8, depths[3], stride=2)
-        self.attnpool = _AttentionPool(width, (image // SHRINK) ** 2, output)
+        self.attnpool = _AttentionPool(width, (image_size // SHRINK) ** 2, output)
 
     def embed(self, pixels: Tensor) -> Tensor:
         """Compute the tokens of the attention pooling, (B, 1 + cells, width), from images, (B, 3, H, W)."""
@@ -268,7 +268,7 @@ class ResNetTower(nn.Module):
 
     def blank_states(self) -> Iterator[Tensor]:
         """Yield the cells of the last feature map of an image of zeros, (cells, width), in float64 on the CPU."""
-        blank = torch.zeros(1, 3, self.image, self.image, dtype=torch.float64)
+        blank = torch.zeros(1, 3, self.image_size, self.image_size, dtype=torch.float64)
         yield _to_double(self).embed(blank)[0, 1:]
 
     def patch_features(self, tokens: Tensor) -> Tensor:

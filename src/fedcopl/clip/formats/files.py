@@ -118,7 +118,7 @@ def _load_pickle(file: Path) -> Any:
         match = re.search(r"GLOBAL ([\w.]+)", str(error))
         content = f"calls {match[1]}" if match else "is no pickle of tensors"
         raise ModelError(
-            f"{file}: contains more than weights ({content}); it is refused, because loading it could run code"
+            f"{file}: contains more than weights ({content}), and loading it could run code; convert it to safetensors"
         ) from error
 
 

@@ -13,7 +13,7 @@ from ..tokenizer import Tokenizer, canonicalize_text, clip_tokenizer, read_token
 from ..vision_towers import VisionTower
 from .files import positive, read_json, read_weights
 from .layouts import (
-    BlockTraits,
+    BlockConfig,
     ClipParts,
     WeightNames,
     build_text,
@@ -99,28 +99,28 @@ def load_hugging_face(folder: Path) -> ClipParts:
         vision_config, text_config = _SIGLIP_DEFAULTS | vision_config, _SIGLIP_DEFAULTS | text_config
     weights = read_weights(next(folder / name for name in WEIGHT_FILES if (folder / name).is_file()))
     vision_names, text_names = (_SIGLIP_VISION, _SIGLIP_TEXT) if is_siglip else (CLIP_VISION, CLIP_TEXT)
-    image = positive(int, vision_config.get("image_size", 224), "image_size", file) if is_siglip else None
-    vision = build_vision(weights, vision_names, _traits(vision_config, file), image)
+    image_size = positive(int, vision_config.get("image_size", 224), "image_size", file) if is_siglip else None
+    vision = build_vision(weights, vision_names, _block_config(vision_config, file), image_size)
     text_class: type[TextTower] = PaddedText if is_siglip else CausalText
-    text = build_text(weights, text_names, _traits(text_config, file), text_class)
+    text = build_text(weights, text_names, _block_config(text_config, file), text_class)
     scale = check_towers(weights, (vision, vision_names), (text, text_names))
     sections = {"": config, "vision_config": vision_config, "text_config": text_config}
     compare_sizes(file, sections, _sizes(vision, text))
     defaults = {"image_mean": HALF, "image_std": HALF} if is_siglip else {}
     if is_siglip:
         tokenizer = _siglip_tokenizer(folder)
-        to_sentences = partial(pad_rows, pad_id=tokenizer.pad_id, length=text.context_length)
+        collate = partial(pad_rows, pad_id=tokenizer.pad_id, length=text.context_length)
     else:
         tokenizer = read_tokenizer(folder) or clip_tokenizer()
         end = text_config.get("eos_token_id", tokenizer.end_id)
         if end not in (_LEGACY_END, tokenizer.end_id):
             raise ModelError(f"{file}: eos_token_id is {end}, but the tokenizer's is {tokenizer.end_id}")
-        to_sentences = partial(split_at_end, end_id=None if end == _LEGACY_END else tokenizer.end_id)
+        collate = partial(split_at_end, end_id=None if end == _LEGACY_END else tokenizer.end_id)
     if tokenizer.vocabulary > (rows := text.embedding.num_embeddings):
         raise ModelError(f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, the weights only {rows}")
     preprocessor = folder / "preprocessor_config.json"
     settings = defaults | (read_json(preprocessor) if preprocessor.is_file() else {})
-    return ClipParts(vision, text, scale, tokenizer, read_transform(settings, vision.image, preprocessor), to_sentences)
+    return ClipParts(vision, text, scale, tokenizer, read_transform(settings, vision.image_size, preprocessor), collate)
 
 
 def _section(config: Mapping[str, Any], tower: str, file: Path) -> dict[str, Any]:
@@ -131,21 +131,21 @@ def _section(config: Mapping[str, Any], tower: str, file: Path) -> dict[str, Any
     return section | dict(config.get(f"{tower}_config_dict") or {})
 
 
-def _traits(section: Mapping[str, Any], file: Path) -> BlockTraits:
+def _block_config(section: Mapping[str, Any], file: Path) -> BlockConfig:
     activation = section.get("hidden_act", "quick_gelu")
     if activation not in _ACTIVATIONS:
         raise ModelError(f"{file}: hidden_act is {activation!r}; supported: {', '.join(_ACTIVATIONS)}")
     heads = positive(int, section.get("num_attention_heads"), "num_attention_heads", file)
     epsilon = positive(float, section.get("layer_norm_eps", 1e-5), "layer_norm_eps", file)
-    return BlockTraits(heads, _ACTIVATIONS[activation], epsilon)
+    return BlockConfig(heads, _ACTIVATIONS[activation], epsilon)
 
 
 def _sizes(vision: VisionTower, text: TextTower) -> dict[str, int]:
     """Return the sizes of the weights under the names of config.json."""
     sizes = {
         "projection_dim": vision.output,
-        "vision_config.image_size": vision.image,
-        "vision_config.patch_size": vision.patch,
+        "vision_config.image_size": vision.image_size,
+        "vision_config.patch_size": vision.patch_size,
         "text_config.vocab_size": text.embedding.num_embeddings,
         "text_config.max_position_embeddings": len(text.positions),
     }

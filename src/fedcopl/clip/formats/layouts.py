@@ -34,7 +34,7 @@ _IGNORED_WEIGHTS = re.compile(
 
 @dataclass(frozen=True)
 class WeightNames:
-    """Names of a tower's parameters in a format of checkpoints.
+    """Names of a tower's parameters in one checkpoint format.
 
     A parameter with several names is stored as several tensors, to be concatenated along the first axis.
     """
@@ -67,7 +67,7 @@ def weight_names(table: str) -> dict[str, tuple[str, ...]]:
 
 
 @dataclass(frozen=True)
-class BlockTraits:
+class BlockConfig:
     """Properties of a transformer that do not follow from the shapes of its weights."""
 
     heads: int | None  # None: width / head_width
@@ -94,7 +94,7 @@ def without_weights() -> Iterator[None]:
 
 
 def _grid_side(tokens: int, name: str, weights: Weights, class_tokens: int = 1) -> int:
-    """Return the side of the square grid of patches."""
+    """Return the side of the square grid of patches, given the number of position embeddings."""
     side = math.isqrt(max(tokens - class_tokens, 0))
     if side < 1 or side**2 != tokens - class_tokens:
         expected = "a square number and one for the class token" if class_tokens else "a square number"
@@ -102,21 +102,23 @@ def _grid_side(tokens: int, name: str, weights: Weights, class_tokens: int = 1) 
     return side
 
 
-def build_vision(weights: Weights, names: WeightNames, traits: BlockTraits, image: int | None = None) -> VisionTower:
+def build_vision(
+    weights: Weights, names: WeightNames, blocks: BlockConfig, image_size: int | None = None
+) -> VisionTower:
     """Build a vision transformer from its weights.
 
-    `image` is the side of input images in the config, which need not be a multiple of the patch size.
+    `image_size` is the side of input images in the config, which need not be a multiple of the patch size.
     """
-    (*_, patch) = weights.shape(names.of("patches.weight"), 4)
+    (*_, patch_size) = weights.shape(names.of("patches.weight"), 4)
     (tokens, _) = weights.matrix_shape(names.of("positions"))
     has_class = "class_token" in names.tower
     grid = _grid_side(tokens, names.of("positions"), weights, class_tokens=int(has_class))
-    shape = _tower_shape(weights, names, traits)
+    shape = _tower_shape(weights, names, blocks)
     with without_weights():
         tower = VisionTower(
             shape,
-            patch=patch,
-            image=image if image is not None and image // patch == grid else grid * patch,
+            patch_size=patch_size,
+            image_size=image_size if image_size is not None and image_size // patch_size == grid else grid * patch_size,
             output=_feature_size(weights, names) if has_class else shape.width,
             patch_bias=names.of("patches.bias") in weights.tensors,
             norm_first="norm_first.weight" in names.tower and names.of("norm_first.weight") in weights.tensors,
@@ -125,17 +127,17 @@ def build_vision(weights: Weights, names: WeightNames, traits: BlockTraits, imag
     return _load_weights(tower, weights, names)
 
 
-def build_text(weights: Weights, names: WeightNames, traits: BlockTraits, kind: type[_Text]) -> _Text:
+def build_text(weights: Weights, names: WeightNames, blocks: BlockConfig, kind: type[_Text]) -> _Text:
     """Build a text transformer from its weights."""
     (vocabulary, _) = weights.shape(names.of("embedding.weight"), 2)
     (positions, _) = weights.shape(names.of("positions"), 2)
-    shape, output = _tower_shape(weights, names, traits), _feature_size(weights, names)
+    shape, output = _tower_shape(weights, names, blocks), _feature_size(weights, names)
     with without_weights():
         tower = kind(shape, vocabulary=vocabulary, positions=positions, output=output)
     return _load_weights(tower, weights, names)
 
 
-def build_bert(weights: Weights, names: WeightNames, traits: BlockTraits, length: int) -> BertText:
+def build_bert(weights: Weights, names: WeightNames, blocks: BlockConfig, length: int) -> BertText:
     """Build a BERT for sentences of at most `length` tokens, with a projection of one or two matrices."""
     (vocabulary, _) = weights.shape(names.of("embedding.weight"), 2)
     (positions, _) = weights.shape(names.of("positions"), 2)
@@ -144,7 +146,7 @@ def build_bert(weights: Weights, names: WeightNames, traits: BlockTraits, length
     (output, hidden) = weights.shape(names.of("project.2.weight" if has_two_matrices else "project.weight"), 2)
     with without_weights():
         tower = BertText(
-            _tower_shape(weights, names, traits),
+            _tower_shape(weights, names, blocks),
             vocabulary=vocabulary,
             positions=positions,
             output=output,
@@ -163,18 +165,18 @@ def build_resnet(weights: Weights, names: WeightNames) -> ResNetTower:
     depths = [_count_blocks(weights, names.of(f"layer{stage}")) for stage in range(1, 5)]
     grid = _grid_side(tokens, names.of("attnpool.positional_embedding"), weights)
     with without_weights():
-        tower = ResNetTower(stem=stem, depths=depths, image=grid * SHRINK, output=output)
+        tower = ResNetTower(stem=stem, depths=depths, image_size=grid * SHRINK, output=output)
     return _load_weights(tower, weights, names)
 
 
-def _tower_shape(weights: Weights, names: WeightNames, traits: BlockTraits) -> TowerShape:
+def _tower_shape(weights: Weights, names: WeightNames, blocks: BlockConfig) -> TowerShape:
     (_, width) = weights.matrix_shape(names.of("positions"))
     (hidden, _) = weights.shape(names.of("blocks.0.up.weight"), 2)
-    heads = traits.heads or width // traits.head_width
+    heads = blocks.heads or width // blocks.head_width
     if heads < 1 or width % heads:
         raise ModelError(f"{weights.file}: a width of {width} cannot be split among {heads} attention heads")
     depth = _count_blocks(weights, names.block_prefix)
-    return TowerShape(width, depth, heads, hidden, traits.activation, traits.epsilon)
+    return TowerShape(width, depth, heads, hidden, blocks.activation, blocks.epsilon)
 
 
 def _count_blocks(weights: Weights, prefix: str) -> int:
@@ -260,4 +262,4 @@ class ClipParts:
     logit_scale: float
     tokenizer: Tokenizer
     transform: ImageTransform
-    to_sentences: Callable[[Sequence[Sequence[int]]], Sentences]  # rows of token ids -> input of the text tower
+    collate: Callable[[Sequence[Sequence[int]]], Sentences]  # token ids of each sentence -> batch for the text tower

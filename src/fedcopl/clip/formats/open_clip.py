@@ -14,7 +14,7 @@ from ..tokenizer import Tokenizer, canonicalize_text, clip_tokenizer, read_token
 from ..vision_towers import VisionTower
 from .files import Weights, positive, read_json, read_weights
 from .layouts import (
-    BlockTraits,
+    BlockConfig,
     ClipParts,
     WeightNames,
     build_bert,
@@ -28,7 +28,7 @@ from .layouts import (
 
 OPEN_CLIP_CONFIG = "open_clip_config.json"
 OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
-_OpenClipSettings = Mapping[str, Any]
+_Config = Mapping[str, Any]
 
 # Supported settings of each kind of tower; other settings are refused.
 _PLAIN_VISION = {"image_size", "layers", "width", "head_width", "mlp_ratio", "patch_size", "no_ln_pre"}
@@ -161,22 +161,22 @@ def load_openai_file(file: Path, activation: Activation | None) -> ClipParts:
         raise ModelError(f"{file}: is part of a Hugging Face folder; give the folder {file.parent} instead")
     if not any(name.startswith("visual.") for name in weights.tensors):
         raise ModelError(f"{file}: contains no CLIP in OpenAI's layout; docs/models.md lists the formats")
-    traits = BlockTraits(None, activation or "quick_gelu")
-    return _assemble(weights, traits, traits, {})
+    blocks = BlockConfig(None, activation or "quick_gelu")
+    return _assemble(weights, blocks, blocks, {})
 
 
 def _assemble(
-    weights: Weights, vision_traits: BlockTraits, text_traits: BlockTraits, preprocess: Mapping[str, Any]
+    weights: Weights, vision_blocks: BlockConfig, text_blocks: BlockConfig, preprocess: Mapping[str, Any]
 ) -> ClipParts:
     """Build a CLIP from weights in OpenAI's layout."""
     is_resnet = any(name.startswith("visual.layer1.") for name in weights.tensors)
     vision_names = _RESNET if is_resnet else _OPENAI_VISION
-    vision = build_resnet(weights, _RESNET) if is_resnet else build_vision(weights, _OPENAI_VISION, vision_traits)
-    text = build_text(weights, _OPENAI_TEXT, text_traits, CausalText)
+    vision = build_resnet(weights, _RESNET) if is_resnet else build_vision(weights, _OPENAI_VISION, vision_blocks)
+    text = build_text(weights, _OPENAI_TEXT, text_blocks, CausalText)
     scale = check_towers(weights, (vision, vision_names), (text, _OPENAI_TEXT))
-    transform = read_open_clip_transform(preprocess, vision.image, weights.file.with_name(OPEN_CLIP_CONFIG))
-    to_sentences = partial(split_at_end, end_id=None)
-    return ClipParts(vision, text, scale, _plain_tokenizer(weights, text), transform, to_sentences)
+    transform = read_open_clip_transform(preprocess, vision.image_size, weights.file.with_name(OPEN_CLIP_CONFIG))
+    collate = partial(split_at_end, end_id=None)
+    return ClipParts(vision, text, scale, _plain_tokenizer(weights, text), transform, collate)
 
 
 def _plain_tokenizer(weights: Weights, text: TextTower) -> Tokenizer:
@@ -198,17 +198,17 @@ def load_open_clip_folder(folder: Path) -> ClipParts:
     """Load a folder with open_clip_config.json."""
     file = folder / OPEN_CLIP_CONFIG
     config = read_json(file)
-    model, vision, text = _sections(config, file)
+    model, vision_config, text_config = _sections(config, file)
     preprocess = config.get("preprocess_cfg") or {}
-    if vision.get("timm_model_name"):
-        return _load_with_timm(folder, vision, text, preprocess, file)
+    if vision_config.get("timm_model_name"):
+        return _load_with_timm(folder, vision_config, text_config, preprocess, file)
     weights = read_weights(_find_open_clip_weights(folder))
     activation: Activation = "quick_gelu" if model.get("quick_gelu") else "gelu"
-    head_width = positive(int, vision.get("head_width", BlockTraits.head_width), "head_width", file)
-    heads = positive(int, text.get("heads"), "heads", file)
-    vision_traits = BlockTraits(None, activation, head_width=head_width)
-    parts = _assemble(weights, vision_traits, BlockTraits(heads, activation), preprocess)
-    compare_sizes(file, {"": model, "vision_cfg": vision, "text_cfg": text}, _sizes(parts))
+    head_width = positive(int, vision_config.get("head_width", BlockConfig.head_width), "head_width", file)
+    heads = positive(int, text_config.get("heads"), "heads", file)
+    vision_blocks = BlockConfig(None, activation, head_width=head_width)
+    parts = _assemble(weights, vision_blocks, BlockConfig(heads, activation), preprocess)
+    compare_sizes(file, {"": model, "vision_cfg": vision_config, "text_cfg": text_config}, _sizes(parts))
     return parts
 
 
@@ -219,7 +219,7 @@ def _find_open_clip_weights(folder: Path) -> Path:
     raise ModelError(f"{folder}: has neither {' nor '.join(OPEN_CLIP_WEIGHTS)}")
 
 
-def _sections(config: _OpenClipSettings, file: Path) -> tuple[_OpenClipSettings, _OpenClipSettings, _OpenClipSettings]:
+def _sections(config: _Config, file: Path) -> tuple[_Config, _Config, _Config]:
     """Return model_cfg and its vision_cfg and text_cfg; raises ModelError for unsupported settings."""
     model = config.get("model_cfg")
     if not isinstance(model, dict):
@@ -243,7 +243,7 @@ def _sizes(parts: ClipParts) -> dict[str, int]:
     """Return the sizes of the weights under the names of open_clip's config."""
     sizes = {
         "embed_dim": parts.text.output,
-        "vision_cfg.image_size": parts.vision.image,
+        "vision_cfg.image_size": parts.vision.image_size,
         "text_cfg.context_length": len(parts.text.positions),
         "text_cfg.vocab_size": parts.text.embedding.num_embeddings,
         "text_cfg.width": parts.text.shape.width,
@@ -252,32 +252,32 @@ def _sizes(parts: ClipParts) -> dict[str, int]:
     if isinstance(parts.vision, VisionTower):
         sizes["vision_cfg.width"] = parts.vision.shape.width
         sizes["vision_cfg.layers"] = parts.vision.shape.depth
-        sizes["vision_cfg.patch_size"] = parts.vision.patch
+        sizes["vision_cfg.patch_size"] = parts.vision.patch_size
     return sizes
 
 
 def _load_with_timm(
-    folder: Path, vision: _OpenClipSettings, text: _OpenClipSettings, preprocess: _OpenClipSettings, file: Path
+    folder: Path, vision_config: _Config, text_config: _Config, preprocess: _Config, file: Path
 ) -> ClipParts:
     """Load a vision transformer of timm with SigLIP's text tower or a BERT."""
-    traits, is_pooled = _timm_traits(vision["timm_model_name"], file), _is_pooled(vision, file)
+    blocks, is_pooled = _timm_block_config(vision_config["timm_model_name"], file), _is_pooled(vision_config, file)
     weights = read_weights(_find_open_clip_weights(folder))
     vision_names = _TIMM_POOLED_VISION if is_pooled else _TIMM_CLASS_VISION
-    image = positive(int, vision.get("image_size", 224), "image_size", file)
-    vision_tower = build_vision(weights, vision_names, traits, image)
-    is_bert = bool(text.get("hf_model_name"))
-    text_tower = (_build_bert_text if is_bert else _build_siglip_text)(weights, text, file)
+    image_size = positive(int, vision_config.get("image_size", 224), "image_size", file)
+    vision_tower = build_vision(weights, vision_names, blocks, image_size)
+    is_bert = bool(text_config.get("hf_model_name"))
+    text_tower = (_build_bert_text if is_bert else _build_siglip_text)(weights, text_config, file)
     scale = check_towers(weights, (vision_tower, vision_names), (text_tower, _BERT_TEXT if is_bert else _SIGLIP_TEXT))
     defaults = {"mean": HALF, "std": HALF, "resize_mode": "squash"} if is_pooled else {}
-    transform = read_open_clip_transform({**defaults, **preprocess}, vision_tower.image, file)
-    tokenizer = _timm_tokenizer(weights, text_tower, text)
-    to_sentences = partial(pad_rows, pad_id=tokenizer.pad_id, length=0 if is_bert else text_tower.context_length)
-    return ClipParts(vision_tower, text_tower, scale, tokenizer, transform, to_sentences)
+    transform = read_open_clip_transform({**defaults, **preprocess}, vision_tower.image_size, file)
+    tokenizer = _timm_tokenizer(weights, text_tower, text_config)
+    collate = partial(pad_rows, pad_id=tokenizer.pad_id, length=0 if is_bert else text_tower.context_length)
+    return ClipParts(vision_tower, text_tower, scale, tokenizer, transform, collate)
 
 
-def _is_pooled(vision: _OpenClipSettings, file: Path) -> bool:
+def _is_pooled(vision_config: _Config, file: Path) -> bool:
     """Return whether patches are pooled by attention; otherwise the class token is projected."""
-    pool, project = vision.get("timm_pool") or "", vision.get("timm_proj") or ""
+    pool, project = vision_config.get("timm_pool") or "", vision_config.get("timm_proj") or ""
     if (pool, project) not in (("map", "none"), ("", "linear"), ("token", "linear")):
         raise ModelError(
             f"{file}: vision_cfg.timm_pool is {pool!r} with timm_proj {project!r}: only 'map' with 'none' (SigLIP) and "
@@ -286,7 +286,7 @@ def _is_pooled(vision: _OpenClipSettings, file: Path) -> bool:
     return pool == "map"
 
 
-def _timm_traits(name: Any, file: Path) -> BlockTraits:
+def _timm_block_config(name: Any, file: Path) -> BlockConfig:
     match = _TIMM_NAME.fullmatch(str(name))
     if match is None:
         matching = (model for start, model in _MOST_SIMILAR_TIMM if re.match(start, str(name)))
@@ -296,33 +296,33 @@ def _timm_traits(name: Any, file: Path) -> BlockTraits:
             f"such as vit_base_patch16_224. The most similar supported model is {similar}"
         )
     activation: Activation = "gelu_tanh" if _TIMM_TANH.fullmatch(match[0]) else "gelu"
-    return BlockTraits(_TIMM_HEADS[match[1]], activation, _TIMM_EPSILON)
+    return BlockConfig(_TIMM_HEADS[match[1]], activation, _TIMM_EPSILON)
 
 
-def _build_siglip_text(weights: Weights, text: _OpenClipSettings, file: Path) -> PaddedText:
+def _build_siglip_text(weights: Weights, text_config: _Config, file: Path) -> PaddedText:
     """Build SigLIP's text tower; its settings are checked, because a causal tower has the same weights."""
     for setting, required in (("no_causal_mask", True), ("pool_type", "last"), ("proj_bias", True)):
-        if text.get(setting) != required:
-            raise ModelError(f"{file}: text_cfg.{setting} is {text.get(setting)!r}; a SigLIP has {required!r}")
-    tanh = (text.get("act_kwargs") or {}).get("approximate") == "tanh"
-    epsilon = positive(float, (text.get("norm_kwargs") or {}).get("eps", 1e-5), "norm_kwargs.eps", file)
-    heads = positive(int, text.get("heads"), "heads", file)
-    return build_text(weights, _SIGLIP_TEXT, BlockTraits(heads, "gelu_tanh" if tanh else "gelu", epsilon), PaddedText)
+        if text_config.get(setting) != required:
+            raise ModelError(f"{file}: text_cfg.{setting} is {text_config.get(setting)!r}; a SigLIP has {required!r}")
+    tanh = (text_config.get("act_kwargs") or {}).get("approximate") == "tanh"
+    epsilon = positive(float, (text_config.get("norm_kwargs") or {}).get("eps", 1e-5), "norm_kwargs.eps", file)
+    heads = positive(int, text_config.get("heads"), "heads", file)
+    return build_text(weights, _SIGLIP_TEXT, BlockConfig(heads, "gelu_tanh" if tanh else "gelu", epsilon), PaddedText)
 
 
-def _build_bert_text(weights: Weights, text: _OpenClipSettings, file: Path) -> BertText:
-    pooler = text.get("hf_pooler_type") or text.get("pooler_type") or _CLS_POOLER
+def _build_bert_text(weights: Weights, text_config: _Config, file: Path) -> BertText:
+    pooler = text_config.get("hf_pooler_type") or text_config.get("pooler_type") or _CLS_POOLER
     if pooler != _CLS_POOLER:
         raise ModelError(f"{file}: text_cfg.hf_pooler_type is {pooler!r}; only {_CLS_POOLER!r} is supported")
     if not any(name.startswith("text.transformer.encoder.layer.0.attention.self.") for name in weights.tensors):
-        raise ModelError(f"{file}: text_cfg.hf_model_name is {text['hf_model_name']!r}, which is not a BERT model")
-    length = positive(int, text.get("context_length", 77), "context_length", file)
-    return build_bert(weights, _BERT_TEXT, BlockTraits(None, "gelu", _BERT_EPSILON), length)
+        raise ModelError(f"{file}: text_cfg.hf_model_name is {text_config['hf_model_name']!r}, which is no BERT")
+    length = positive(int, text_config.get("context_length", 77), "context_length", file)
+    return build_bert(weights, _BERT_TEXT, BlockConfig(None, "gelu", _BERT_EPSILON), length)
 
 
-def _timm_tokenizer(weights: Weights, tower: TextTower, text: _OpenClipSettings) -> Tokenizer:
+def _timm_tokenizer(weights: Weights, tower: TextTower, text_config: _Config) -> Tokenizer:
     """Read the tokenizer in the folder of the weights, applied after open_clip's cleaning."""
-    cleaning = (text.get("tokenizer_kwargs") or {}).get("clean")
+    cleaning = (text_config.get("tokenizer_kwargs") or {}).get("clean")
     is_canonical = cleaning == "canonicalize" or isinstance(tower, PaddedText)
     # open_clip replaces underscores by spaces before it removes punctuation.
     clean_text = (lambda text: canonicalize_text(text.replace("_", " "))) if is_canonical else None
