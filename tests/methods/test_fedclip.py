@@ -23,7 +23,7 @@ def test_an_adapter_with_zero_output_is_zero_shot():
 
 
 def test_the_adapter_gets_unnormalised_features():
-    raw = choose_method(config_of("fedclip")).frozen(encoder(), images().tokens(images().rows[:5]))
+    raw = choose_method(config_of("fedclip")).frozen_features(encoder(), images().tokens(images().rows[:5]))
     assert not torch.allclose(raw.norm(dim=-1), torch.ones(5))
     torch.testing.assert_close(F.normalize(raw, dim=-1), encoder().image_features(images().tokens(images().rows[:5])))
 

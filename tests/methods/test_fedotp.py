@@ -64,20 +64,19 @@ def test_features_larger_than_the_memory_are_computed_again(monkeypatch):
     from methods.toolbox import learner_of, trained
 
     cached = learner_of("fedotp")
-    one = cached.extractor.frozen(np.arange(1)).nbytes
+    one = cached.extractor.frozen_features(np.arange(1)).nbytes
     small_memory = ClientImages(replace(images().store, memory=one * 60 - 1), images().rows)
     learner = ClipLearner(cached.model, small_memory, cached.start, cached.config, 0)
-    calls = []
-    monkeypatch.setattr(
-        cached.model.method, "frozen", lambda e, t, run=cached.model.method.frozen: (calls.append(1), run(e, t))[1]
-    )
+    calls, method = [], cached.model.method
+    run = method.frozen_features
+    monkeypatch.setattr(method, "frozen_features", lambda e, t: (calls.append(1), run(e, t))[1])
     ours, theirs = trained(learner)[0], trained(cached)[0]
     assert len(calls) > 4  # once for each batch
     np.testing.assert_allclose(ours["global text"], theirs["global text"], atol=1e-5)
 
 
 def test_smoothing_depends_on_the_encoder():
-    resnet = SimpleNamespace(vision=ResNetTower(stem=8, depths=(1, 1, 1, 1), image=64, output=40))
+    resnet = SimpleNamespace(vision=ResNetTower(stem=8, depths=(1, 1, 1, 1), image_size=64, output=40))
     method = choose_method(config_of("fedotp"))
     assert (method.smoothing(encoder().clip), method.smoothing(resnet)) == (0.1, 0.01)
     assert choose_method(config_of("fedotp", "options.smoothing=0.3")).smoothing(resnet) == 0.3

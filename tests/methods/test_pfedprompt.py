@@ -51,7 +51,7 @@ def test_the_memory_holds_the_most_confident_images_of_each_class():
     kept = learner.build_memory(CHOSEN)
     assert kept["memory keys"].shape == (20, 128)
     assert kept["memory values"].sum(0).tolist() == [2.0] * 10
-    features = learner.extractor.all_frozen()
+    features = learner.extractor.all_frozen_features()
     assert (kept["memory keys"][0] == features[0].numpy()).all()  # image 0 is the first of class 0
 
 

@@ -56,7 +56,7 @@ class _FixedClassPredictor(nn.Module):
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         method, encoder = self.model.method, self.model.encoder
         tokens = self.vision.embed((pixels.float() / 255 - self.mean) / self.std)
-        images = self.model.image_features(method.frozen(encoder, tokens), self.params)
+        images = self.model.image_features(method.frozen_features(encoder, tokens), self.params)
         logits = method.inference_logits(encoder, images, self.classes, self.params)
         if self.head is not None:
             features = encoder.image_features(tokens) if self.head.has_prototypes else None

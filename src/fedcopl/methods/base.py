@@ -65,7 +65,7 @@ class Method:
     personal_without_training: ClassVar[bool] = False  # predictions differ between sites although nothing is trained
     centralised: ClassVar[bool] = False  # all images in one place: a baseline without federation
     Options: ClassVar[type[Section]] = NoOptions  # the method's own settings, from the section [options]
-    caches_frozen: ClassVar[bool] = False  # `frozen` is computed once per run and cached
+    caches_frozen: ClassVar[bool] = False  # `frozen_features` is computed once per run and cached
     image_arrays: ClassVar[tuple[str, ...]] = ("visual",)  # the only arrays that `image_features` receives
     class_arrays: ClassVar[tuple[str, ...]] = ("text",)  # the only arrays that `class_features` receives
     full_first_round: ClassVar[bool] = False  # all clients train in the first round, whatever the participation
@@ -103,13 +103,13 @@ class Method:
         """Return arrays that the client keeps of newly selected images; they are never sent.
 
         Args:
-            frozen: Returns the output of `frozen` for all images of the client.
+            frozen: Returns the output of `frozen_features` for all images of the client.
             selection: The selected images with their pseudo labels.
             classes: The number of classes, C.
         """
         return {}
 
-    def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
+    def frozen_features(self, encoder: Encoder, tokens: Tensor) -> Tensor:
         """Return the output of the image layers that training does not change, from embedded tokens."""
         return tokens
 
@@ -174,7 +174,7 @@ class FrozenImages(Method):
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         return dict.fromkeys(self.class_arrays, text_shape(clip, self.config.model))
 
-    def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
+    def frozen_features(self, encoder: Encoder, tokens: Tensor) -> Tensor:
         return encoder.image_features(tokens)
 
     def zero_shot_features(self, frozen: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ class FedCLIP(FrozenTexts):
             for name, shape in shapes.items()
         }
 
-    def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
+    def frozen_features(self, encoder: Encoder, tokens: Tensor) -> Tensor:
         return encoder.raw_image_features(tokens)
 
     def zero_shot_features(self, frozen: Tensor) -> Tensor:

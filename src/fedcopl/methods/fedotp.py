@@ -56,7 +56,7 @@ class FedOTP(TwoTextPrompts):
     image_arrays = ()
     Options = _FedOTPOptions
 
-    def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
+    def frozen_features(self, encoder: Encoder, tokens: Tensor) -> Tensor:
         return encoder.patch_features(tokens)
 
     def image_features(self, encoder: Encoder, frozen: Tensor, params: NamedTensors) -> Tensor:

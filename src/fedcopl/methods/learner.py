@@ -59,7 +59,7 @@ class ClipLearner:
         """Return the arrays that the client keeps of a new selection; they are never sent."""
         if not len(self.images):
             return {}
-        return self.model.method.build_memory(self.extractor.all_frozen, selection, self.model.encoder.classes)
+        return self.model.method.build_memory(self.extractor.all_frozen_features, selection, self.model.encoder.classes)
 
     @torch.inference_mode()
     def log_probabilities_of(self, prompts: Prompts, index: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -67,7 +67,7 @@ class ClipLearner:
         params, classes = self.model.params(prompts), self.model.cached_class_features(prompts)
         batches = []
         for start in range(0, len(index), ENCODE_BATCH):
-            frozen = self.extractor.frozen(index[start : start + ENCODE_BATCH])
+            frozen = self.extractor.frozen_features(index[start : start + ENCODE_BATCH])
             images = self.model.image_features(frozen, params)
             logits = self.model.method.logits(self.model.encoder, images, classes, params)
             batches.append(logits.cpu().double().log_softmax(-1).numpy())

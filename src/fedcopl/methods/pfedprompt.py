@@ -93,7 +93,7 @@ class _SpatialPFedPrompt(FrozenImages):
     def shared(self) -> tuple[str, ...]:
         return ("text",)
 
-    def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
+    def frozen_features(self, encoder: Encoder, tokens: Tensor) -> Tensor:
         """Return f(x) and the features of the patches, (B, 1 + M, d)."""
         return torch.cat([encoder.image_features(tokens)[:, None], encoder.patch_features(tokens)], dim=1)
 

@@ -131,7 +131,7 @@ class FeatureExtractor:
         cosine = F.cosine_similarity(prompted, zero_shot).double().mean().item() if has_cosine else None
         return len(index), cosine, unchanged.double().mean().item()
 
-    def frozen(self, index: NDArray[np.int64]) -> Tensor:
+    def frozen_features(self, index: NDArray[np.int64]) -> Tensor:
         """Return the output of the frozen layers for the images `index`, on the device of the encoder."""
         if self._cached is not None:
             return self._cached[torch.from_numpy(index)]
@@ -154,10 +154,10 @@ class FeatureExtractor:
         method, encoder = self._model.method, self._model.encoder
         tokens = tokens.to(encoder.device)
         if not method.caches_frozen:
-            return method.frozen(encoder, tokens)
-        return torch.cat([method.frozen(encoder, chunk) for chunk in encoder.chunks(tokens)])
+            return method.frozen_features(encoder, tokens)
+        return torch.cat([method.frozen_features(encoder, chunk) for chunk in encoder.chunks(tokens)])
 
-    def all_frozen(self) -> Tensor:
+    def all_frozen_features(self) -> Tensor:
         """Return the output of the frozen layers for all images."""
         return torch.cat(list(self._frozen_batches())) if self._cached is None else self._cached
 

@@ -83,7 +83,7 @@ class Trainer:
         params = {**self._constants, **self._unscaled_prompts()}
         index, label = selection.index[rows], selection.label[rows]
         candidates = None if selection.candidates is None else selection.candidates[rows]
-        images = self._model.image_features(self._job.extractor.frozen(index), params)
+        images = self._model.image_features(self._job.extractor.frozen_features(index), params)
         classes = self._model.class_features(params)
         zero_shot = partial(self._job.extractor.zero_shot_features_of, index)
         batch = Batch(encoder, images, classes, params, index, label, candidates, zero_shot)
