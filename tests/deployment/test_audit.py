@@ -100,6 +100,17 @@ def test_tampering_is_detected(tmp_path, change):
         read_audit(tmp_path)
 
 
+def test_a_log_that_was_written_again_names_the_line_in_which_it_differs(tmp_path):
+    for folder, decision in (("true", "received"), ("forged", "refused")):
+        for number in range(3):
+            AuditLog(tmp_path / folder, lambda: 1.0).write(
+                AuditMessage("in", "server", "run", "1", "train", number, "0", decision)
+            )
+    (tmp_path / "true" / AUDIT).write_bytes((tmp_path / "forged" / AUDIT).read_bytes())
+    with pytest.raises(RunFolderError, match=r"line 3, which audit\.head names, was changed or removed"):
+        read_audit(tmp_path / "true")
+
+
 def test_an_incomplete_line_is_skipped(tmp_path):
     log, one = AuditLog(tmp_path), AuditMessage("in", "server", "run", "1", "train", 1, "0", "received")
     log.write(one)

@@ -16,7 +16,7 @@ from fedcopl.deployment.monitoring import (
     server_metrics,
     site_metrics,
 )
-from fedcopl.deployment.processes import holding
+from fedcopl.deployment.processes import locked_folder
 from fedcopl.errors import ConfigError, FederationError
 from fedcopl.run.record import HoldoutRecord, RoundRecord, round_to_plain
 from free_ports import free_port
@@ -43,7 +43,7 @@ def server(tmp_path, monkeypatch):
     (out / "rounds.jsonl").write_text("".join(json.dumps(round_to_plain(one)) + "\n" for one in ROUNDS))
     monkeypatch.setattr("fedcopl.deployment.monitoring.read_site_keys", lambda folder: {"a": None, "b": None})
     monkeypatch.setattr("fedcopl.deployment.monitoring._connected_sites", lambda process: {"a": ("connected", "")})
-    with holding(tmp_path / "federation", "server", {"out": str(out), "local": "x", "address": "x"}):
+    with locked_folder(tmp_path / "federation", "server", {"out": str(out), "local": "x", "address": "x"}):
         yield tmp_path / "federation"
 
 

@@ -13,7 +13,7 @@ from typer.main import get_command
 from fedcopl.cli import app
 from fedcopl.cli.server import _unfinished_run
 from fedcopl.config import RunConfig
-from fedcopl.deployment.processes import Service, holding, stopping_on_sigterm, write_log
+from fedcopl.deployment.processes import Service, locked_folder, stopping_on_sigterm, write_log
 from fedcopl.deployment.terms import differences, terms_of
 from fedcopl.errors import ConfigError, Interrupted
 
@@ -84,7 +84,7 @@ def test_a_service_continues_an_unfinished_run(tmp_path):
     home, out = tmp_path / "federation", tmp_path / "run"
     assert _unfinished_run(home) is None
     out.mkdir()
-    with holding(home, "server", {"out": str(out)}):
+    with locked_folder(home, "server", {"out": str(out)}):
         assert _unfinished_run(home) is None  # nothing to continue
     (out / "checkpoint.safetensors").touch()
     assert _unfinished_run(home) == out

@@ -55,7 +55,7 @@ def own_ip_addresses(host: str) -> frozenset[IPAddress]:
 
 
 def is_this_machine(client: str, own: Collection[IPAddress]) -> bool:
-    """Return whether a client with this address is on this machine."""
+    """Return whether a client's address is loopback or one of `own`, the other addresses of this machine."""
     ip = _parse_ip(client)
     return ip is not None and (ip.is_loopback or ip in own)
 
@@ -75,7 +75,7 @@ def proxy_to(host: str) -> str:
 
 
 def connect(host: str, port: int, timeout: float) -> socket.socket:
-    """Open a connection, through a proxy if one is configured; `OSError` if that fails."""
+    """Open a connection, through a proxy if one is configured; raise `OSError` if that fails."""
     proxy = proxy_to(host)
     if not proxy:
         return socket.create_connection((host, port), timeout)
@@ -94,7 +94,7 @@ def connect(host: str, port: int, timeout: float) -> socket.socket:
 
 
 def strip_credentials(proxy: str) -> str:
-    """Return the address of a proxy without user name and password.
+    """Return the host and port of a proxy, without the scheme, user name and password of its address.
 
     >>> strip_credentials("http://me:secret@proxy.example:3128")
     'proxy.example:3128'

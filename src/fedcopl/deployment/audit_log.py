@@ -22,7 +22,7 @@ from ..files import make_private_folder, write_private
 
 AUDIT, _HEAD = "audit.jsonl", "audit.head"
 _TAIL = 65536  # bytes at the end of the file that are read for its last line
-_BEGIN = "0" * 64  # chain before the first line
+_FIRST_CHAIN = "0" * 64  # in place of the chain of a line before the first
 IN, OUT = "in", "out"
 
 
@@ -54,9 +54,9 @@ class AuditLog:
         """Append a message to the log, before it is read or sent; `RunFolderError` if that fails."""
         file = self.folder / AUDIT
         try:
-            number, before, is_torn = self._last_line()
+            number, previous_chain, is_torn = self._last_line()
             line = replace(message, number=number + 1, time=self.now())
-            line = replace(line, chain=_chain(before, line))
+            line = replace(line, chain=_chain(previous_chain, line))
             if not self.folder.exists():
                 make_private_folder(self.folder)
             opened = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -71,18 +71,18 @@ class AuditLog:
         """Return the number and chain of the last complete line, and whether an incomplete line follows."""
         file = self.folder / AUDIT
         if not file.exists():
-            return 0, _BEGIN, False
+            return 0, _FIRST_CHAIN, False
         with file.open("rb") as log:
             log.seek(max(0, file.stat().st_size - _TAIL))
             *lines, incomplete = log.read().split(b"\n")
         last = next((line for line in map(_parsed, reversed(lines)) if line is not None), None)
-        return (last.number, last.chain, bool(incomplete)) if last else (0, _BEGIN, bool(incomplete))
+        return (last.number, last.chain, bool(incomplete)) if last else (0, _FIRST_CHAIN, bool(incomplete))
 
 
-def _chain(before: str, line: AuditMessage) -> str:
+def _chain(previous_chain: str, line: AuditMessage) -> str:
     """Return the SHA-256 of the previous chain and a line."""
-    plain = {name: value for name, value in asdict(line).items() if name != "chain"}
-    return sha256(f"{before} {json.dumps(plain, sort_keys=True)}".encode()).hexdigest()
+    fields_before_chain = {name: value for name, value in asdict(line).items() if name != "chain"}
+    return sha256(f"{previous_chain} {json.dumps(fields_before_chain, sort_keys=True)}".encode()).hexdigest()
 
 
 def _parsed(line: bytes) -> AuditMessage | None:
@@ -104,17 +104,17 @@ def read_audit(folder: Path) -> list[AuditMessage]:
         raise RunFolderError(f"{folder}: has no audit log ({error.filename} is missing)") from error
     except (OSError, ValueError, IndexError) as error:
         raise RunFolderError(f"{folder / _HEAD}: cannot be read: {error}") from error
-    before = _BEGIN
+    previous_chain = _FIRST_CHAIN
     lines: list[AuditMessage] = []
     for line in map(_parsed, content.split(b"\n")):
         if line is None:
             continue  # incomplete after a crash: the next line has the same number
-        if line.number != len(lines) + 1 or line.chain != _chain(before, line):
-            raise RunFolderError(f"{file}: was tampered with: line {len(lines) + 1} was changed")
-        before = line.chain
+        if line.number != len(lines) + 1 or line.chain != _chain(previous_chain, line):
+            raise RunFolderError(f"{file}: was tampered with: line {len(lines) + 1} was changed, moved or removed")
+        previous_chain = line.chain
         lines.append(line)
     if len(lines) < count or count < 1 or lines[count - 1].chain != last_chain:
-        raise RunFolderError(f"{file}: was tampered with: it has {len(lines)} lines instead of {count}")
+        raise RunFolderError(f"{file}: was tampered with: line {count}, which {_HEAD} names, was changed or removed")
     return lines
 
 

@@ -71,7 +71,7 @@ def private_key(file: Path) -> ec.EllipticCurvePrivateKey:
     """Read the private key of a site."""
     key = load_ssh_private_key(file.read_bytes(), None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise FederationError(f"{file}: is not the key of a site")
+        raise FederationError(f"{file}: is not a site's private key (site.key), which is an elliptic-curve key")
     return key
 
 

@@ -6,8 +6,8 @@ the packed message into Flower's records. A reader checks every field against it
 format: the header is compared with the data before anything is allocated, and pickles, objects and archives are
 refused. `audit_message` describes a message for the audit log.
 
-A message is one record, its terms are a second one: Flower sends every record, and every array of a record, as a piece
-with four HTTP requests. A piece that is the same for all sites is sent to the SuperLink once.
+A message is one record, the terms of its run are a second one: Flower sends every record, and every array of a record,
+as a piece with four HTTP requests. A piece that is the same for all sites is sent to the SuperLink once.
 """
 
 import io
@@ -176,9 +176,9 @@ def read_request(records: RecordDict, max_bytes: int) -> tuple[Request, Terms]:
     return cast(Request, request), _read_terms(records)
 
 
-def reply_records(reply: Reply, request: str, folder: str) -> RecordDict:
+def reply_records(reply: Reply, request_digest: str, folder_id: str) -> RecordDict:
     """Return the records of a reply, with the digest of its request and a random id of the site's folder."""
-    return _records(pack(reply), {"to": request, "from": folder})
+    return _records(pack(reply), {"to": request_digest, "from": folder_id})
 
 
 def refusal_records(reason: str) -> RecordDict:
@@ -192,7 +192,7 @@ def refusal_of(records: RecordDict) -> str:
     return "" if refusal is None else f"refused: {one_line(refusal.get('reason'))}"
 
 
-def read_reply(records: RecordDict, request: str, max_bytes: int) -> tuple[Reply, str]:
+def read_reply(records: RecordDict, request_digest: str, max_bytes: int) -> tuple[Reply, str]:
     """Return the reply to the request with this digest, and the id of the site's folder.
 
     Raises:
@@ -201,7 +201,7 @@ def read_reply(records: RecordDict, request: str, max_bytes: int) -> tuple[Reply
     if refusal_of(records):
         raise Unreadable(refusal_of(records))
     packed = _read_packed(records, max_bytes)
-    if records.config_records[_MESSAGE].get("to") != request:
+    if records.config_records[_MESSAGE].get("to") != request_digest:
         raise Unreadable("the reply is to another request: an old one, or one of another round")
     return cast(Reply, unpack(packed)), one_line(records.config_records[_MESSAGE].get("from", ""))
 
@@ -275,7 +275,7 @@ def _read_terms(records: RecordDict) -> Terms:
     settings = {key.removeprefix(SETTING): flat.pop(key) for key in list(flat) if key.startswith(SETTING)}
     kinds = {"run": str, "attempt": int, "number": int, "version": str, "classes": str, "model": str}
     if {key: type(value) for key, value in flat.items()} != kinds:
-        raise Unreadable("the terms of the request are missing, or have other fields or types")
+        raise Unreadable(f"the request's fields about its run are missing or invalid ({', '.join(kinds)}, settings)")
     return Terms(**flat, settings=settings)
 
 

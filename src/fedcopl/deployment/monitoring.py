@@ -132,9 +132,9 @@ def _site_status(process: FolderProcess) -> Status:
         "conditions": details["conditions"],
         **_expiry_facts(process.folder),
     }
-    steps = sorted((process.folder / "runs").glob(f"*/state/{NOW}"), key=lambda file: file.stat().st_mtime)
-    if steps:
-        state = steps[-1].parent
+    by_age = sorted((process.folder / "runs").glob(f"*/state/{NOW}"), key=lambda file: file.stat().st_mtime)
+    if by_age:
+        state = by_age[-1].parent
         facts |= {"last run": str(state.parent), "last round": str(SiteState(state).progress().round + 1)}
     return Status(process.running, facts)
 
@@ -226,7 +226,7 @@ def site_metrics(folder: Path, counts: ReplyCounts) -> list[_Metric]:
         _Metric("connected", "1 if this site is connected to the server.", float(counts.connected)),
         _Metric("replies", "Replies since the start.", counts.replied, "request", "counter"),
         _Metric("refusals", "Refused requests since the start.", counts.refused, "request", "counter"),
-        _Metric("reply_seconds", "Seconds of computation for them.", counts.seconds, "request", "counter"),
+        _Metric("reply_seconds", "Seconds spent on requests since the start.", counts.seconds, "request", "counter"),
         _days_left(folder),
     ]
 
@@ -273,7 +273,7 @@ def _respond(metrics: _Metrics, health: _Health, path: str) -> tuple[int, str, s
         report = health()
         return 200 if report["status"] == "ok" else 503, "application/json", json.dumps(report) + "\n"
     if path != "/metrics":
-        return 404, _TEXT, "there are /health and /metrics\n"
+        return 404, _TEXT, "there is no such path: use /health or /metrics\n"
     try:
         return 200, _TEXT, _prometheus_text(metrics())
     except (FedCoPLError, OSError) as error:
@@ -292,7 +292,7 @@ class _LocalHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         is_local = self.headers.get("Host", "").rpartition(":")[0] in (_HOST, "localhost")
-        status, kind, text = self._respond(self.path) if is_local else (403, _TEXT, "only for this machine\n")
+        status, kind, text = self._respond(self.path) if is_local else (403, _TEXT, "use 127.0.0.1 or localhost\n")
         content = text.encode()
         self.send_response(status)
         self.send_header("Content-Type", kind)

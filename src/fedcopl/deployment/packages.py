@@ -177,7 +177,7 @@ def install(file: Path, folder: Path, kind: Literal["site", "server"]) -> Packag
 
 
 def installed_metadata(folder: Path) -> PackageMetadata | None:
-    """Return the metadata of the package that is installed in this folder; None if there is none."""
+    """Return the metadata of the provisioning package installed in a site's or server's folder; None without one."""
     file = folder / _METADATA
     if not file.exists():
         return None

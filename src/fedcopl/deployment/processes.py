@@ -1,6 +1,6 @@
 """The processes of a deployment: the lock of their folder, stopping them, the log of a child process, and services.
 
-A server and a site each hold their own folder. A child process never outlives its parent, however that ends. In the
+A server and a site each lock their own folder. A child process never outlives its parent, however that ends. In the
 systemd unit and the container of `fedcopl service` the program has one writable folder, its home, and nothing else of
 the machine; it stops on SIGTERM within seconds, keeps its state, and continues at the next start.
 """
@@ -102,7 +102,7 @@ CMD [{arguments}]
 
 @dataclass(frozen=True)
 class FolderProcess:
-    """The process that holds a folder, or the last one that did."""
+    """The process that holds the lock of a folder, or the last one that held it."""
 
     folder: Path
     role: str  # server or site
@@ -118,8 +118,8 @@ class FolderProcess:
 
 
 @contextmanager
-def holding(folder: Path, role: str, details: Mapping[str, str]) -> Iterator[None]:
-    """Lock the folder for this process, and write `details` for `fedcopl status`."""
+def locked_folder(folder: Path, role: str, details: Mapping[str, str]) -> Iterator[None]:
+    """Lock a folder for this process within the block, and write its role and details for `fedcopl status`."""
     os.umask(0o077)  # also for Flower's processes and their files
     make_private_folder(folder)
     with RunFolder(folder):
@@ -138,7 +138,7 @@ def _write_working(folder: Path, role: str, details: Mapping[str, str], *, runni
 
 
 def process_of(folder: Path) -> FolderProcess:
-    """Read which process holds this folder, or held it last; it is running only if it still exists."""
+    """Read which process holds the lock of this folder, or held it last; it is running only if it still exists."""
     try:
         stored = json.loads((folder / WORKING).read_text(encoding="utf-8"))
         details = {key: value for key, value in stored.items() if isinstance(value, str) and key != "role"}
@@ -208,7 +208,7 @@ class _QuietHandler(RotatingFileHandler):
 
 
 def write_log(source: IO[bytes], file: Path, max_bytes: int = _LOG_BYTES, backups: int = _OLD_LOGS) -> threading.Thread:
-    """Write the lines of a source to a rotating log file, in a thread."""
+    """Copy the lines of a stream to a rotating log file, in a thread."""
     handler = _QuietHandler(file, maxBytes=max_bytes, backupCount=backups, encoding="utf-8", delay=True)
 
     def follow() -> None:

@@ -61,7 +61,7 @@ def flat_settings(config: RunConfig) -> dict[str, _Scalar]:
 
 
 def config_from(settings: Mapping[str, Any], origin: str) -> RunConfig:
-    """Return validated settings from flat ones."""
+    """Return the validated config of flat settings, `section.key` -> value; errors name their `origin`."""
     nested: dict[str, Any] = {}
     for key, value in settings.items():
         section, dot, leaf = key.partition(".")

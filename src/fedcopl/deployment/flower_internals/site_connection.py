@@ -95,7 +95,7 @@ class SiteConnection:
                 continue
 
     def next(self) -> Message | None:
-        """Return the next request; None if there is none, or if the server cannot be reached: `error`."""
+        """Return the next request; None if there is none, or if the server cannot be reached: then `error` is set."""
         if self._is_rejected:
             raise ConnectionLost("the server no longer knows this connection")
         try:

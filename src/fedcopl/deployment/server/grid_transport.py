@@ -316,7 +316,7 @@ class GridTransport:
         return {site: replies[site] for site in requests if site in replies}
 
     def take_drops(self) -> Reasons:
-        """Return the reasons why replies were not used since the last call."""
+        """Return the reasons why replies were not used since the last call, and clear them."""
         drops, self._drops = self._drops, Reasons()
         for site, reason in self.connected.notes.items():
             drops.add(site, "connect", reason)

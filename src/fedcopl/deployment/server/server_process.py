@@ -32,7 +32,7 @@ from ..flower_internals.connections import Control, RunGivenUp, server_task
 from ..keys import Certificates, SiteKey
 from ..monitoring import health, metrics_port, server_metrics
 from ..packages import admitted_keys, today_utc
-from ..processes import GRACE, SECRET, holding, should_stop, write_log
+from ..processes import GRACE, SECRET, locked_folder, should_stop, write_log
 from .grid_transport import GridThreads
 from .rounds import PreparedServer, serve
 
@@ -72,7 +72,7 @@ def run_server(options: ServerOptions, prepared: PreparedServer, progress: Progr
         "ca": str(options.certificates.ca.absolute()),
     }
     with (
-        holding(options.folder, "server", status),
+        locked_folder(options.folder, "server", status),
         _superlink(options, _largest_reply(prepared.first_state())) as (superlink, secret),
         metrics_port(
             options.metrics_port,

@@ -78,7 +78,7 @@ def handled_entry(request: Request) -> HandledRequest:
     return HandledRequest(kind, _RoundStage.keys)
 
 
-def model_of(request: Request) -> str:
+def prompts_digest(request: Request) -> str:
     """Return the digest of the prompts that the round begins with; empty if the request does not contain them."""
     return digest(Evaluate(0, request.shared)) if isinstance(request, Estimate | Train) else ""
 
@@ -132,7 +132,7 @@ def _too_late(request: Request, progress: "SiteProgress") -> Iterator[str]:
 
 def _other_prompts(request: Request, progress: "SiteProgress") -> Iterator[str]:
     """Yield the reason if the request does not have the prompts at the start of the round."""
-    model = model_of(request)
+    model = prompts_digest(request)
     if model and progress.model and model != progress.model:
         kind = type(request).__name__
         yield f"{kind} in round {request.round + 1} with other prompts than at the start of the round"

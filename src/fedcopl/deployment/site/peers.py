@@ -93,7 +93,7 @@ class Peers:
         others = {name: key for name, key in signers.items() if key is not None and key != self.own.public}
         if len({*others.values(), self.own.public}) != len(signers):
             return "the list of keys has one site twice, or lacks this site"
-        return (self._untrusted(others) if self.trusted_folder else None) or self._changed(others)
+        return (self._untrusted(others) if self.trusted_folder else None) or self._pin_keys(others)
 
     def objection_to_members(self, members: Collection[str]) -> str | None:
         """Return why the site sends no class feature sums with these members; None: they are those of earlier runs."""
@@ -111,15 +111,15 @@ class Peers:
             write_private(self.folder / _MEMBERS, json.dumps(dict.fromkeys(sorted(members), ""), indent=1).encode())
 
     def _untrusted(self, others: Mapping[str, bytes]) -> str | None:
-        """Return the reason if a key is not in the folder of trusted keys."""
+        """Return the reason if a key is not in the folder of trusted keys; None if all are."""
         assert self.trusted_folder is not None
         keys = (load_pem_public_key(key.public) for key in read_site_keys(self.trusted_folder).values())
         trusted = {key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for key in keys}
         unknown = [name for name, key in others.items() if key not in trusted]
         return f"{one_line(unknown[0])} has no key in the folder of --peers" if unknown else None
 
-    def _changed(self, others: Mapping[str, bytes]) -> str | None:
-        """Return the reason if a key is not that of the first aggregation; store the keys of new names."""
+    def _pin_keys(self, others: Mapping[str, bytes]) -> str | None:
+        """Store the keys of new sites, or return the reason if a key has changed or a new site may not be added."""
         pinned = self._read(_PINNED_PEERS)  # name -> public key
         for name, key in others.items():
             if pinned.get(name, key.hex()) != key.hex():

@@ -178,9 +178,9 @@ class Consent:
     def objections(self, request: Request, config: RunConfig) -> Iterator[str]:
         """Yield the conditions that a request in a run with these settings does not meet."""
         prompts = request.shared if isinstance(request, Estimate | Train) else ()
-        refused = sorted({*prompts, *choose_method(config).shared()} - set(self.share))
-        if refused:
-            yield f"the run averages the prompt {refused[0]!r:.60}, and this site shares only {', '.join(self.share)}"
+        unshared = sorted({*prompts, *choose_method(config).shared()} - set(self.share))
+        if unshared:
+            yield f"the run averages the prompt {unshared[0]!r:.60}, and this site shares only {', '.join(self.share)}"
         privacy = config.privacy
         sites = self.min_sites or _FEATURE_SITES
         if _FEATURES not in self.share and sends_features(config):
@@ -210,7 +210,7 @@ def sends_features(config: RunConfig) -> bool:
 
 @cache
 def _shareable() -> tuple[str, ...]:
-    """Values of `--share`: the prompts that any method averages, and `features`."""
+    """Return the values of `--share`: the prompts that any method averages, and `features`."""
     methods = (choose_method(RunConfig.from_mapping({"method": name}, "methods")) for name in METHODS)
     prompts = (name for method in methods for name in method.shared())
     return tuple(dict.fromkeys(["visual", "text", *prompts, _FEATURES]))

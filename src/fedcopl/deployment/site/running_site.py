@@ -120,7 +120,7 @@ class RunningSite:
     def write_results(
         self, folder: Path, config: RunConfig, request: Request, reply: Reply, state: ClientState
     ) -> None:
-        """Write the site's pseudo labels, prompts and accuracy in the format of a run folder."""
+        """Write the results that follow from this reply into the run's folder, and at first its settings and images."""
         if isinstance(request, Estimate) and state.log_probs is not None:
             agreement = state.prior.prototype_agreement(state.log_probs)
             write_labels(folder, request.round, {self.name: state.log_probs}, {self.name: agreement})

@@ -25,7 +25,7 @@ from ..flower_internals.site_connection import ConnectionLost, SiteConnection, s
 from ..keys import private_key, site_key
 from ..message_format import refusal_of
 from ..monitoring import ReplyCounts, health, metrics_port, site_metrics
-from ..processes import holding, should_stop
+from ..processes import locked_folder, should_stop
 from ..terms import Refused
 from .pipeline import reply_to
 from .running_site import RunningSite
@@ -113,7 +113,7 @@ def run_site(site: RunningSite, server: ServerAddress, progress: ProgressReporte
     status = {"name": site.name, "server": server.address, "conditions": str(site.options.consent)}
     private, public = site_key(folder, site.name)
     with (
-        holding(folder, "site", status),
+        locked_folder(folder, "site", status),
         metrics_port(port, lambda: site_metrics(folder, reporter.counts), lambda: health(folder)),
     ):
         while not stopped():
@@ -247,8 +247,8 @@ def _interrupted_when(is_over: Callable[[], bool]) -> Iterator[None]:
 def _poll_interval(waited: float, took: float, gap: float) -> float:
     """Return the seconds until the next poll.
 
-    They grow with the time since the last reply, so that an idle site rarely polls; with the duration of the last poll,
-    because many sites poll a busy server; and with the last gap, because a server of many sites rarely sends requests.
+    It grows with the time since the last reply, so that an idle site rarely polls; with the duration of the last poll,
+    because many sites poll a busy server; and with `gap`, because a server of many sites rarely sends requests.
 
     Args:
         waited: seconds since the last reply.

@@ -53,7 +53,7 @@ from ...privacy.accountant import epsilon_of
 from ...privacy.private_replies import Secrets
 from ..message_format import Packed, pack, unpack
 from ..terms import Refused
-from .order import HandledRequest, handled_entry, model_of
+from .order import HandledRequest, handled_entry, prompts_digest
 
 NOW = "now.json"
 _SEED = "seed"
@@ -99,7 +99,7 @@ class SiteProgress:
 
     def after(self, request_digest: str, request: Request) -> "SiteProgress":
         """Return the progress after a request with this digest."""
-        model = self.model or model_of(request)
+        model = self.model or prompts_digest(request)
         handled = (*self.handled, handled_entry(request))
         return replace(self, path=(*self.path, request_digest), handled=handled, model=model)
 
