@@ -147,7 +147,7 @@ MISTAKES = {
     "nothing": ([], ".", "contains no training images"),
     "only test": (["test/cat/a.png"], ".", "contains no training images"),
     "flat without classes": (["a.png"], ".", "has neither labels nor a list of classes; write classes.txt"),
-    "one cleaned name": (["sea_lion/a.png", "sea lion/b.png"], ".", "are all called 'sea lion'"),
+    "one cleaned name": (["sea_lion/a.png", "sea lion/b.png"], ".", "all become 'sea lion'"),
     "only spaces": (["_/a.png"], ".", "a class has an empty name ('_')"),
 }
 

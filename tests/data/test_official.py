@@ -8,15 +8,15 @@ import pytest
 
 from data.pictures import load, make_images, put
 from fedcopl.config import Data
-from fedcopl.data.official import _LISTED_SETS, read_listed
+from fedcopl.data.official import _LAYOUTS, read_dataset_with_lists
 from fedcopl.errors import DataError
 
 
 def read(source, path, *sizes):
     """Read a data set that is complete with these numbers of classes, train and test images."""
-    small = replace(_LISTED_SETS[source], sizes=sizes or _LISTED_SETS[source].sizes)
-    with patch.dict(_LISTED_SETS, {source: small}):
-        return read_listed(Data(source=source, path=str(path)))
+    small = replace(_LAYOUTS[source], sizes=sizes or _LAYOUTS[source].sizes)
+    with patch.dict(_LAYOUTS, {source: small}):
+        return read_dataset_with_lists(Data(source=source, path=str(path)))
 
 
 def make_dtd(root):
@@ -48,7 +48,7 @@ def test_the_published_sizes_are_required(tmp_path):
     with pytest.raises(DataError) as error:
         load("dtd", make_dtd(tmp_path))
     assert "dtd has 3,760 train and 1,880 test images in 47 classes" in str(error.value)
-    assert "found 4 train and 2 test images in 2 classes. For a part of it use source=folder" in str(error.value)
+    assert "found 4 train and 2 test images in 2 classes. For a part of it use data.source=folder" in str(error.value)
 
 
 def test_missing_images_are_counted_and_the_first_is_named(tmp_path):

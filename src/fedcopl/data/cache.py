@@ -212,7 +212,7 @@ def _pixel_reader(
 
     def read_pixels(index: int) -> NDArray[np.uint8] | str:
         expected = image_digests[index]
-        if expected.startswith(UNREADABLE):
+        if expected.startswith(UNREADABLE):  # not a digest, but the reason
             return expected
         if expected in decoded_rows:
             return decoded_rows[expected]
@@ -317,7 +317,7 @@ def prepare(
 
 
 def describe_duplicates(train: Sequence[str], test: Sequence[str]) -> list[str]:
-    """Return notes on copies among the training images and in the test images, found by the digests of the images."""
+    """Return notes on equal training images and on test images that are also training images, given their digests."""
     counts = Counter(digest for digest in train if not digest.startswith(UNREADABLE))
     duplicates = sum(counts.values()) - len(counts)
     shared = sum(digest in counts for digest in test)

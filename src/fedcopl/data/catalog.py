@@ -22,12 +22,12 @@ from .dataset import TEMPLATE, Dataset, ImageSet
 from .decoding import DecodeOptions
 from .folder import read_folder
 from .images import ImageList, ImageSource, PillowImages, pages_of, silence_decoders
-from .official import read_cifar, read_listed
+from .official import read_cifar, read_dataset_with_lists
 from .parallel import parallel_map
 from .tables import read_huggingface, read_manifest
 
 _DIGITS = "datasets/data/digits.csv.gz"  # in scikit-learn
-CLASSES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_DIGIT_NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 def load_digits() -> Dataset:
@@ -39,7 +39,7 @@ def load_digits() -> Dataset:
         ImageSet(PillowImages([images[index] for index in np.flatnonzero(in_split)]), labels[in_split])
         for in_split in (~is_test, is_test)
     )
-    return Dataset("digits", CLASSES, TEMPLATE, train, test)
+    return Dataset("digits", _DIGIT_NAMES, TEMPLATE, train, test)
 
 
 def _read_digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -69,10 +69,10 @@ SOURCES: Mapping[str, _Source] = {
     "manifest": _Source(read_manifest, "your images in a CSV or Parquet table"),
     "cifar10": _Source(read_cifar, "60,000 tiny photographs of 10 things"),
     "cifar100": _Source(read_cifar, "60,000 tiny photographs of 100 things"),
-    "dtd": _Source(read_listed, "5,640 textures of 47 kinds (split 1)"),
-    "resisc45": _Source(read_listed, "31,500 satellite scenes of 45 kinds"),
-    "cub200": _Source(read_listed, "11,788 birds of 200 species (CUB-200-2011)"),
-    "ucf101": _Source(read_listed, "11,422 middle frames of videos of 101 actions"),
+    "dtd": _Source(read_dataset_with_lists, "5,640 textures of 47 kinds (split 1)"),
+    "resisc45": _Source(read_dataset_with_lists, "31,500 satellite scenes of 45 kinds"),
+    "cub200": _Source(read_dataset_with_lists, "11,788 birds of 200 species (CUB-200-2011)"),
+    "ucf101": _Source(read_dataset_with_lists, "11,422 middle frames of videos of 101 actions"),
     "huggingface": _Source(read_huggingface, "a data set of Hugging Face, from the hub or a folder"),
 }
 
@@ -99,7 +99,7 @@ def with_decode_options(dataset: Dataset, data: Data) -> Dataset:
 
 
 def _split_pages(images: ImageSet, options: DecodeOptions) -> ImageSet:
-    """Return a set with each page of a file as an image; the pages of a file of several are named file#1, file#2 ..."""
+    """Return a set with each page of a file as an image; pages of a multi-page file are named file#1, file#2, ..."""
     image_list = images.images
     if not isinstance(image_list, ImageList):
         return images
@@ -191,7 +191,7 @@ def download_dataset(name: str, folder: Path, progress: _BytesProgress = lambda 
 
 
 def _fetch_file(download: _Download, archive: Path, progress: _BytesProgress) -> None:
-    """Download into a temporary file, which an interrupted download may have begun, and rename it."""
+    """Download into a temporary file, resuming an interrupted download, and rename it."""
     part = archive.with_name(f"{archive.name}.part")
     received = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(download.url, headers={"Range": f"bytes={received}-"} if received else {})

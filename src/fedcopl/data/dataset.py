@@ -91,7 +91,7 @@ def clean_class_names(names: Sequence[str], origin: object) -> tuple[str, ...]:
         if len(set(originals)) == 1:
             raise DataError(f"{origin}: lists the class {originals[0]!r} {len(originals)} times; keep one of them")
         listed = ", ".join(map(repr, originals))
-        raise DataError(f"{origin}: the classes {listed} are all called {duplicates[0]!r}; give each a unique name")
+        raise DataError(f"{origin}: the classes {listed} all become {duplicates[0]!r}; give each a unique name")
     if "" in cleaned:
         raise DataError(f"{origin}: a class has an empty name ({names[cleaned.index('')]!r}); name it or remove it")
     return tuple(cleaned)
@@ -124,7 +124,7 @@ def read_classes(file: Path) -> ClassList:
 
 
 def find_classes(classes_file: str, root: Path) -> ClassList | None:
-    """Read the class list of the settings, or else classes.txt in the folder of the images, if it exists."""
+    """Read `classes_file`, or if it is empty classes.txt in `root`; return None if there is no classes.txt."""
     file = Path(classes_file).expanduser() if classes_file else root / CLASSES_FILE
     if not classes_file and not file.is_file():
         return None
@@ -159,7 +159,7 @@ def build(
     class_list: ClassList | None = None,
     skipped: Iterable[Skipped] = (),
 ) -> Dataset:
-    """Build a data set of these images, sorted by name; without `class_list` the classes are the sorted labels."""
+    """Build a data set of image files, sorted by name; if `class_list` is None, the classes are the sorted labels."""
     ordered = sorted(records, key=lambda record: by_name(record.name))
     if not any(record.split == "train" for record in ordered):
         excluded = sorted(skipped)

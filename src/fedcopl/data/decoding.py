@@ -91,7 +91,7 @@ class DecodeOptions:
         return pages // 2 if self.pages == "middle" else 0
 
     def page_remark(self, pages: int) -> tuple[str, ...]:
-        """Return the remark that only one page of a file is used, unless the file has only one."""
+        """Return the remark that one page of several is used; empty for a file of a single page."""
         return (f"the {self.pages} of several pages; data.pages=all uses every page",) if pages > 1 else ()
 
 

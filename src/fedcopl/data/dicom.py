@@ -115,7 +115,7 @@ def _decode_frame(header: Any, frame_index: int) -> NDArray[Any]:
 def _grey_picture(header: Any, frame_index: int, stored: NDArray[Any], window: Window) -> Picture:
     """Convert grey values to 8 bits, by the window of the settings or of the file; padding becomes black."""
     values, padding = _rescaled(header, frame_index, stored), _padding(header, stored)
-    is_deep = int(header.BitsStored) > 8 or values is not stored  # or rescaled
+    is_deep = int(header.BitsStored) > 8 or values is not stored  # rescaled values may have any range
     windowed = _apply_file_window(header, frame_index, values) if window.by == "file" or not is_deep else None
     if windowed is not None:
         grey, span, text = windowed, None, "DICOM, each by its own window"
@@ -146,7 +146,7 @@ def _slope_intercept(header: Any, frame_index: int) -> tuple[float, float]:
 
 
 def _find_group(header: Any, frame_index: int, group: str, element: str) -> Any:
-    """Return the functional group of the frame or of all frames, else the header, that has an element; or None."""
+    """Return the first that has the element: the group of this frame, the group of all frames, the header; or None."""
     for level, index in (("PerFrameFunctionalGroupsSequence", frame_index), ("SharedFunctionalGroupsSequence", 0)):
         groups = header.get(level) or ()
         sequence = groups[index].get(group) if len(groups) > index else None
@@ -163,7 +163,7 @@ def _full_range(header: Any, frame_index: int) -> IntensityRange:
 
 
 def _padding(header: Any, stored: NDArray[Any]) -> NDArray[np.bool_] | None:
-    """Return the mask of the padding pixels around the image; None if there is no padding or nothing else."""
+    """Return the mask of the padding pixels around the image; None if no pixel, or every pixel, is padding."""
     value = header.get("PixelPaddingValue")
     if value is None:
         return None

@@ -181,7 +181,7 @@ def _read_by_pillow(image: ImageFile.ImageFile, content: bytes, options: DecodeO
 
 
 def _pages(image: ImageFile.ImageFile) -> list[int]:
-    """Return the numbers of the pages that are neither thumbnails nor masks; [0] for other formats than TIFF."""
+    """Return the indices of the pages of a TIFF that are neither thumbnails nor masks; [0] for other formats."""
     pages = []
     for number in count() if image.format == "TIFF" else ():
         try:
@@ -358,10 +358,7 @@ _MAX_TAGS = 1_000_000  # of all pages, which take a decoder about a second
 
 
 def _check_tiff_pages(content: bytes) -> None:
-    """Raise BadImage for a TIFF that cannot be decoded in bounded time and memory.
-
-    Its chain of pages loops or is too long, or the values of a page's tags take more bytes than the file.
-    """
+    """Raise BadImage for a TIFF whose pages form a loop or are too many, or whose tags are larger than the file."""
     order, is_big = "<" if content[:2] == b"II" else ">", content[:4] in _SIGNATURES[2:]
     count_format, offset_format, size = (f"{order}Q", f"{order}Q", "u8") if is_big else (f"{order}H", f"{order}I", "u4")
     tag = np.dtype([("tag", f"{order}u2"), ("type", f"{order}u2"), ("count", order + size), ("value", order + size)])

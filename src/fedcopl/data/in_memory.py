@@ -71,7 +71,7 @@ def collect_images(images: Images, argument: str) -> _ImageCollection:
 
 
 def files_below(folder: Path, skipped: list[Skipped], root: Path | None = None) -> Iterator[Path]:
-    """Yield the sorted image files of a folder, then those of its subfolders; the memory is that of one folder."""
+    """Yield the image files of a folder, sorted, then those of its subfolders; one folder at a time is in memory."""
     root = root or folder
     yield from sorted(images_below(folder, root, skipped, recursive=False), key=lambda path: by_name(path.name))
     subfolders: list[Path] = []
@@ -125,7 +125,7 @@ def class_numbers(labels: ImageLabels, classes: Sequence[str], argument: str) ->
 def collect_labelled_images(
     images: Images, labels: ImageLabels | None, classes: Sequence[str], argument: str
 ) -> tuple[_ImageCollection, NDArray[np.int64]]:
-    """List images with their true labels; without `labels`, those in a folder with a subfolder for each class."""
+    """List images with their true labels; if `labels` is None, `images` is a folder with a subfolder for each class."""
     if labels is None:
         if not isinstance(images, str | Path) or not Path(images).expanduser().is_dir():
             raise DataError(

@@ -170,37 +170,37 @@ def _cifar_batch(file: Path, form: _CifarFormat, size: int) -> tuple[NDArray[np.
 
 
 @dataclass(frozen=True)
-class _ListedSet:
-    """A data set of image files with lists that assign them to classes and splits."""
+class _Layout:
+    """The layout of a data set of image files, with list files that assign them to classes and splits."""
 
     read: Callable[[Path], tuple[list[FileRecord], Sequence[str] | None]]  # its folder -> images, classes if listed
-    landmark: str  # a file or folder in its folder, by which the folder is recognised
+    marker: str  # a file or folder by which the data set's folder is recognised
     folders: Sequence[str]  # published names of the folder
     sizes: tuple[int, int, int]  # numbers of classes, training images and test images
 
 
-def read_listed(data: Data) -> Dataset:
-    """Read DTD, RESISC45, CUB-200-2011 or UCF101, as `data.source` says."""
-    name, listed_set = data.source, _LISTED_SETS[data.source]
+def read_dataset_with_lists(data: Data) -> Dataset:
+    """Read image files whose classes and splits are in folders and list files: DTD, RESISC45, CUB-200-2011, UCF101."""
+    name, layout = data.source, _LAYOUTS[data.source]
     path = require_folder(data.path, name)
-    candidates = [path, *(path / folder for folder in listed_set.folders)]
-    root = next((folder for folder in candidates if (folder / listed_set.landmark).exists()), None)
+    candidates = [path, *(path / folder for folder in layout.folders)]
+    root = next((folder for folder in candidates if (folder / layout.marker).exists()), None)
     if root is None:
-        folders = " or ".join(listed_set.folders)
-        raise DataError(f"{path}: is not the folder of {name}: there is no {listed_set.landmark} in it or in {folders}")
-    records, classes = listed_set.read(root)
+        folders = " or ".join(layout.folders)
+        raise DataError(f"{path}: is not the folder of {name}: there is no {layout.marker} in it or in {folders}")
+    records, classes = layout.read(root)
     names = classes or sorted({record.label or "" for record in records}, key=by_name)
     missing = [record.path for record in records if not record.path.is_file()]
     if missing:
         raise DataError(f"{root}: {len(missing):,} of {len(records):,} images are missing, the first: {missing[0]}")
     train = sum(record.split == "train" for record in records)
     sizes = (len(names), train, len(records) - train)
-    if sizes != listed_set.sizes:
+    if sizes != layout.sizes:
         published, actual = (
             f"{train:,} train and {counted(test, 'test image')} in {count} classes"
-            for count, train, test in (listed_set.sizes, sizes)
+            for count, train, test in (layout.sizes, sizes)
         )
-        raise DataError(f"{root}: {name} has {published}; found {actual}. For a part of it use source=folder")
+        raise DataError(f"{root}: {name} has {published}; found {actual}. For a part of it use data.source=folder")
     return build(name, root, records, class_list=ClassList(names, root))
 
 
@@ -298,9 +298,9 @@ def _json(file: Path) -> Any:
         raise DataError(f"{file}: cannot be read as JSON: {error}") from error
 
 
-_LISTED_SETS = {
-    "dtd": _ListedSet(_read_dtd, "labels/train1.txt", ["dtd"], (47, 3760, 1880)),
-    "resisc45": _ListedSet(_read_resisc45, "airplane", ["NWPU-RESISC45", "RESICS45", "resisc45"], (45, 6300, 25200)),
-    "cub200": _ListedSet(_read_cub200, "train_test_split.txt", ["CUB_200_2011"], (200, 5994, 5794)),
-    "ucf101": _ListedSet(_read_ucf101, "split_zhou_UCF101.json", ["ucf101"], (101, 7639, 3783)),
+_LAYOUTS = {
+    "dtd": _Layout(_read_dtd, "labels/train1.txt", ["dtd"], (47, 3760, 1880)),
+    "resisc45": _Layout(_read_resisc45, "airplane", ["NWPU-RESISC45", "RESICS45", "resisc45"], (45, 6300, 25200)),
+    "cub200": _Layout(_read_cub200, "train_test_split.txt", ["CUB_200_2011"], (200, 5994, 5794)),
+    "ucf101": _Layout(_read_ucf101, "split_zhou_UCF101.json", ["ucf101"], (101, 7639, 3783)),
 }
