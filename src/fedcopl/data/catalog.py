@@ -27,7 +27,7 @@ from .parallel import parallel_map
 from .tables import read_huggingface, read_manifest
 
 _DIGITS = "datasets/data/digits.csv.gz"  # in scikit-learn
-_DIGIT_NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+CLASSES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 def load_digits() -> Dataset:
@@ -39,7 +39,7 @@ def load_digits() -> Dataset:
         ImageSet(PillowImages([images[index] for index in np.flatnonzero(in_split)]), labels[in_split])
         for in_split in (~is_test, is_test)
     )
-    return Dataset("digits", _DIGIT_NAMES, TEMPLATE, train, test)
+    return Dataset("digits", CLASSES, TEMPLATE, train, test)
 
 
 def _read_digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
