@@ -406,7 +406,7 @@ def test_a_refusal_is_in_the_report_of_the_round():
 
     config = config_of(priors=NO_FEATURES)
     _, report = run_round(config, RefusingTransport(clients(config)), start())
-    words = "Adapt: refused the priors, which contradict its most confident images"
+    words = "Adapt: rejected the priors, which contradict its most confident images"
     assert report.bounds.summary() == {"client-1": words}
 
 

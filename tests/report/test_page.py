@@ -690,13 +690,13 @@ LAST_LABELS = {
 
 def test_a_client_that_refused_the_priors_has_no_prior_and_is_in_no_estimate():
     results = with_priors(labelled=False)
-    results["rounds"][0]["bounded"] = {"client-1": "Adapt: refused the priors, which contradict its images"}
+    results["rounds"][0]["bounded"] = {"client-1": "Adapt: rejected the priors, which contradict its images"}
     tree = parse(_render(outcome_of(results), [], LAST_LABELS))
     section = tree.one("section", id="result")
-    assert rows(section.one("table"))[2][:2] == ["client-1", "refused the priors"]
+    assert rows(section.one("table"))[2][:2] == ["client-1", "rejected the priors"]
     assert rows(tree.one("section", id="priors").one("table"))[2] == ["client-1", "not estimated"]
     assert words_of(section.one("ul", class_="ranges")).startswith("estimate without labels 80 %")
-    assert "without 1 client that refused the priors" in words_of(section)
+    assert "without 1 client that rejected the priors" in words_of(section)
 
 
 def test_the_client_to_review_has_enough_images():

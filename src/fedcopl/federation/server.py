@@ -180,7 +180,7 @@ def _estimate_priors(
     )
     for client, reply in replies.items():
         if reply.refused:
-            reason = "refused the priors, which contradict its most confident images"
+            reason = "rejected the priors, which contradict its most confident images"
             exchange.report.bounds.add(client, "Adapt", reason)
     if config.method != "priors":  # that method's own evaluation already measures it
         exchange.report.untrained = _evaluate(exchange, state.round, None, through="priors")

@@ -21,7 +21,7 @@ class Unit:
     look like a trend. It is linear in `transform(value)`; `format_ticks` formats its ticks.
     """
 
-    write: Callable[[float], str]
+    format_value: Callable[[float], str]
     format_ticks: Callable[[Sequence[float]], list[str]] = tick_texts
     bounds: _Bounds = (0, math.inf)
     include: tuple[float, ...] = ()
@@ -145,7 +145,7 @@ def line_chart(
         x_ticks=[_Tick(x_scale(tick), count(round(tick))) for tick in _whole_ticks(rounds[0], rounds[-1], limit)],
         y_ticks=[_Tick(tick_scale(tick), text) for tick, text in zip(ticks, texts, strict=True)],
         lines=[_draw(line, rounds, x_scale, y_scale, unit) for line in lines],
-        levels=[_Tick(y_scale(level), f"{name}, {unit.write(level)}") for name, level in drawn_levels.items()],
+        levels=[_Tick(y_scale(level), f"{name}, {unit.format_value(level)}") for name, level in drawn_levels.items()],
         refreshes=[x_scale(number) for number in refreshed],
         strips=_strips(rounds, lines, x_scale, unit, set(refreshed), (right - left) / len(rounds)),
         left=left,
@@ -182,8 +182,8 @@ def _draw(line: Series, rounds: Sequence[int], x_scale: _AxisScale, y_scale: _Ax
     return _DrawnLine(
         line.name,
         line.style,
-        unit.write(measured[0][1]),
-        unit.write(measured[-1][1]),
+        unit.format_value(measured[0][1]),
+        unit.format_value(measured[-1][1]),
         [(x_scale(r), y_scale(value)) for r, value in measured],
         " ".join(f"{x},{y}" for x, y in (*upper, *lower)),
     )
@@ -198,7 +198,7 @@ def _strips(
         value, std = line.values[index], line.deviations[index] if line.deviations else None
         if value is None:
             return NOTHING
-        return unit.write(value) if std is None else f"{unit.write(value)} ± {unit.write(std)}"
+        return unit.format_value(value) if std is None else f"{unit.format_value(value)} ± {unit.format_value(std)}"
 
     strips = []
     for index, r in enumerate(rounds):
@@ -277,13 +277,13 @@ def bar_chart(
     y_scale, texts = _AxisScale(ticks[0], ticks[-1], bottom, _TOP), unit.format_ticks(ticks)
     left, bar_pitch, groups = _left_margin(texts), group_width * 0.78 / len(series), []
     for index, name in enumerate(names):
-        start, bars, lines = left + group_width * index, [], [name]
+        start, bars, tooltip = left + group_width * index, [], [name]
         for n, (title, style, number) in enumerate((one.name, one.style, one.values[index]) for one in series):
-            lines.append(f"{title} {NOTHING if number is None else unit.write(number)}")
+            tooltip.append(f"{title} {NOTHING if number is None else unit.format_value(number)}")
             if number is not None:
-                at = round(start + group_width * 0.11 + bar_pitch * n, 1)
-                bars.append(_Bar(at, y_scale(number), round(y_scale(0) - y_scale(number), 1), style))
-        groups.append(_BarGroup(round(start + group_width / 2, 1), shortened(name, 17), "\n".join(lines), bars))
+                left_edge = round(start + group_width * 0.11 + bar_pitch * n, 1)
+                bars.append(_Bar(left_edge, y_scale(number), round(y_scale(0) - y_scale(number), 1), style))
+        groups.append(_BarGroup(round(start + group_width / 2, 1), shortened(name, 17), "\n".join(tooltip), bars))
     return BarChart(
         label=label,
         width=round(left + group_width * len(names) + _RIGHT, 1),

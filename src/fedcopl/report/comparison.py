@@ -48,16 +48,16 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class _Measure:
-    """A column of the table of results: its title, its value for a run, the better direction, and the number format."""
+    """A column of the table of results."""
 
     name: str
-    of: Callable[[ComparedRun], float | None]
-    better: int = 0  # +1: the higher; -1: the lower; 0: neither
-    write: Callable[[float], str] = PERCENT.write
+    value_of: Callable[[ComparedRun], float | None]
+    better_sign: int = 0  # +1: higher values are better; -1: lower ones; 0: neither
+    format_value: Callable[[float], str] = PERCENT.format_value
 
 
 def _final_accuracy(kind: AccuracyKind) -> Callable[[ComparedRun], float | None]:
-    return lambda run: to_percent(kind.of(run.outcome.final))
+    return lambda run: to_percent(kind.value_of(run.outcome.final))
 
 
 _MEASURES = (
@@ -66,9 +66,9 @@ _MEASURES = (
     _Measure("gain", lambda run: fmt.difference(run.outcome.final.macro, run.outcome.zero_shot.macro), 1, fmt.points),
     _Measure("mean confidence", attrgetter("confidence")),
     _Measure("pseudo-label accuracy", lambda run: to_percent((run.outcome.pseudo_label_accuracy or (None,))[-1]), 1),
-    _Measure("images used", attrgetter("outcome.images_used"), 0, COUNT.write),
-    _Measure("sent up", attrgetter("outcome.bytes_up"), -1, BYTES.write),
-    _Measure("sent down", attrgetter("outcome.bytes_down"), -1, BYTES.write),
+    _Measure("images used", attrgetter("outcome.images_used"), 0, COUNT.format_value),
+    _Measure("sent up", attrgetter("outcome.bytes_up"), -1, BYTES.format_value),
+    _Measure("sent down", attrgetter("outcome.bytes_down"), -1, BYTES.format_value),
     _Measure("time", attrgetter("outcome.seconds"), -1, fmt.duration),
 )
 
@@ -105,7 +105,7 @@ class _RunGroup:
 
     @cached_property
     def numbers(self) -> dict[str, Spread | None]:
-        return {measure.name: spread([measure.of(run) for run in self.runs]) for measure in _MEASURES}
+        return {measure.name: spread([measure.value_of(run) for run in self.runs]) for measure in _MEASURES}
 
 
 def _differing(runs: Sequence[ComparedRun]) -> list[str]:
@@ -189,21 +189,20 @@ class _RankedCell:
 
 
 def _column(groups: Sequence[_RunGroup], measure: _Measure) -> Iterator[_RankedCell]:
-    """Yield the cells of one measure. Unfinished and supervised runs have no rank; equal texts have equal ranks."""
-    has_rank = [group.finished and not group.supervised and _same_classes(groups) for group in groups]
+    """Yield each group's cell of one measure, with the ranks of the best and, of at least three, the second best.
+
+    Only finished, unsupervised runs with the same classes are ranked; means that look equal have equal ranks.
+    """
+    comparable = measure.better_sign and _same_classes(groups)
+    ranked = [bool(comparable and group.finished and not group.supervised) for group in groups]
     numbers = [group.numbers[measure.name] for group in groups]
-    means = {
-        measure.write(number.mean): number.mean for number, ok in zip(numbers, has_rank, strict=True) if number and ok
-    }
-    order = sorted(means, key=lambda text: means[text] * -measure.better)
-    marked = {text: rank for rank, text in enumerate(order[: 2 if len(order) > 2 else 1], start=1)}
-    for number, is_ranked in zip(numbers, has_rank, strict=True):
-        if number is None:
-            yield _RankedCell(fmt.NOTHING)
-        else:
-            comparable = is_ranked and measure.better and len(order) > 1
-            rank = marked.get(measure.write(number.mean), 0) if comparable else 0
-            yield _RankedCell(number.format(measure.write), rank)
+    texts = ["" if number is None else measure.format_value(number.mean) for number in numbers]
+    means = {text: number.mean for text, number, ok in zip(texts, numbers, ranked, strict=True) if number and ok}
+    best_first = sorted(means, key=lambda text: means[text] * -measure.better_sign)
+    rank_of = {text: rank for rank, text in enumerate(best_first[: min(2, len(best_first) - 1)], start=1)}
+    for number, text, ok in zip(numbers, texts, ranked, strict=True):
+        cell = fmt.NOTHING if number is None else number.format(measure.format_value)
+        yield _RankedCell(cell, rank_of.get(text, 0) if ok else 0)
 
 
 _LATEX = str.maketrans(
@@ -244,7 +243,7 @@ def _recall_table(groups: Sequence[_RunGroup]) -> tuple[list[str], list[tuple[st
     def cell(number: Spread | None) -> _RankedCell:
         if number is None:
             return _RankedCell(fmt.NOTHING)
-        return _RankedCell(number.format(PERCENT.write), 1 + round(8 * number.mean / 100))
+        return _RankedCell(number.format(PERCENT.format_value), 1 + round(8 * number.mean / 100))
 
     last = {group.label: means([run.outcome.last_recall for run in group.runs]) for group in groups}
     if not _same_classes(groups) or not any(last.values()):
@@ -311,13 +310,13 @@ def _run_rows(groups: Sequence[_RunGroup], measures: Sequence[_Measure]) -> Iter
     members = [(group, run) for group in groups for run in group.runs]
     for folder, (group, run) in zip(_short_folders([run.folder for _, run in members]), members, strict=True):
         outcome = run.outcome
-        numbers = [(measure.of(run), measure.write) for measure in measures]
+        numbers = [(measure.value_of(run), measure.format_value) for measure in measures]
         yield {
             "folder": folder,
             "group": group,
             "seed": outcome.seed,
             "rounds": _RunGroup("", [run]).rounds,
-            "numbers": [fmt.NOTHING if number is None else write(number) for number, write in numbers],
+            "numbers": [fmt.NOTHING if number is None else format_value(number) for number, format_value in numbers],
             "unused": len(outcome.dropped_before) + sum(len(record.dropped) for record in outcome.rounds),
             "rolled_back": sum(any(record.rollbacks()) for record in outcome.rounds),
             "epsilon": outcome.privacy.epsilon if outcome.privacy else None,

@@ -17,11 +17,11 @@ from .charts import LineChart, Series, Unit, line_chart
 
 @dataclass(frozen=True)
 class AccuracyKind:
-    """One of the three accuracies: its name (also the CSS class of its line), its meaning, and its attribute."""
+    """One of the three accuracies: its name (also the CSS class of its line), its meaning, and its value."""
 
     name: str
     meaning: str
-    of: Callable[[Accuracies], float | None]
+    value_of: Callable[[Accuracies], float | None]
 
 
 ACCURACIES = (
@@ -58,14 +58,14 @@ class Spread:
     mean: float
     std: float | None = None
 
-    def format(self, write: Callable[[float], str]) -> str:
+    def format(self, format_value: Callable[[float], str]) -> str:
         """Format as `82.7 ± 0.6 %`, with the unit once at the end."""
         if self.std is None:
-            return write(self.mean)
-        number, space, unit = write(self.mean).partition(fmt.SPACE)
-        deviation, _, its_unit = write(self.std).removeprefix("+").partition(fmt.SPACE)
+            return format_value(self.mean)
+        number, space, unit = format_value(self.mean).partition(fmt.SPACE)
+        deviation, _, its_unit = format_value(self.std).removeprefix("+").partition(fmt.SPACE)
         if self.std and its_unit != unit:
-            return f"{write(self.mean)} ± {write(self.std)}"
+            return f"{format_value(self.mean)} ± {format_value(self.std)}"
         return f"{number} ± {deviation}{space}{unit}"
 
 
@@ -85,7 +85,7 @@ def _by_round(measure: Callable[[RoundRecord], float | None], outcome: Outcome) 
 
 def _accuracy(kind: AccuracyKind, outcome: Outcome) -> _ByRound:
     """Return one of the three accuracies by round, in per cent."""
-    return _by_round(lambda record: to_percent(kind.of(record)), outcome)
+    return _by_round(lambda record: to_percent(kind.value_of(record)), outcome)
 
 
 def _by_refresh(outcome: Outcome, share: str = "pseudo_label_accuracy") -> _ByRound:
@@ -96,8 +96,8 @@ def _by_refresh(outcome: Outcome, share: str = "pseudo_label_accuracy") -> _ByRo
 
 def seconds_by_round(outcome: Outcome) -> _ByRound:
     """Return the seconds of each round from the records, which have the time since the start."""
-    since = [0.0, *(record.seconds for record in outcome.rounds)]
-    durations = (max(0.0, after - before) for before, after in pairwise(since))
+    since_start = [0.0, *(record.seconds for record in outcome.rounds)]
+    durations = (max(0.0, after - before) for before, after in pairwise(since_start))
     return {record.number: seconds for record, seconds in zip(outcome.rounds, durations, strict=True)}
 
 
@@ -108,7 +108,7 @@ _DRIFT: Mapping[str, Callable[[Drift], float | None]] = {
 
 
 def _drift(name: str, measure: str, outcome: Outcome) -> _ByRound:
-    """Return the drift of one array by round, without the huge values of updates that nearly cancel."""
+    """Return a drift measure of the array `name` by round, without the huge values of updates that nearly cancel."""
     values = _by_round(lambda record: _DRIFT[measure]((record.drift or {}).get(name, Drift())), outcome)
     return {number: value for number, value in values.items() if value <= _DRIFT_MAX}
 
@@ -165,7 +165,7 @@ def run_charts(outcome: Outcome) -> dict[str, Any]:
 
 
 def _count_ratio(record: RoundRecord, numerator: str, denominator: str) -> float | None:
-    """Return one of the record's label counts in per cent of another; None without a refresh or if that is 0."""
+    """Return a label count of the round in per cent of `denominator`; None without a refresh, or if that count is 0."""
     counts = record.labelling
     if counts is None or not getattr(counts, denominator):
         return None
@@ -181,7 +181,7 @@ def _chart(
     records: Sequence[RoundRecord] = (),
     levels: Mapping[str, float | None] | None = None,
 ) -> LineChart | None:
-    """Draw one line for each name over the rounds of `records`, or else over the rounds with a value."""
+    """Draw one line for each name over all rounds that have a value or are in `records`; None without a value."""
     rounds = sorted({r for values in lines.values() for r in values} | {record.number for record in records})
     series = [
         Series(name, style, [values.get(r) for r in rounds])
@@ -220,12 +220,12 @@ def _group_chart(
     unit: Unit | None = None,
     levels: Mapping[str, float | None] | None = None,
 ) -> LineChart | None:
-    """Draw one line per group, the mean of its runs with a band of one standard deviation; by default of a drift."""
+    """Draw each group's mean with a band of one standard deviation over its runs; by default in the unit of a drift."""
     by_group = []
     for outcomes in groups.values():
         measured = [measure(outcome) for outcome in outcomes]
-        finished = sorted({r for by_round in measured for r in by_round})
-        by_group.append({r: over_runs for r in finished if (over_runs := spread([run.get(r) for run in measured]))})
+        with_value = sorted({r for by_round in measured for r in by_round})
+        by_group.append({r: over_runs for r in with_value if (over_runs := spread([run.get(r) for run in measured]))})
     rounds = sorted({r for spreads in by_group for r in spreads})
     lines = []
     for style, (label, outcomes), spreads in zip(STYLES, groups.items(), by_group, strict=False):

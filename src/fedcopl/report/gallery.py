@@ -135,8 +135,8 @@ def gallery(
         shown += [int(ranked[rank * (len(ranked) - 1) // max(number - 1, 1)]) for rank in range(number)]
     examples = [example(selected[client[n]], int(position[n])) for n in shown]
     client, position, _ = _ranked(labelled)
-    last = list(zip(client, position, strict=True))[: -_LEAST_CONFIDENT - 1 : -1]
-    return examples + [replace(example(labelled[k], int(n)), least_confident=True) for k, n in last]
+    least_confident = list(zip(client, position, strict=True))[: -_LEAST_CONFIDENT - 1 : -1]
+    return examples + [replace(example(labelled[k], int(n)), least_confident=True) for k, n in least_confident]
 
 
 def _ranked(clients: Sequence[ChosenImages]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

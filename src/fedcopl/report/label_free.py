@@ -17,7 +17,7 @@ from ..run.folder import file_name
 from ..run.pseudo_labels import LastLabels
 from ..run.record import ClientRecord, Outcome
 from .formatting import SPACE, shortened
-from .narrative import by_rounds, has_priors, refused_priors
+from .narrative import by_rounds, clients_rejecting_priors, has_priors
 
 UNSURE = 0.5  # an image counts as unsure if its predicted class has a lower probability
 FIRST_REVIEW = 20  # images to confirm for a first estimate of the accuracy
@@ -96,7 +96,7 @@ class _LabelFreeClient:
     name: str
     images: int | None
     shares: Sequence[tuple[str, str]]  # name and share with its range of the largest classes; empty without priors
-    refused: bool  # whether it refused the priors: they contradict its most confident predictions
+    rejected_priors: bool  # they contradict its most confident predictions, so it uses zero-shot CLIP
     confidence: float | None  # mean probability of the predicted class
     unsure: int | None  # images below UNSURE
     agreement: float | None  # share of images with the same class by text and by prototypes
@@ -112,7 +112,7 @@ class _LabelFree:
     unsure: int
     agreement: float | None  # of text and prototypes, over all images
     accuracy: tuple[float, float, float] | None  # from calibrated confidence: share, low, high; None after all reviews
-    refused: int  # clients that refused the priors; `accuracy` is without them
+    rejections: int  # clients that rejected the priors; `accuracy` is without them
     reviews: Sequence[ReviewedClient]
     rounds_rolled_back: int
     rolled_back: Sequence[str]  # trainings and averages that were rolled back or skipped, with the reason
@@ -142,12 +142,12 @@ def label_free(
     outcome: Outcome, labels: Mapping[str, LastLabels], reviews: Sequence[ReviewedClient] = ()
 ) -> _LabelFree:
     """Summarise a run from its record, the pseudo labels of its last refresh by client, and their reviews."""
-    refused, with_priors = refused_priors(outcome), has_priors(outcome)
+    rejecting, with_priors = clients_rejecting_priors(outcome), has_priors(outcome)
     clients = [
-        _label_free_client(client, labels.get(client.name), outcome.classes, with_priors, client.name in refused)
+        _label_free_client(client, labels.get(client.name), outcome.classes, with_priors, client.name in rejecting)
         for client in (outcome.clients[k] for k in largest_clients(outcome, len(outcome.clients)))
     ]
-    calibrated = mean_confidence(labels, refused) if with_priors else None
+    calibrated = mean_confidence(labels, rejecting) if with_priors else None
     not_reviewed = {client.name for client in clients} - {review.client for review in reviews}
     agreeing = [(last.agreement, len(last.label)) for last in labels.values() if last.agreement is not None]
     compared = [record.labelling for record in outcome.rounds if record.labelling and record.labelling.compared]
@@ -159,7 +159,7 @@ def label_free(
         unsure=sum(client.unsure or 0 for client in clients),
         agreement=sum(share * images for share, images in agreeing) / sum(n for _, n in agreeing) if agreeing else None,
         accuracy=_label_free_accuracy(calibrated) if calibrated is not None and not_reviewed else None,
-        refused=len(refused),
+        rejections=len(rejecting),
         reviews=reviews,
         rounds_rolled_back=sum(bool(one.trainings_rolled_back or one.server_rolled_back) for one in checks),
         rolled_back=by_rounds((record.number, text) for record in outcome.rounds for text in record.rollbacks()),
@@ -169,7 +169,7 @@ def label_free(
 
 
 def largest_clients(outcome: Outcome, most: int = SHOWN) -> list[int]:
-    """Return all clients in order if there are at most SHOWN, else the `most` with the most images, largest first."""
+    """Return the indices of all clients in order; of more than SHOWN, the `most` with most images, largest first."""
     sizes = np.array([client.train or 0 for client in outcome.clients])
     if len(sizes) <= SHOWN:
         return list(range(len(sizes)))
@@ -177,20 +177,20 @@ def largest_clients(outcome: Outcome, most: int = SHOWN) -> list[int]:
 
 
 def _label_free_client(
-    client: ClientRecord, labels: LastLabels | None, classes: Sequence[str], with_priors: bool, refused: bool
+    client: ClientRecord, labels: LastLabels | None, classes: Sequence[str], with_priors: bool, rejected_priors: bool
 ) -> _LabelFreeClient:
-    """Return a client's largest class shares (unless it refused the priors), confidence, and unsure images."""
+    """Return a client's largest class shares (none if it rejected the priors), its confidence and its unsure images."""
     if labels is None or not len(labels.label):
-        return _LabelFreeClient(client.name, client.train, (), refused, None, None, None)
+        return _LabelFreeClient(client.name, client.train, (), rejected_priors, None, None, None)
     shares: list[tuple[str, str]] = []
-    if with_priors and not refused and labels.class_share is not None and labels.class_error is not None:
+    if with_priors and not rejected_priors and labels.class_share is not None and labels.class_error is not None:
         largest = np.argsort(-labels.class_share, kind="stable")[:_MAX_CLASSES_SHOWN].tolist()
         for k in (k for k in largest if labels.class_share[k] >= _MIN_SHARE_SHOWN):
             share, margin = float(labels.class_share[k]), _margin(float(labels.class_error[k]), len(labels.label))
             low, high = max(0.0, share - margin), min(1.0, share + margin)
             shares.append((classes[k], f"{100 * share:.0f}{SPACE}% ({100 * low:.0f} to {100 * high:.0f})"))
     confidence, unsure = float(labels.confidence.mean()), int((labels.confidence < UNSURE).sum())
-    return _LabelFreeClient(client.name, client.train, shares, refused, confidence, unsure, labels.agreement)
+    return _LabelFreeClient(client.name, client.train, shares, rejected_priors, confidence, unsure, labels.agreement)
 
 
 def label_free_facts(summary: _LabelFree) -> Iterator[tuple[str, str]]:
@@ -201,7 +201,8 @@ def label_free_facts(summary: _LabelFree) -> Iterator[tuple[str, str]]:
         yield "estimated accuracy", f"{share} %, 95 % interval {low} to {high} %, {by}"
     if summary.accuracy is not None:
         share, low, high = (f"{100 * value:.0f}" for value in summary.accuracy)
-        without = f", without {counted(summary.refused, 'client')} that refused the priors" if summary.refused else ""
+        rejecting = counted(summary.rejections, "client")
+        without = f", without {rejecting} that rejected the priors" if summary.rejections else ""
         origin = f"label-free, from calibrated confidence{without}"
         yield "estimated accuracy", f"{share} %, plausible {low} to {high} %; {origin}"
     if summary.confidence is not None:
@@ -210,9 +211,9 @@ def label_free_facts(summary: _LabelFree) -> Iterator[tuple[str, str]]:
     if summary.agreement is not None:
         warning = ": the class names may describe the images poorly" if summary.agreement < LOW_AGREEMENT else ""
         yield "text and prototypes", f"agree on {100 * summary.agreement:.0f} % of the images{warning}"
-    with_priors = [client for client in summary.clients if client.shares or client.refused]
+    with_priors = [client for client in summary.clients if client.shares or client.rejected_priors]
     for client in with_priors[:_LISTED]:
         shares = ", ".join(f"{shortened(name, _MAX_NAME)} {share}".replace(SPACE, " ") for name, share in client.shares)
-        yield "class prior", f"{client.name}: {shares or 'none: refused the priors'}"
+        yield "class prior", f"{client.name}: {shares or 'none: rejected the priors'}"
     if len(with_priors) > _LISTED:
         yield "class prior", f"{counted(len(with_priors) - _LISTED, 'more client')}: see the report"

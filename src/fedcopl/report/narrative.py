@@ -71,9 +71,9 @@ def has_priors(outcome: Outcome) -> bool:
     return any(any(refresh.class_prior) for refresh in outcome.refreshes)
 
 
-def refused_priors(outcome: Outcome) -> set[str]:
-    """Return the clients that refused the priors in any round."""
-    return {name for record in outcome.rounds for name, note in record.bounded.items() if "refused the priors" in note}
+def clients_rejecting_priors(outcome: Outcome) -> set[str]:
+    """Return the clients that rejected the priors in any round, and therefore use zero-shot CLIP."""
+    return {name for record in outcome.rounds for name, note in record.bounded.items() if "rejected the priors" in note}
 
 
 def run_summary(outcome: Outcome) -> str:

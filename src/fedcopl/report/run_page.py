@@ -32,7 +32,7 @@ from .label_free import (
     largest_clients,
     read_reviews,
 )
-from .narrative import LabelTexts, by_rounds, label_texts, refused_priors, run_summary
+from .narrative import LabelTexts, by_rounds, clients_rejecting_priors, label_texts, run_summary
 
 _SECTIONS = {
     "result": "Result",
@@ -152,8 +152,8 @@ def _tiles(outcome: Outcome) -> Iterator[dict[str, Any]]:
     """Yield the macro, weighted and global accuracy of the last and best round, of zero-shot CLIP and of the priors."""
     records = {"last": outcome.final, "zero_shot": outcome.zero_shot, "best": outcome.best}
     for kind in curves.ACCURACIES:
-        tile = {name: kind.of(scores) for name, scores in records.items()}
-        untrained = kind.of(outcome.untrained) if outcome.untrained else None
+        tile = {name: kind.value_of(scores) for name, scores in records.items()}
+        untrained = kind.value_of(outcome.untrained) if outcome.untrained else None
         gain = fmt.difference(tile["last"], tile["zero_shot"])
         yield {"name": kind.name, "meaning": kind.meaning, "untrained": untrained, "gain": gain, **tile}
 
@@ -294,8 +294,8 @@ def _class_priors(outcome: Outcome) -> dict[str, Any]:
     classes, last = len(outcome.classes), outcome.refreshes[-1].class_prior if outcome.refreshes else ()
     if not any(last):
         return {"priors": [], "common": False, "overlap": None}
-    refused = refused_priors(outcome)
-    used = [None if client.name in refused else row for client, row in zip(outcome.clients, last, strict=True)]
+    rejecting = clients_rejecting_priors(outcome)
+    used = [None if client.name in rejecting else row for client, row in zip(outcome.clients, last, strict=True)]
     estimated, true = _shares(used, classes), _shares([client.true_counts for client in outcome.clients], classes)
     note = "In per cent; estimated by each client without labels, and never sent."
     tables = [_prior_table(outcome, "Estimated class prior", note, estimated)]
@@ -380,7 +380,7 @@ def _last_participation(name: str, record: RoundRecord) -> str:
 
 
 def _changed_clients(rows: Sequence[_ReportedClient]) -> tuple[int, int, int] | None:
-    """Count the clients with a better, a worse and the zero-shot accuracy; None if no accuracy was measured."""
+    """Count the clients with a higher, a lower and the same accuracy as zero-shot CLIP; None if it was not measured."""
     measured = [row.points for row in rows if row.points is not None]
     better, worse = sum(points > 0 for points in measured), sum(points < 0 for points in measured)
     return (better, worse, len(measured) - better - worse) if measured else None
