@@ -48,7 +48,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path):
     ("text", "why"),
     [
         ("[" * 100_000, "nested too deeply"),
-        ('{"a": ' + "9" * 6000 + "}", "6,000 digits"),
+        ('{"a": ' + "9" * 6000 + "}", "6,000 digits, more than 40"),
         (r'{"a": "\u001b[2J"}', "control character"),
     ],
 )

@@ -375,8 +375,9 @@ def _read_class_names(classes: Sequence[str] | str | Path) -> tuple[str, ...]:
     if isinstance(classes, str | Path):
         file = Path(classes).expanduser()
         listed = read_classes(file)
-        if synonyms := listed.synonyms:
-            raise DataError(f"{classes}: put synonyms into the template: model.template='a photo of a {{}}{synonyms}'")
+        if listed.synonyms:
+            fix = f"remove them from the file and set model.template='a photo of a {{}}{listed.synonyms}'"
+            raise DataError(f"{classes}: has synonyms, which are not read from a file here; {fix}")
         return tuple(listed.names)
     if not len(classes):
         raise DataError("classes: is empty; give at least two class names")

@@ -310,7 +310,7 @@ def load(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
 
 
 def with_overrides(settings: Mapping[str, Any], pairs: Iterable[str], origin: str) -> RunConfig:
-    """Return settings of a file with overrides of a command line; errors name the source of each setting."""
+    """Override the settings of a file by `key=value` pairs of the command line; errors name each setting's source."""
     listed = list(pairs)
     names = (_section_and_key(pair.partition("=")[0].strip()) for pair in listed)
     return RunConfig.from_mapping(override(settings, listed), origin, {".".join(name) for name in names if name})

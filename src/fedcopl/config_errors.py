@@ -27,13 +27,13 @@ _MAX_ERRORS = 50  # in a message; finding the most similar names of 20,000 unkno
 _PATTERNS = {r"^[\w.-]+$": "made of letters, digits, dots, dashes and underscores"}
 
 
-def describe_errors(errors: Iterable[Mapping[str, Any]], unknown: Callable[[str], str]) -> dict[str, str]:
-    """Return the error message of each setting by full name; `unknown` returns that of an unknown setting."""
-    foreign, missing, expected, given = {}, {}, dict[str, list[str]](), {}
+def describe_errors(errors: Iterable[Mapping[str, Any]], describe_unknown: Callable[[str], str]) -> dict[str, str]:
+    """Convert pydantic errors to a message for each setting; `describe_unknown` returns that of an unknown one."""
+    unknown, missing, expected, given = {}, {}, dict[str, list[str]](), {}
     for error in islice(errors, _MAX_ERRORS):
         name = ".".join(str(part) for part in error["loc"][:2])  # without the branch of a union
         if error["type"] == "extra_forbidden":
-            foreign[name] = unknown(name)
+            unknown[name] = describe_unknown(name)
         elif error["type"] == "missing":
             missing[name] = "is missing"
         else:  # a setting of a union type has one error per type
@@ -42,11 +42,11 @@ def describe_errors(errors: Iterable[Mapping[str, Any]], unknown: Callable[[str]
     invalid = {
         name: f"should be {' or '.join(dict.fromkeys(values))}, not {given[name]}" for name, values in expected.items()
     }
-    return foreign | missing | invalid
+    return unknown | missing | invalid
 
 
 def _expected(error: Mapping[str, Any]) -> str:
-    """Return the values that a setting can have."""
+    """Describe the valid values of a setting, given its pydantic error."""
     kind, context = str(error["type"]), error.get("ctx") or {}
     if kind in _BOUNDS:
         comparison, limit = _BOUNDS[kind]

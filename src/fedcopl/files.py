@@ -70,7 +70,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 def _bounded_int(digits: str) -> int:
     if len(digits) > _MAX_DIGITS:
-        raise ValueError(f"a number has {len(digits):,} digits")
+        raise ValueError(f"a number has {len(digits):,} digits, more than {_MAX_DIGITS}")
     return int(digits)
 
 
@@ -80,7 +80,7 @@ def _refuse_control_characters(text: str) -> None:
 
 
 def no_folder(path: Path) -> str:
-    """Return a phrase that says why a path is not a folder."""
+    """Return the reason why a path is not a folder, as part of an error message."""
     return "is a file, not a folder" if path.exists() else "there is no such folder"
 
 
@@ -118,7 +118,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 @contextmanager
 def reading(file: Path, further_error: type[Exception] = OSError) -> Iterator[None]:
-    """Convert errors in reading and parsing a file to RunFolderError, and those of a `further_error` type."""
+    """Convert errors in reading and parsing a file, and errors of the type `further_error`, to RunFolderError."""
     try:
         yield
     except (OSError, ValueError, LookupError, TypeError, AttributeError, further_error) as error:

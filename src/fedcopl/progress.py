@@ -35,7 +35,7 @@ def reporting(rounds: int, progress: bool | ProgressReporter = True) -> Iterator
     """Yield a reporter: bars on a terminal and in a notebook with widgets, lines of text anywhere else.
 
     Args:
-        progress: False: no reports; a reporter: that reporter.
+        progress: False for no reports, or a reporter to use instead.
     """
     console = Console(stderr=True)
     if not isinstance(progress, bool):

@@ -51,6 +51,6 @@ class Registry(dict[str, _Implementation]):
 
 
 def _same_origin(one: object, other: object) -> bool:
-    """Return whether both are the same definition in a plug-in file that was loaded twice."""
+    """Return whether two implementations are the same definition of a plug-in file that was loaded twice."""
     names = [(getattr(item, "__module__", None), getattr(item, "__qualname__", None)) for item in (one, other)]
     return names[0] == names[1] and str(names[0][0]).startswith("fedcopl_plugin_")

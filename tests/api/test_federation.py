@@ -164,7 +164,7 @@ MISTAKES = {
     "no sites": (lambda: Federation([], CLASSES), DataError, "at least one"),
     "twice": (lambda: Federation([Site("a", "x"), Site("a", "y")], CLASSES), DataError, "two sites have the name 'a'"),
     "no classes": (lambda: Federation([Site("a", "x")], []), DataError, "classes: is empty"),
-    "one name for two": (lambda: Federation([Site("a", "x")], ["sea lion", "sea_lion"]), DataError, "all called"),
+    "one name for two": (lambda: Federation([Site("a", "x")], ["sea lion", "sea_lion"]), DataError, "all become"),
     "fixed by the sites": (
         lambda: Federation([Site("a", "x")], CLASSES, clients=3),
         ConfigError,

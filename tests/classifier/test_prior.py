@@ -277,7 +277,7 @@ def test_prior_images_estimates_the_class_prior_of_the_images(north, plain, tmp_
 def test_unknown_priors_are_refused(north):
     with pytest.raises(ConfigError, match='must be "none", "images" or a share for each class'):
         north.with_prior("sight")
-    with pytest.raises(ConfigError, match="needs the images"):
+    with pytest.raises(ConfigError, match="also needs the argument images"):
         north.with_prior("images")
 
 

@@ -81,7 +81,7 @@ def test_settings_require_their_previous_run(tmp_path):
     ):
         require_previous_run(continued, None)
     with pytest.raises(
-        ConfigError, match=r"^previous_run: these settings continue 'may [0-9a-f]{16}', and .* holds 'may "
+        ConfigError, match=r"^previous_run: these settings continue 'may [0-9a-f]{16}', but .* has 'may "
     ):
         with_reference(continued, previous(tmp_path, text=[2]))
 

@@ -117,7 +117,7 @@ def _backbone_path(folder: Path, backbone: TrainedOn) -> str | Path:
         return files[0] if len(files) == 1 else folder / BACKBONE
     if backbone.is_known:
         return backbone.name
-    raise ModelError(f"{folder}: was trained on the private model {backbone.name}; give its path with --backbone")
+    raise ModelError(f"{folder}: was trained on {backbone.name}, not a known model; give its path with --backbone")
 
 
 def _read_arrays(file: Path, kind: type[np.floating[Any]] = np.float32) -> dict[str, NDArray[Any]]:

@@ -196,14 +196,14 @@ def _without_logs() -> Iterator[None]:
 
 def _make_prior_an_input(proto: Any) -> None:
     """Make the initializer of the class prior an optional input named `log_prior`."""
-    [class_prior] = [value for value in proto.graph.initializer if value.name.endswith(_LOG_PRIOR)]
+    [log_prior] = [value for value in proto.graph.initializer if value.name.endswith(_LOG_PRIOR)]
     for node in proto.graph.node:
-        node.input[:] = [_LOG_PRIOR if name == class_prior.name else name for name in node.input]
-    class_prior.name = _LOG_PRIOR
+        node.input[:] = [_LOG_PRIOR if name == log_prior.name else name for name in node.input]
+    log_prior.name = _LOG_PRIOR
     if all(value.name != _LOG_PRIOR for value in proto.graph.input):
         kind = proto.graph.input.add(name=_LOG_PRIOR).type.tensor_type
-        kind.elem_type = class_prior.data_type
-        kind.shape.dim.add(dim_value=class_prior.dims[0])
+        kind.elem_type = log_prior.data_type
+        kind.shape.dim.add(dim_value=log_prior.dims[0])
 
 
 def _compare(runtime: Any, content: bytes, predictor: Predictor) -> Difference:

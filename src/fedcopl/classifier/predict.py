@@ -364,7 +364,7 @@ class Classifier:
         if prior != "images":
             raise ConfigError(f'prior: must be "none", "images" or a share for each class, not {prior!r}')
         if images is None:
-            raise ConfigError('prior: "images" needs the images: with_prior("images", images)')
+            raise ConfigError('prior: "images" also needs the argument images, as in with_prior("images", images)')
         return self.fitted_to(self._named_images(images))
 
     def with_class_prior(self, class_prior: NDArray[np.float64]) -> "Classifier":

@@ -94,7 +94,7 @@ _PredictionRows = _CsvRows | _JsonRows
 
 
 def choose_format(out: str, form: str | None, top: int) -> _PredictionRows:
-    """Return the format of this name, by default that of the file's extension, and CSV for standard output.
+    """Return the row format named `form`; if it is None, that of the extension of `out`, or CSV for standard output.
 
     Raises:
         ConfigError: The name or extension is not known.

@@ -13,7 +13,7 @@ from ..priors.posterior import PosteriorModel, log_softmax, no_priors
 from ..run.folder import SITE_PRIOR
 
 PRIOR = "prior/"  # prefix of the names of its arrays among the arrays of a classifier
-_STRENGTH = 0.1  # of label-shift estimation, if the run did not choose one
+_STRENGTH = 0.1  # weight of the common class prior in `Prior.fitted_to`, if the run's is inf: it would not adapt
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def _confidence(written: object) -> Confidence | None:
             numbers = [value for value in percentiles if isinstance(value, int | float) and 0 <= value <= 1]
             if len(numbers) == len(percentiles) == len(_LEVELS) and numbers == sorted(numbers) and images > 0:
                 return Confidence(tuple(map(float, percentiles)), images)
-    raise ValueError("confidence must be 101 increasing probabilities and a number of images")
+    raise ValueError('"percentiles" must be 101 increasing probabilities, and "images" a number of at least 1')
 
 
 _KIND, _FORMAT = "fedcopl-classifier", 1

@@ -85,7 +85,7 @@ def build_model(config: RunConfig, clip: Clip, classes: Sequence[str], template:
 
 
 def first_state(config: RunConfig, start: Prompts, classes: int, width: int) -> ServerState:
-    """Return the server's state before the first round; `width` is the length of an image feature."""
+    """Return the server's state before the first round; `width` is the dimension d of image features."""
     method = choose_method(config)
     shared = {name: start[name] for name in method.shared()}
     return ServerState(
@@ -94,7 +94,7 @@ def first_state(config: RunConfig, start: Prompts, classes: int, width: int) -> 
 
 
 def known_class_prior(config: RunConfig, classes: Sequence[str]) -> FloatArray | None:
-    """Return the class prior over all clients, (C,), if the settings name a file with it."""
+    """Return the class prior over all clients, (C,), from the file in the settings; None if they name no file."""
     if not config.priors.class_prior:
         return None
     if not config.priors.logit_bias:

@@ -120,8 +120,8 @@ class RunFolder:
             )
         write_text(file, f"{digest}\n")
 
-    def keep(self, checkpoint: Checkpoint) -> None:
-        """Write the checkpoint of a round and the outcome so far."""
+    def write_round(self, checkpoint: Checkpoint) -> None:
+        """Write the checkpoint after a round and the outcome so far."""
         save_checkpoint(self.path, checkpoint)
         self.write_lines(ROUNDS, map(round_to_plain, checkpoint.outcome.rounds))
         self.write_lines(PROGRESS, [to_plain(checkpoint.outcome)])  # without indentation, which is slower

@@ -71,7 +71,7 @@ def run_rounds(
         privacy = privacy_statement(config, (release for finished in rounds for release in finished.releases))
         outcome = replace(outcome, rounds=rounds, refreshes=refreshes, seconds=seconds, privacy=privacy)
         outcome = recorder.complete(outcome)
-        folder.keep(Checkpoint(server, recorder.states(), outcome))
+        folder.write_round(Checkpoint(server, recorder.states(), outcome))
         progress.round_done(outcome.rounds[-1])
     finished = Checkpoint(server, recorder.states(), recorder.complete(outcome))
     folder.finish(finished)

@@ -79,13 +79,13 @@ def require_previous_run(config: RunConfig, previous: PreviousRun | None) -> Non
 
 
 def with_reference(config: RunConfig, previous: PreviousRun | None) -> RunConfig:
-    """Return the settings with a reference to the previous run; ConfigError if they name another run."""
+    """Return the settings with a reference to the previous run, if any; ConfigError if they name another run."""
     if previous is None:
         return config
     if config.previous_run not in ("", previous.reference):
         raise ConfigError(
-            f"previous_run: these settings continue {config.previous_run!r}, and {previous.folder} holds "
-            f"{previous.reference!r}"
+            f"previous_run: these settings continue {config.previous_run!r}, but {previous.folder} has "
+            f"{previous.reference!r}; give the other folder to --from"
         )
     return config.model_copy(update={"previous_run": previous.reference})
 
@@ -169,7 +169,7 @@ class _ClassRows:
 
 
 def initial_states(previous: PreviousRun, start: Prompts) -> dict[str, ClientState]:
-    """Return the initial state of every client of the previous run, with its previous model."""
+    """Return the initial state of every client of the previous run: its model at the end of that run."""
     return {
         client: ClientState(previous_model={**start, **previous.shared, **own}) for client, own in previous.own.items()
     }

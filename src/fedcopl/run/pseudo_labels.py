@@ -93,12 +93,12 @@ def _write_label_file(path: Path, metadata: dict[str, Any], log_probs: Mapping[s
 
 
 def write_final(folder: Path, client: str, made_of: str, round: int, log_probs: NDArray[np.float64]) -> None:
-    """Write the labels by a client's final classifier; `made_of` identifies the files it was made from."""
+    """Write the labels by a client's final classifier; `made_of` identifies the run's state that it was made from."""
     _write_label_file(_final_file(folder, client), {"round": round, "made_of": made_of}, {client: log_probs})
 
 
 def read_final(folder: Path, client: str, made_of: str) -> PseudoLabels | None:
-    """Return the labels by a client's final classifier; None if there are none, or they are of other files."""
+    """Return the labels by a client's final classifier; None if they are missing or were not made from `made_of`."""
     file = _final_file(folder, client)
     if not file.is_file():
         return None

@@ -464,7 +464,7 @@ def finite(number: float) -> float | None:
 
 
 def measured(own: Sequence[Score], on_all: Sequence[Score] | None = None) -> Measured:
-    """Return the accuracies of all clients; empty if no client has a labelled test image.
+    """Return the accuracies of all clients and their means; empty if no client has a labelled test image.
 
     Args:
         own: Score of each client's model on its own test images.

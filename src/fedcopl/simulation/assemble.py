@@ -47,7 +47,7 @@ _COMPARED_CLIENTS = 50  # evenly spaced clients whose mean `Simulation.initial_p
 
 @dataclass(frozen=True)
 class _PooledTestSet:
-    """The test sets of all clients as a single one."""
+    """The test sets of all clients, scored as a single one."""
 
     test_sets: Mapping[str, TestSet]
 
@@ -110,7 +110,7 @@ class Simulation:
         return self.learners[0].model.encoder.device.type
 
     def complete(self, outcome: Outcome) -> Outcome:
-        """Add the settings, the images and the clients of the run to an outcome."""
+        """Add settings, classes, model and number of skipped images to an outcome, and after a round the clients."""
         return complete_outcome(
             outcome,
             self.config,

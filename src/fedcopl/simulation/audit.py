@@ -100,7 +100,7 @@ class Audit:
         return replace(untrained, everywhere=correct / images)
 
     def _measured(self, server: ServerState, scores: Mapping[str, Score], states: _States) -> Measured:
-        """Return the accuracies after a round (macro, weighted, everywhere), and the recall of each class."""
+        """Return the accuracies and the recall of each class after a round; empty without scores or test sets."""
         if not scores or not self.evaluator.test_sets:
             return Measured()
         models = {name: whole_model(self.start, server.shared, state) for name, state in states.items()}

@@ -244,7 +244,7 @@ def _final_rollbacks(states: Mapping[str, ClientState]) -> Iterator[str]:
 
 
 def _examples(simulation: Simulation, states: Mapping[str, ClientState], folder: Path) -> list[Example]:
-    """Return some of the images that the clients selected, and the least confident ones, for the report."""
+    """Return examples for the report: some of the images that the clients selected, and the least confident images."""
     parts = dict(zip(states, simulation.parts.train, strict=True))
     selected = [
         ChosenImages(name, parts[name][state.selection.index], state.selection.label, state.confidence)
