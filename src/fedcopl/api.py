@@ -359,7 +359,7 @@ def _run(
     workers: WorkerCount,
     previous_run: str | Path | None = None,
 ) -> Result:
-    """Run the simulation, write its report, and return its result; without `dataset` on that of the settings."""
+    """Simulate a run on `dataset` (None: that of the settings), write its report, and return its result."""
     dataset = None if dataset is None else with_decode_options(dataset, config.data)
     result = Result(TemporaryDirectory(prefix="fedcopl-") if folder is None else Path(folder), dataset)
     previous = None if previous_run is None else Path(previous_run)

@@ -51,7 +51,7 @@ app.add_typer(data.cache_app, name="cache")
 
 
 def _add_installed_commands() -> None:
-    """Add the commands that installed packages declare as entry points; missing ones of experiments print a hint."""
+    """Add the commands of installed packages; those of fedcopl-experiments print a hint if it is not installed."""
     commands = {point.name: point for point in entry_points(group="fedcopl.commands")}
     any_arguments = {"allow_extra_args": True, "ignore_unknown_options": True}
     for name in sorted({*_EXPERIMENT_COMMANDS, *commands}):

@@ -150,7 +150,7 @@ def _read_prior_file(prior: str, keywords: tuple[str, ...]) -> dict[str, object]
 
 
 def _with_prior(loaded: "Classifier", prior: str, class_shares: Mapping[str, object] | None) -> "Classifier":
-    """Return the classifier with the class prior of --prior: the shares of its file, or that of all sites."""
+    """Return the classifier with the shares of --prior FILE or, for `none`, with the class prior of all sites."""
     from ..data.label_files import parse_class_prior
 
     if class_shares is not None:

@@ -164,7 +164,7 @@ def _print_rows(console: Console, title: str, rows: Iterable[tuple[str, str]]) -
 
 
 def usage_line(error: Any) -> str:
-    """Return the error in one line that ends with the command for help."""
+    """Return a usage error of click in one line that suggests a correction or the command for help."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "fedcopl"
     match error:

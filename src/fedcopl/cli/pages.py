@@ -145,7 +145,7 @@ def review(
     if merge is not None:
         _merge(survey, merge)
         if export is None and manifest is None and not score:
-            _print_next(survey, survey.save_estimate(), run)
+            _print_next_commands(survey, survey.save_estimate(), run)
     if export is not None:
         _export(survey, export, run)
     if manifest is not None:
@@ -154,12 +154,12 @@ def review(
         outcome = survey.save_estimate()
         print(json.dumps(_as_json(survey, outcome)) if as_json else _score_lines(survey, outcome))
         if not as_json:
-            _print_next(survey, outcome, run)
+            _print_next_commands(survey, outcome, run)
     if serves:
         _serve(survey, run, port, open_it)
 
 
-def _print_next(survey: "SampleSurvey", outcome: "SampleOutcome", run: Path) -> None:
+def _print_next_commands(survey: "SampleSurvey", outcome: "SampleOutcome", run: Path) -> None:
     review = ("fedcopl", "review", run, "--client", survey.gallery.client)
     if outcome.has_estimate:
         print_next(("fedcopl", "report", run), (*review, "--export", "answers.csv"))
@@ -199,7 +199,7 @@ def _serve(survey: "SampleSurvey", run: Path, port: int, open_it: bool) -> None:
         if not answered:
             raise Interrupted("stopped; there is no answer") from error
         print(_score_lines(survey, outcome), file=sys.stderr)
-        _print_next(survey, outcome, run)
+        _print_next_commands(survey, outcome, run)
         stored = counted(answered, "answer is", "answers are")
         raise Interrupted(f"stopped; {stored} in {survey.answers.path}") from error
 

@@ -87,9 +87,9 @@ def diagnose(
 
 
 def settings_file(path: Path | None) -> Path | None:
-    """Return the given file, settings.toml of the given folder, or ./settings.toml without a path (None if missing).
+    """Return the settings file that `path` names, or the settings.toml in the folder that it names.
 
-    For the folder of a site or server, which has no settings of a study, it is ./settings.toml too.
+    Without a path, or for the folder of a site or server, it is ./settings.toml, or None if there is no such file.
     """
     if path is None or (path / _CERTIFICATE).is_file():
         return Path(_SETTINGS) if Path(_SETTINGS).is_file() else None
@@ -103,7 +103,7 @@ def settings_file(path: Path | None) -> Path | None:
 
 
 def apply_fixes(path: Path | None = None) -> Iterator[str]:
-    """Rename folders with misspelt names of splits if the correct name is unused; yield a line for each."""
+    """Rename folders with misspelt names of splits if the correct name is unused; yield a line for each one."""
     file = settings_file(path)
     data = Data() if file is None else load(file).data
     root = Path(data.path).expanduser()
@@ -224,9 +224,9 @@ def _check_folders(data: Data) -> Iterator[_Finding]:
 
 
 def _class_folders(site_folders: Sequence[Path], classes: set[str]) -> set[str]:
-    """Return the names of class folders in train/ and test/, or else in the sites' folders.
+    """Return the names of class folders in each site's train/ and test/, or in its own folder if it has neither.
 
-    Folders next to images count only if at least one of them is a class.
+    Of folders next to images, none counts unless at least one has the name of a class.
     """
     class_folders: set[str] = set()
     for site in site_folders:

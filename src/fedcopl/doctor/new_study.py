@@ -56,11 +56,14 @@ _PLACEHOLDER = "Images of {site} go into this folder. This file may stay.\n"
 
 
 def start_study(folder: Path, sites: int = 2, backbone: str = "ViT-B/32") -> list[Path]:
-    """Write the folder and return the new files; `RunFolderError` if it is not empty."""
+    """Write the folder of a new study and return its files; `RunFolderError` if the folder is not empty."""
     if not 1 <= sites <= _MAX_SITES:
         raise ConfigError(f"--sites: should be between 1 and {_MAX_SITES}, not {sites}")
     if any(char in '"\\' or not char.isprintable() for char in backbone):
-        raise ConfigError(f"--backbone: {backbone!r} cannot be written into a settings file; edit the file by hand")
+        raise ConfigError(
+            f"--backbone: {backbone!r} has a quotation mark, a backslash or an unprintable character; "
+            "leave out --backbone and set model.backbone in the new settings.toml"
+        )
     try:
         check_model_name(backbone)
     except ModelError as error:

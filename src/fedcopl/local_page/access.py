@@ -82,7 +82,7 @@ class AccessControl:
         if _host_name(request) not in _HOSTS:
             return PlainTextResponse("This page is for this machine only: use 127.0.0.1 in the address.\n", 421)
         if request.method not in self._methods:
-            return PlainTextResponse("This page does not accept such requests.\n", 405)
+            return PlainTextResponse(f"This page does not accept {request.method} requests.\n", 405)
         if "token" in request.query_params:
             return self._exchange_token(request)
         if not _equal(request.cookies.get(self._keys.cookie, ""), self._keys.token):
@@ -104,7 +104,7 @@ class AccessControl:
 
 
 async def read_form(request: Request, keys: Keys) -> Mapping[str, str] | None:
-    """Return the fields of a form of this page; None if it is too long, of another type, or without the key."""
+    """Return the fields of a posted form; None if it is too long, of another type, or without this page's key."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
         return None
     body = b""

@@ -41,9 +41,8 @@ class ComparedRun:
     @cached_property
     def confidence(self) -> float | None:
         """Mean probability of the labels in per cent, where accuracy is not measured."""
-        return (
-            None if self.outcome.final.macro is not None else to_percent(mean_confidence(read_last_labels(self.folder)))
-        )
+        is_measured = self.outcome.final.macro is not None
+        return None if is_measured else to_percent(mean_confidence(read_last_labels(self.folder)))
 
 
 @dataclass(frozen=True)

@@ -135,8 +135,7 @@ def template_environment(package: str, folder: str = "") -> Environment:
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {name: getattr(fmt, name) for name in _FILTERS} | {"quote": shlex.quote}
-    environment.globals |= {"SHOWN": SHOWN, "FIRST_REVIEW": FIRST_REVIEW, "UNSURE": UNSURE}
-    environment.globals["LOW_AGREEMENT"] = LOW_AGREEMENT
+    environment.globals.update(SHOWN=SHOWN, FIRST_REVIEW=FIRST_REVIEW, UNSURE=UNSURE, LOW_AGREEMENT=LOW_AGREEMENT)
     return environment
 
 

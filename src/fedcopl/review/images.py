@@ -146,7 +146,7 @@ def _trained_as(folder: Path, client: str, images: int) -> NDArray[np.int64] | N
 
 
 def _open_images(folder: Path, sources: ImageSources) -> StoredImages:
-    """Open a client's images from their files, or else from the data set of the run's settings by name."""
+    """Open a client's images from the recorded files, or without those by name from the data set of the settings."""
     if sources.files is not None:
         options = DecodeOptions.of(RunConfig.from_mapping({"data": sources.reading}, str(folder)).data)
         pages = sources.pages or [None] * len(sources.files)
@@ -174,12 +174,12 @@ def with_final_labels(gallery: Gallery, folder: Path, progress: Progress = lambd
     if not results.is_file():
         raise DataError("the run is not finished")
     stat = results.stat()
-    made_of = f"{stat.st_mtime_ns} {stat.st_size} {len(gallery.names)}"  # a resumed run has other results
-    labels = read_final(folder, gallery.client, made_of)
+    results_version = f"{stat.st_mtime_ns} {stat.st_size} {len(gallery.names)}"
+    labels = read_final(folder, gallery.client, results_version)
     if labels is None:
         log_probs = _final_log_probs(gallery, folder, progress)
-        write_final(folder, gallery.client, made_of, gallery.predictions.rounds[-1] + 1, log_probs)
-        labels = read_final(folder, gallery.client, made_of)
+        write_final(folder, gallery.client, results_version, gallery.predictions.rounds[-1] + 1, log_probs)
+        labels = read_final(folder, gallery.client, results_version)
     if labels is None:
         return gallery
     refreshes = gallery.predictions

@@ -258,7 +258,7 @@ def _card(survey: SampleSurvey, number: int, at: int, current: Mapping[str, Expe
 
 
 def _detail(survey: SampleSurvey, number: int, at: int, current: Mapping[str, ExpertAnswer]) -> _Detail:
-    """Return the image of `_card` with its classes of positive probability and its label at the last refreshes."""
+    """Return the card of an image, its most probable classes, and its label at the last _HISTORY refreshes."""
     classes, predictions = survey.gallery.classes, survey.gallery.predictions
     likeliest = zip(predictions.top[number].tolist(), predictions.top_log_probability[number], strict=True)
     rounds = [str(round + 1) for round in predictions.rounds[: -1 if predictions.is_final else None]]

@@ -82,12 +82,11 @@ class SampleSurvey:
         self.numbers = lru_cache(maxsize=_CACHED_ORDERS)(self._numbers)
 
     def _numbers(self, order: str, label: int | None = None) -> Numbers:
-        """Return the numbers of all images, or of those with one label, in an order."""
+        """Return the numbers of all images, or of those with one label, in one of ORDERS."""
         predictions = self.gallery.predictions
         if label is not None:
             numbers = self.numbers(order)
-            of_class: Numbers = numbers[predictions.label[numbers] == label]
-            return of_class
+            return np.asarray(numbers[predictions.label[numbers] == label])
         if order == SAMPLE:
             return drawn_order(self._strata, stream(0, "review"))
         confidence = predictions.confidence
@@ -111,7 +110,7 @@ class SampleSurvey:
         return answer.kind == "class" and self.gallery.classes[self.gallery.predictions.label[number]] == answer.label
 
     def outcome(self, current: Mapping[str, ExpertAnswer]) -> SampleOutcome:
-        """Return the estimate and the counts of these answers."""
+        """Return the estimate and the counts of the current answers, by image name."""
         sampled = list(self.sample(current))
         judged = [(number, self.is_right(number, answer)) for number, answer in sampled if answer.kind != "unclear"]
         reviewed = np.array([number for number, _ in judged], np.int64)
@@ -173,7 +172,7 @@ def write_manifest(survey: SampleSurvey, path: Path) -> tuple[int, Path]:
     if not tested:
         raise DataError("no image of the random sample has an answer, so there are no test images to write")
     rows = [
-        (_file(survey, number), tested.get(number, ""), "test" if number in tested else "train")
+        (_file_path(survey, number), tested.get(number, ""), "test" if number in tested else "train")
         for number in range(len(survey.gallery.names))
     ]
     classes = path.with_name(f"{path.stem}-classes.txt")
@@ -182,7 +181,7 @@ def write_manifest(survey: SampleSurvey, path: Path) -> tuple[int, Path]:
     return len(tested), classes
 
 
-def _file(survey: SampleSurvey, number: int) -> str:
+def _file_path(survey: SampleSurvey, number: int) -> str:
     file = survey.gallery.file(number)
     if file is None:
         raise DataError(f"{survey.gallery.client}: its images are not separate files, which a manifest needs")
