@@ -107,12 +107,12 @@ def test_evidence_is_relative_to_the_mean_posteriors_of_all_clients():
 def test_strength_at_a_client_alone_needs_evidence_above_the_threshold(threshold, uses_it):
     # Ratios of 1.8 : 0.2, and half as much of the common prior: pi = (1.8 pi / (0.2 + 1.6 pi) + 0.25) / 1.5 has the
     # solution 0.817, so each of four images is worth log(0.2 + 1.6 * 0.817) = 0.41 nats.
-    strength = ClientScores(np.log([[0.9, 0.1]] * 4)).strength(no_priors(2), threshold)
+    strength = ClientScores(np.log([[0.9, 0.1]] * 4)).best_prior_strength(no_priors(2), threshold)
     assert math.isfinite(strength) == uses_it
 
 
 def test_strength_of_a_single_image_is_infinite():
-    assert ClientScores(np.log([[0.9, 0.1]])).strength(no_priors(2), 0.0) == math.inf
+    assert ClientScores(np.log([[0.9, 0.1]])).best_prior_strength(no_priors(2), 0.0) == math.inf
 
 
 def test_own_distances_leave_the_image_out_of_the_means():

@@ -15,7 +15,7 @@ from fedcopl.messages import Adapt
 from fedcopl.priors.label_shift import STRENGTHS
 from fedcopl.priors.posterior import no_priors
 from fedcopl.priors.statistics import Statistic
-from fedcopl.priors.validation import images_of, invalid_sums
+from fedcopl.priors.validation import images_of, validate_sums
 from priors.synthetic_clients import CLASSES, WIDTH, clients_with, estimated, even, skewed
 
 
@@ -26,9 +26,9 @@ def test_sums_and_totals_of_images_are_valid(seed):
     again = clients_with(skewed(3), seed, images=30)
     for step, total in zip(whole.steps, whole.totals, strict=True):
         own = [client.reply(step) for client in again]
-        assert invalid_sums(step, total, CLASSES, WIDTH, 90.0) is None
-        assert all(invalid_sums(step, one, CLASSES, WIDTH, 30.0) is None for one in own)
-        assert all(invalid_sums(step, total, CLASSES, WIDTH, 90.0, one) is None for one in own)
+        assert validate_sums(step, total, CLASSES, WIDTH, 90.0) is None
+        assert all(validate_sums(step, one, CLASSES, WIDTH, 30.0) is None for one in own)
+        assert all(validate_sums(step, total, CLASSES, WIDTH, 90.0, one) is None for one in own)
 
 
 MANIPULATIONS = {
@@ -45,8 +45,8 @@ def test_manipulated_sums_are_invalid(kind, manipulation):
     whole = estimated(clients_with(even(2), images=20))
     number = next(number for number, step in enumerate(whole.steps) if step[0].kind == kind)
     step, total = whole.steps[number], whole.totals[number]
-    assert invalid_sums(step, total, CLASSES, WIDTH, 40.0) is None
-    assert invalid_sums(step, MANIPULATIONS[manipulation](total), CLASSES, WIDTH, 40.0) is not None
+    assert validate_sums(step, total, CLASSES, WIDTH, 40.0) is None
+    assert validate_sums(step, MANIPULATIONS[manipulation](total), CLASSES, WIDTH, 40.0) is not None
 
 
 def test_impossible_second_moments_are_invalid():
@@ -57,10 +57,10 @@ def test_impossible_second_moments_are_invalid():
     total[0], square[1, 1] = 2.0, 4.0
     predicted = np.full(CLASSES, 4 / CLASSES)
     sums = np.concatenate([[4.0], predicted, total, square[np.triu_indices(WIDTH)], np.zeros(CLASSES)])
-    assert invalid_sums(step, sums, CLASSES, WIDTH, 4.0) is None  # the sum of features may cancel out
+    assert validate_sums(step, sums, CLASSES, WIDTH, 4.0) is None  # the sum of features may cancel out
     square[2, 2], square[1, 1] = -1.0, 5.0
     sums = np.concatenate([[4.0], predicted, total, square[np.triu_indices(WIDTH)], np.zeros(CLASSES)])
-    assert invalid_sums(step, sums, CLASSES, WIDTH, 4.0) == "the second moments are not positive semidefinite"
+    assert validate_sums(step, sums, CLASSES, WIDTH, 4.0) == "the second moments are not positive semidefinite"
 
 
 def test_totals_must_contain_the_clients_features():
@@ -69,9 +69,9 @@ def test_totals_must_contain_the_clients_features():
     totals = np.array([2.0, *predicted, 0.0, 2.0, 0.0, 0.0, 2.0])  # n, classes, sum f, then f f^T as 11, 12, 22
     along_first = np.array([1.0, 0.5, 0.5, 1.0, 0.0, 1.0, 0.0, 0.0])
     along_second = np.array([1.0, 0.5, 0.5, 0.0, 1.0, 0.0, 0.0, 1.0])
-    assert invalid_sums(step, totals, 2, 2, None) is None
-    assert invalid_sums(step, totals, 2, 2, None, along_second) is None
-    assert invalid_sums(step, totals, 2, 2, None, along_first) == "the second moments are not positive semidefinite"
+    assert validate_sums(step, totals, 2, 2, None) is None
+    assert validate_sums(step, totals, 2, 2, None, along_second) is None
+    assert validate_sums(step, totals, 2, 2, None, along_first) == "the second moments are not positive semidefinite"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_totals_must_contain_the_clients_features():
 def test_class_feature_sums_have_at_most_the_norm_of_their_images(totals, reason):
     # Three images of class 0, of unit length, in two dimensions; none of class 1.
     sums = np.array([[[3.0, *totals], [0.0, 0.0, 0.0]]])
-    result = invalid_sums((Statistic("class_sums", (no_priors(2),)),), sums.ravel(), 2, 2, 3.0)
+    result = validate_sums((Statistic("class_sums", (no_priors(2),)),), sums.ravel(), 2, 2, 3.0)
     assert result is None if reason is None else result.startswith(reason)
 
 
@@ -91,7 +91,7 @@ def test_evidence_is_limited_by_the_images(nats, reason):
     # 700 nats for each of two images.
     sums = np.zeros(len(STRENGTHS))
     sums[1] = nats
-    assert invalid_sums((Statistic("evidence", (no_priors(2),)),), sums, 2, 2, 2.0) == reason
+    assert validate_sums((Statistic("evidence", (no_priors(2),)),), sums, 2, 2, 2.0) == reason
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_logits_are_limited_by_the_images_of_the_same_step(first, logit, reason)
     # Two images, with log-probabilities down to -100 each.
     statistic = Statistic("moments") if len(first) > 2 else Statistic("predicted", (no_priors(2),))
     sums = np.array([*first, 0.0, logit])
-    assert invalid_sums((statistic, Statistic("logits")), sums, 2, 2, None) == reason
+    assert validate_sums((statistic, Statistic("logits")), sums, 2, 2, None) == reason
 
 
 def test_the_first_sums_contain_the_number_of_images():

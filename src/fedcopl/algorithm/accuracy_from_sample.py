@@ -18,7 +18,7 @@ _MIN_STRATUM = 5  # reviewed images of a stratum; strata with fewer are merged
 class AccuracyEstimate(NamedTuple):
     """The share of images whose label is right, with its 95 % confidence interval."""
 
-    share: float
+    share: float  # nan if no image was reviewed
     low: float
     high: float
     reviewed: int  # number of reviewed images
@@ -83,7 +83,7 @@ def _wilson(share: float, images: float) -> tuple[float, float]:
 
 
 def images_needed(share: float, images: int, half_width: float) -> int:
-    """Return how many of `images` to review, at least, for an interval around `share` of at most 2 `half_width`."""
+    """Return the least number of `images` to review for a 95 % interval around `share` of at most 2 `half_width`."""
     for reviewed in range(1, images):
         low, high = _wilson(share, reviewed * (images - 1) / (images - reviewed))  # n* of one stratum with all images
         if high - low <= 2 * half_width:

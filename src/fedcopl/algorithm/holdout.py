@@ -26,7 +26,7 @@ _MAX_CHANGED = 0.1  # share of the predictions on the holdout that may change; o
 _MAX_EXTRA_ERRORS = 0.02  # share of the images not trained on that may become wrong by the priors; one always may
 _MAX_SHIFT = 0.5  # maximum total variation between the predicted class shares before and after
 LARGEST_LOSS = 1000.0  # nats per image, to which losses are clipped so that sums stay finite
-_LR_DECAY, _LR_RECOVERY = 0.5, 2**0.25  # factors on a client's learning rate after a harmful and after another round
+_LR_DECAY, _LR_RECOVERY = 0.5, 2**0.25  # of a client's learning rate, after a harmful round and after any other
 
 
 class Evidence(NamedTuple):
@@ -51,8 +51,8 @@ class HoldoutVerdict:
 class HoldoutState:
     """The state of a client's hold-out check between rounds; it is never sent."""
 
-    accepted: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # the last model without harm; empty: the first
-    log_probs: FloatArray | None = None  # of the holdout by that model, (n, C), until the holdout changes
+    accepted: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # last harmless model; empty: the initial one
+    log_probs: FloatArray | None = None  # of the holdout by `accepted`, (n, C); None: the holdout has changed
     lr_factor: float = 1.0  # factor on the learning rate
     average: HoldoutVerdict | None = None  # on the last average that the client received
     training: HoldoutVerdict | None = None  # on the client's last training
@@ -82,7 +82,7 @@ def evidence(log_probs: FloatArray, labels: IntArray) -> Evidence:
 
 
 def compare_models(before: FloatArray, after: FloatArray, labels: IntArray) -> HoldoutVerdict:
-    """Compare the log-probabilities of two models on the holdout, both (n, C), n > 0."""
+    """Compare the log-probabilities, (n, C), n > 0, of a model on the holdout with those of the model before it."""
     old = evidence(before, labels)
     if not np.isfinite(after).all():
         return HoldoutVerdict("not finite", old, Evidence(old.images, LARGEST_LOSS * old.images, 0.0), 1.0)
@@ -91,7 +91,7 @@ def compare_models(before: FloatArray, after: FloatArray, labels: IntArray) -> H
 
 
 def compare_training(before: FloatArray, after: FloatArray, labels: IntArray) -> HoldoutVerdict:
-    """Compare a model with itself before training, and check that the pseudo labels generalise to the holdout."""
+    """Compare a trained model with the untrained one, and check that pseudo labels generalise to the holdout."""
     verdict = compare_models(before, after, labels)
     if not verdict.harm and verdict.after.agreed < MIN_AGREEMENT * verdict.after.images:
         return replace(verdict, harm="no generalisation")
@@ -124,22 +124,22 @@ def _harm(old: Evidence, new: Evidence, shift: float) -> Harm:
 
 
 def is_less_confident(old: Evidence, new: Evidence) -> bool:
-    """Return whether the loss on the holdout rose by more than the slack, at one client or in sums over clients."""
+    """Return whether the loss on the holdout rose by more than the slack or is NaN; also for sums over clients."""
     return not new.loss <= old.loss + _SLACK * old.images
 
 
 def loss_rise(old: Evidence, new: Evidence) -> float:
-    """Return by how much the loss rose in excess of the slack, in nats; negative below it."""
+    """Return the rise of the loss on the holdout minus the slack, in nats."""
     return new.loss - old.loss - _SLACK * old.images
 
 
 def _prediction_shift(before: FloatArray, after: FloatArray) -> float:
-    """Return the total variation between the shares of predicted classes, from 0 to 1."""
+    """Return the total variation, from 0 to 1, between the shares of the classes that two models predict."""
     counts = (np.bincount(log_probs.argmax(axis=1), minlength=before.shape[1]) for log_probs in (before, after))
     old, new = (count / len(before) for count in counts)
     return float(np.abs(old - new).sum() / 2)
 
 
 def next_lr_factor(lr_factor: float, harmed: bool) -> float:
-    """Return the next factor on a client's learning rate: halved by harm, doubled by four rounds without."""
+    """Return the next factor on a client's learning rate: half after harm; four harmless rounds double it, up to 1."""
     return lr_factor * _LR_DECAY if harmed else min(lr_factor * _LR_RECOVERY, 1.0)

@@ -86,7 +86,7 @@ def quantity(
     _require_clients(clients)
     per_client = -(-classes // 5) if classes_per_client is None else classes_per_client
     if not 1 <= per_client <= classes:
-        raise ValueError(f"a client can hold from 1 to {counted(classes, 'class')}, not {per_client}")
+        raise ValueError(f"classes_per_client must be from 1 to {counted(classes, 'class')}, not {per_client}")
     train_sizes, test_sizes = _class_sizes(train_labels, classes), _class_sizes(test_labels, classes)
     present = np.flatnonzero(train_sizes + test_sizes)
     if classes_per_client is not None and classes_per_client * clients < len(present):
@@ -181,8 +181,8 @@ def _assign_classes(
 ) -> BoolArray:
     """Return whether each class is assigned to each client, (C, K).
 
-    Clients take classes from one shuffled list after another. If a list ends within a client's classes, these go to
-    the end of the next list, so that no client gets a class twice.
+    Clients take classes from a shuffled list in turn. If fewer classes are left than a client needs, it takes these and
+    continues with a new shuffled list, at whose end they are put, so that no client gets a class twice.
     """
     per_client = min(per_client, len(present))
     ends = np.arange(clients + 1) * len(present) // clients  # of an even split, which gives every class one client
@@ -192,15 +192,18 @@ def _assign_classes(
     for client, count in enumerate(class_counts):
         if len(remaining) < count:
             shuffled = rng.permutation(present)
-            taken = np.isin(shuffled, remaining)
-            remaining = np.concatenate([remaining, shuffled[~taken], shuffled[taken]])
+            is_left = np.isin(shuffled, remaining)
+            remaining = np.concatenate([remaining, shuffled[~is_left], shuffled[is_left]])
         assigned[remaining[:count], client] = True
         remaining = remaining[count:]
     return assigned
 
 
 def _shards(shares: FloatArray, assigned: BoolArray, sizes: IntArray) -> IntArray:
-    """Return the number of images of each class at each client, (C, K): one if there are enough, the rest by shares."""
+    """Return the number of images of each class at each client, (C, K), in proportion to the shares, (C, K).
+
+    A class with enough images first gives one to each of its clients; a client without images gets one if possible.
+    """
     enough = sizes >= assigned.sum(axis=1)
     one_each = (assigned & enough[:, None]).astype(np.int64)
     counts = one_each + _apportion(shares, sizes - one_each.sum(axis=1))

@@ -38,20 +38,14 @@ def robust_mean(rule: _RobustRule, parts: Sequence[NamedArrays], weights: Sequen
         return weighted_mean(parts, weights)
     if rule == "krum":
         return dict(parts[_nearest_to_others([flattened(part) for part in parts])])
-    average = {"trimmed": _trimmed_mean, "median": _median}[rule]
     stacks = {name: np.stack([part[name] for part in parts]) for name in parts[0]}
-    return {name: average(stack.astype(np.float64)).astype(stack.dtype) for name, stack in stacks.items()}
-
-
-def _trimmed_mean(values: FloatArray) -> FloatArray:
-    trimmed = _trim_count(len(values))
-    mean: FloatArray = np.sort(values, axis=0)[trimmed : len(values) - trimmed].mean(axis=0)
-    return mean
-
-
-def _median(values: FloatArray) -> FloatArray:
-    median: FloatArray = np.median(values, axis=0)
-    return median
+    if rule == "median":
+        return {name: np.median(stack.astype(np.float64), axis=0).astype(stack.dtype) for name, stack in stacks.items()}
+    trimmed = _trim_count(len(parts))
+    return {
+        name: np.sort(stack.astype(np.float64), axis=0)[trimmed:-trimmed].mean(axis=0).astype(stack.dtype)
+        for name, stack in stacks.items()
+    }
 
 
 def _trim_count(clients: int) -> int:
@@ -138,10 +132,11 @@ def swapped_classes(sums: FloatArray) -> list[int]:
 
 
 def _distance_ratios(sums: FloatArray) -> FloatArray:
-    """Return the distance of each client's class means to their own class, divided by that to the nearest class, (K,).
+    """Return each client's ratio, (K,), of the distances of its class means to their own and to the nearest class.
 
-    Distances are squared and weighted by images. The ratio is 1 if class means of a tenth of the images or more are
-    nearest to their own class, or if too few classes have _MIN_CLASS images: by chance a small one resembles another.
+    A class is represented by the median of the other clients' means. Distances are squared and weighted by images. The
+    ratio is 1 if class means of a tenth of the images or more are nearest to their own class, or if too few classes
+    have _MIN_CLASS images: by chance a small one resembles another.
 
     Args:
         sums: (K, C, 1 + d): N_c and S_c of each client.
@@ -161,13 +156,15 @@ def _distance_ratios(sums: FloatArray) -> FloatArray:
 
 
 def _distances_to_median(means: FloatArray, one_class: FloatArray, has_class: BoolArray) -> FloatArray:
-    """Return the squared distances from each client's class means, (K, C, d), to the median of one class, (K, C).
+    """Return the squared distances, (K, C), from each client's class means, (K, C, d), to the median of one class.
 
-    The median for a client is over the other clients that have images of the class, inf without any.
+    For each client it is the coordinate-wise median of the other clients' means of that class. The distances are inf if
+    no other client has images of the class.
 
     Args:
-        one_class: The means of that class, (K, d).
-        has_class: Whether each client has images of it, (K,).
+        means: The means of all classes at each client, (K, C, d).
+        one_class: The means of the one class, (K, d).
+        has_class: Whether each client has images of the one class, (K,).
     """
     ordered, number = np.sort(one_class[has_class], axis=0), int(has_class.sum())
     medians = np.full(one_class.shape, np.inf)
@@ -187,7 +184,8 @@ def inconsistent_posterior_sums(biases: FloatArray, sums: FloatArray) -> list[in
     The sums N of softmax(z_i + b) over images are the gradient of a convex function of b, so (b - b') . (N - N') >= 0
     for any two biases. No posterior changes by a larger factor than the bias allows: N_c lies between N'_c times
     exp(b_c - b'_c - max) and N'_c times exp(b_c - b'_c - min), with the extremes of b - b' over all classes. A client
-    whose sums hardly change while those of the others do is returned, too.
+    whose sums hardly change while those of the others do is returned, too. No client is returned if half or more of
+    at least MIN_CLIENTS would be.
 
     Args:
         biases: (M, C), logit bias plus log class prior of M models that are otherwise equal.
@@ -232,7 +230,7 @@ def trimmed_total(values: Sequence[float]) -> float:
 
 
 def _limits(sizes: FloatArray) -> FloatArray:
-    """Return _MAX_RATIO times the median of the other clients' non-zero sizes, (K,); inf if there are too few."""
+    """Return _MAX_RATIO times the median of the other clients' non-zero sizes, (K,); inf for fewer than two of them."""
     nonzero = sizes > 0
     ordered, count = np.sort(sizes[nonzero]), int(nonzero.sum())
     limits = np.full(len(sizes), np.inf)
@@ -247,7 +245,7 @@ def _limits(sizes: FloatArray) -> FloatArray:
 
 
 def _shortened(value: NDArray[Any], start: NDArray[Any], excess: float) -> NDArray[Any]:
-    """Return a trained array whose update, its difference from `start`, is divided by an excess above 1."""
+    """Return a trained array with its update, the difference from `start`, divided by `excess` if that is above 1."""
     if excess <= 1:
         return value
     origin = start.astype(np.float64)

@@ -101,7 +101,10 @@ def _log_likelihood(features: FloatArray, mixture: _Mixture) -> FloatArray:
 def nearest(
     features: FloatArray, among: FloatArray, neighbours: int, *, skip_itself: bool = False
 ) -> tuple[IntArray, FloatArray]:
-    """Return the indices of the k rows of `among` nearest to each row, (m, k), and their v (ties: the lower index)."""
+    """Return the indices, (m, k), of the rows of `among` nearest to each of m features, and their affinities v, (m, k).
+
+    Ties go to the lower index. With `skip_itself`, when both arrays are the same images, no image is its own neighbour.
+    """
     cosines = features @ among.T
     if skip_itself:
         np.fill_diagonal(cosines, -np.inf)

@@ -42,7 +42,7 @@ from ..messages import (
 )
 from ..plurals import counted
 from ..priors.statistics import Statistic
-from ..priors.validation import invalid_sums
+from ..priors.validation import validate_sums
 from ..privacy.mask_session import CannotUnmask, unmask_threshold
 from ..privacy.masked_layout import (
     NO_HOLDOUT_SUMS,
@@ -262,7 +262,7 @@ class SecureAggregator:
         total, estimation = decode_sums(words), exchange.estimation
         if estimation is not None and not self.config.privacy.noise_multiplier:
             step, settings = estimation.steps[request.step], estimation.settings
-            reason = invalid_sums(step, total, settings.classes, settings.width, estimation.images)
+            reason = validate_sums(step, total, settings.classes, settings.width, estimation.images)
             if reason:
                 raise _unidentified_sender(request.round, "Adapt", reason)
         return members, total

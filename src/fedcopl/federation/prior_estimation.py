@@ -14,7 +14,7 @@ from ..plurals import counted
 from ..priors.estimation import CLEAR, PriorSettings, estimation_after
 from ..priors.posterior import LogitAdjustment, PosteriorModel, no_priors
 from ..priors.statistics import ClientScores
-from ..priors.validation import invalid_sums
+from ..priors.validation import validate_sums
 from ..privacy.accountant import NOISY_STEPS
 
 ALL = slice(None)
@@ -161,7 +161,7 @@ def _validate(settings: PriorSettings, totals: tuple[FloatArray, ...], prior: Pr
             raise CannotReply(f"the totals of step {step + 1} of the priors have the wrong size")
         own = None if prior.sent is None or step > len(prior.totals) else prior.weight * prior.sent
         images = None if not step else float(estimation.images or 0)
-        reason = invalid_sums(estimation.steps[step], totals[step], settings.classes, settings.width, images, own)
+        reason = validate_sums(estimation.steps[step], totals[step], settings.classes, settings.width, images, own)
         if reason:
             raise CannotReply(f"the totals of step {step + 1} of the priors are impossible: {reason}")
 
@@ -176,7 +176,7 @@ def _with_outcome(
     assert prior.scores is not None
     scores = prior.scores.with_prototypes(model.prototypes, features)
     if settings.label_shift and (settings.noisy_steps or not settings.logit_bias):
-        model = replace(model, strength=scores.strength(model, CLEAR))
+        model = replace(model, strength=scores.best_prior_strength(model, CLEAR))
     distances = np.broadcast_to(scores.own_distances(model.prototypes), scores.log_probs.shape).copy()
     kept = ClientScores(scores.log_probs)
     state = PriorState(kept, prior.totals, None, prior.weight, model, scores.class_prior(model), distances)

@@ -39,7 +39,7 @@ from ..messages import (
 )
 from ..plurals import counted
 from ..priors.estimation import Estimation
-from ..priors.validation import SLACK, images_of, invalid_sums
+from ..priors.validation import SLACK, images_of, validate_sums
 from ..privacy.mask_session import KEYS, SEALED, SHARE
 from ..privacy.masked_layout import LARGEST_PROMPT, HoldoutSums, training_size
 
@@ -226,7 +226,7 @@ def _inconsistent(
             step, settings, images = estimation.steps[request.step], estimation.settings, reported.images
             if images is None and not request.step:
                 images = images_of(step, sums, classes)
-            if reason := invalid_sums(step, sums, settings.classes, settings.width, images):
+            if reason := validate_sums(step, sums, settings.classes, settings.width, images):
                 yield reason
         case _, Estimated(counts=counts) if counts is not None:
             yield from _too_many("is confident of {:,} images", int(counts.sum()), "has {:,}", reported.images)

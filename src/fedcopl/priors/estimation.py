@@ -1,4 +1,4 @@
-"""The estimation of the priors: a state machine on the totals of each step, which every party runs alike.
+"""The estimation of the priors: a state machine on the totals of each step, the same at server and clients.
 
 Each step requests statistics from the clients, and the server adds them up. Their totals determine, by fixed grids and
 thresholds, the statistics of the next step and finally the posterior model. docs/priors.md has the model, the criterion
@@ -32,7 +32,7 @@ Steps = Generator[Step, list[FloatArray], PosteriorModel]
 
 @dataclass(frozen=True)
 class PriorSettings:
-    """The inputs of the estimation that are equal at all parties."""
+    """The inputs of the estimation that are equal at the server and all clients."""
 
     classes: int  # C
     width: int  # d
@@ -53,7 +53,7 @@ class PriorSettings:
         return 2 + _BALANCE_STEPS + 2 + em + _SCALE_STEPS + 1
 
     def equals(self, other: "PriorSettings") -> bool:
-        """Return whether two parties would run the same estimation."""
+        """Return whether both settings lead to the same estimation."""
         same_prior = _equal(self.class_prior, other.class_prior)
         return same_prior and replace(self, class_prior=None) == replace(other, class_prior=None)
 
@@ -62,7 +62,7 @@ class Estimation:
     """A prior estimation, advanced by the totals received so far.
 
     Args:
-        settings: Equal at all parties.
+        settings: Equal at the server and all clients.
         text: Class embeddings, (C, d), which clients need for their statistics; None: at the server.
     """
 
@@ -92,7 +92,7 @@ class Estimation:
         return float(self.totals[0][0] if self.settings.prototypes else self.totals[0][: self.settings.classes].sum())
 
     def matches(self, settings: PriorSettings, totals: Sequence[FloatArray], text: FloatArray | None) -> bool:
-        """Return whether this is an earlier, equal or later state of the estimation with these totals."""
+        """Return whether this estimation has these settings and text, and the same totals in all steps that both have."""
         pairs = zip(self.totals, totals, strict=False)
         same_totals = all(np.array_equal(*pair) for pair in pairs)
         return same_totals and _equal(text, self.text) and settings.equals(self.settings)
@@ -110,7 +110,7 @@ _recent: list[Estimation] = []  # shared by all clients of this process, which r
 def estimation_after(
     settings: PriorSettings, totals: Sequence[FloatArray], text: FloatArray | None = None
 ) -> Estimation:
-    """Return the estimation after these totals, from the cache of this process if possible."""
+    """Return an estimation that has received these totals or more, from the cache of this process if possible."""
     estimation = next((recent for recent in _recent if recent.matches(settings, totals, text)), None)
     if estimation is None:
         estimation = Estimation(settings, text)
@@ -160,8 +160,8 @@ def _estimate(settings: PriorSettings, text: FloatArray | None) -> Steps:
         [sums] = yield (Statistic("predicted", tuple(models)),)
         models = [model.rebalanced(predicted) for model, predicted in zip(models, sums, strict=True)]
 
-    clear = CLEAR_PRIOR if explained else CLEAR
-    model = yield from _choose_parts(models, clear, images, mean, square, settings.prototypes, text)
+    min_gain = CLEAR_PRIOR if explained else CLEAR
+    model = yield from _choose_parts(models, min_gain, images, mean, square, settings.prototypes, text)
     if settings.prototypes:
         # A uniform class prior is not estimated again: the evidence for another one was too small.
         estimate_prior = known_prior is None and bool(np.ptp(model.class_prior) > TINY)
@@ -171,24 +171,24 @@ def _estimate(settings: PriorSettings, text: FloatArray | None) -> Steps:
 
 
 def _fit_prototypes(
-    model: PosteriorModel, estimate_prior: bool, number: int, images: float, mean: FloatArray, square: FloatArray
+    model: PosteriorModel, estimate_prior: bool, first_number: int, images: float, mean: FloatArray, square: FloatArray
 ) -> Generator[Step, list[FloatArray], PosteriorModel]:
     """Fit class means and the logit bias by EM, and with `estimate_prior` also the common class prior.
 
-    The prototypes of each step get a number from `number` on, by which clients refer to them.
+    The prototypes of the steps are numbered from `first_number`; clients refer to them by these numbers.
     """
     for step in range(_EM_STEPS):
-        [sums] = yield (Statistic("class_sums", (model,), number=number + step),)
+        [sums] = yield (Statistic("class_sums", (model,), number=first_number + step),)
         if estimate_prior:
             model = replace(model, class_prior=_floored(sums[0][:, 0] / images))
-        model = replace(model, prototypes=make_prototypes(sums[0], images, mean, square, number + step, None))
+        model = replace(model, prototypes=make_prototypes(sums[0], images, mean, square, first_number + step, None))
         [sums] = yield (Statistic("predicted", (model,)),)
         model = model.rebalanced(sums[0])
     return model
 
 
 def _estimate_bias(settings: PriorSettings) -> Steps:
-    """Estimate only the logit bias, because each step costs privacy; clients choose the prior's strength themselves."""
+    """Estimate only the logit bias, because each step costs privacy; clients choose `strength` themselves."""
     prior = uniform(settings.classes) if settings.class_prior is None else settings.class_prior
     model = PosteriorModel(prior, np.zeros(settings.classes))
     for _ in range(settings.noisy_steps):
@@ -199,14 +199,17 @@ def _estimate_bias(settings: PriorSettings) -> Steps:
 
 def _choose_parts(
     models: list[PosteriorModel],
-    clear: float,
+    min_gain: float,
     images: float,
     mean: FloatArray,
     square: FloatArray,
     prototypes: bool,
     text: FloatArray | None,
 ) -> Generator[Step, list[FloatArray], PosteriorModel]:
-    """Choose the common class prior, the feature scale and the strength of client priors, by evidence before any EM."""
+    """Choose the common class prior, the feature scale and the strength of client priors, by evidence before any EM.
+
+    The class prior of `models[0]` is kept unless the last model has `min_gain` nats per image more evidence.
+    """
     with_prototypes: list[PosteriorModel] = []
     if prototypes:
         [sums] = yield (Statistic("class_sums", tuple(models)),)
@@ -223,10 +226,10 @@ def _choose_parts(
     # Of the two views, for each class prior at the smaller and at the larger feature scale.
     agreement = agreements[0].reshape(len(models), -1) / images if prototypes else np.zeros((len(models), 1))
     total_evidence = agreement[:, -1] + evidence.max(axis=1)
-    chosen = int(total_evidence[-1] >= total_evidence[0] + clear)  # 0: uniform
+    chosen = int(total_evidence[-1] >= total_evidence[0] + min_gain)
     larger = int(agreement[chosen, -1] >= agreement[chosen, 0] + CLEAR_GAIN)
     best = int(evidence[chosen].argmax())
-    strength = STRENGTHS[best] if evidence[chosen, best] >= _clear_shift(images) else math.inf
+    strength = STRENGTHS[best] if evidence[chosen, best] >= _min_shift_evidence(images) else math.inf
     per_class = images / len(models[0].class_prior)
     feature_scale = FEATURE_SCALES[larger] * min(1.0, per_class / FEW_IMAGES) if prototypes else 0.0
     return replace(models[chosen], strength=strength, feature_scale=feature_scale)
@@ -250,7 +253,7 @@ def _choose_scale(model: PosteriorModel, images: float) -> Generator[Step, list[
             scaled = [candidate.rebalanced(predicted) for candidate, predicted in zip(scaled, sums, strict=True)]
     [evidence] = yield (Statistic("evidence", tuple(scaled), np.maximum(sums / images, TINY)),)
     best = evidence.max(axis=1) / images
-    if best.max() < _clear_shift(images):
+    if best.max() < _min_shift_evidence(images):
         return replace(model, strength=math.inf)
     # The smallest scale, unless the evidence of a larger one is 6 % higher (less where it is below 1 nat per image).
     enough = best.max() * (1 - CLEAR * min(1.0, float(best.max())))
@@ -258,7 +261,7 @@ def _choose_scale(model: PosteriorModel, images: float) -> Generator[Step, list[
     return replace(scaled[last].rebalanced(sums[last]), strength=STRENGTHS[int(evidence[last].argmax())])
 
 
-def _clear_shift(images: float) -> float:
+def _min_shift_evidence(images: float) -> float:
     """Return the least evidence for clients' own class priors, in nats per image: at least its standard error."""
     return max(CLEAR, 1 / math.sqrt(images))
 
@@ -268,6 +271,7 @@ def _spread(shares: FloatArray) -> float:
 
 
 def _floored(shares: FloatArray) -> FloatArray:
+    """Return class shares raised to at least _MIN_CLASS / C, normalised."""
     raised = np.maximum(shares, _MIN_CLASS / len(shares))
     floored: FloatArray = raised / raised.sum()
     return floored

@@ -49,7 +49,7 @@ def label_shift(
 def shift_evidence(ratios: FloatArray, class_prior: FloatArray, min_strength: float = 0.0) -> FloatArray:
     """Return the held-out log-likelihood ratio of a client's class prior against the common one, (len(STRENGTHS),).
 
-    It is sum_i log sum_c pi(c) ratio_i(c), with pi estimated without the fold of image i.
+    It is sum_i log sum_c pi(c) ratio_i(c), with pi estimated without the fold of image i; 0 with fewer than two images.
 
     Args:
         ratios: p(x | c) / p(x), (n, C).

@@ -48,7 +48,7 @@ class Prototypes:
         return self._predictive_distances(features @ self.whiten, self.totals, contributions)
 
     def text_distances(self, features: FloatArray, contributions: FloatArray | None = None) -> FloatArray:
-        """Return `distances` within the span of the text embeddings, (n, C)."""
+        """Return `distances` within the span of the text embeddings, (n, C); 0 if `text_axes` is None."""
         axes = np.zeros((self.whiten.shape[1], 0)) if self.text_axes is None else self.text_axes
         return self._predictive_distances(features @ self.whiten @ axes, self.totals @ axes, contributions)
 
@@ -81,7 +81,7 @@ class PosteriorModel:
     text_scale: float = 1.0
     feature_scale: float = 0.0
     prototypes: Prototypes | None = None
-    strength: float = math.inf  # of the common class prior in a client's, in units of n_k; inf: clients use the common
+    strength: float = math.inf  # weight of `class_prior` in each client's own, in units of n_k; inf: no other prior
 
     def scores(self, log_probs: FloatArray, distances: FloatArray | float = 0.0) -> FloatArray:
         """Return the log-likelihoods of the classes, (n, C), up to a constant for each image."""

@@ -80,7 +80,7 @@ class ClientScores:
     def compute(
         self, statistic: Statistic, features: Callable[[], FloatArray], min_images: int = 0, weight: float = 1.0
     ) -> tuple[FloatArray, "ClientScores"]:
-        """Return the sum of a statistic, and the scores for the next one.
+        """Return the sum of a statistic, and these scores with the values computed for it, to use for the next one.
 
         Args:
             features: Returns the image features, (n, d), of unit length.
@@ -137,8 +137,11 @@ class ClientScores:
         """Return the distances of the client's images to leave-one-out class means, (n, C); 0 without prototypes."""
         return 0.0 if prototypes is None else self.distances[prototypes.number][1]
 
-    def strength(self, model: PosteriorModel, threshold: float) -> float:
-        """Return the strength with the most evidence at this client alone; inf below `threshold` nats per image."""
+    def best_prior_strength(self, model: PosteriorModel, threshold: float) -> float:
+        """Return the weight of the common class prior (`STRENGTHS`) with the highest evidence at this client alone.
+
+        It is inf, which stands for the common prior itself, below `threshold` nats per image and with fewer than 2 images.
+        """
         posteriors = np.exp(self.log_posteriors(model))
         if len(posteriors) < 2:
             return math.inf
@@ -173,12 +176,12 @@ class ClientScores:
         return np.stack(sums), replace(scores, contributions=contributions, distances={})
 
     def _views(self, model: PosteriorModel) -> tuple[FloatArray, FloatArray]:
-        """Return the posteriors from text and features in its span, and those from the other features, (n, C) each."""
+        """Return the posteriors by the text and the features in its span, and those by the rest of the features."""
         assert model.prototypes is not None
-        in_text_axes, distances = self.distances[model.prototypes.number]
+        text_distances, distances = self.distances[model.prototypes.number]
         log_prior = np.log(model.class_prior)
-        by_text = log_softmax(model.scores(self.log_probs, in_text_axes) + log_prior)
-        by_residual = log_softmax(-model.feature_scale / 2 * (distances - in_text_axes) + log_prior)
+        by_text = log_softmax(model.scores(self.log_probs, text_distances) + log_prior)
+        by_residual = log_softmax(-model.feature_scale / 2 * (distances - text_distances) + log_prior)
         return np.exp(by_text), np.exp(by_residual)
 
     def _agreement(self, model: PosteriorModel, shares: FloatArray) -> float:

@@ -12,17 +12,18 @@ SLACK = 1e-3  # relative tolerance for rounding errors
 _MAX_LOG_RATIO = 700.0  # nats: the maximum evidence of one image
 
 
-def invalid_sums(
+def validate_sums(
     step: Step, sums: FloatArray, classes: int, width: int, images: float | None, own: FloatArray | None = None
 ) -> str | None:
-    """Return the reason why no images can have these sums; None if some can.
+    """Return why these numbers cannot be the sums of a step's statistics over any set of images; None if they can.
 
     Args:
-        sums: Their sums for one client, or the totals over all clients, as one flat array.
+        step: The statistics.
+        sums: The sums of one client, or the totals over all clients, as one flat array.
         classes: C.
         width: d.
         images: The number of images; None: not known yet.
-        own: The sums of the checking client, which the totals must contain; None: not checked.
+        own: The sums of the client that checks the totals, which must contain them; None: not checked.
     """
     if not np.isfinite(sums).all():
         return "not all sums are finite"
@@ -63,7 +64,7 @@ def _errors_in_sums(
 def _errors_in_moments(
     sums: FloatArray, own: FloatArray | None, classes: int, width: int, images: float | None
 ) -> Iterator[str]:
-    """Yield each reason why no images have this number and these sums of posteriors, features and their products."""
+    """Yield each reason why no images can have these moments (`Statistic`) and this number."""
     count, total = float(sums[0]), sums[1 + classes : 1 + classes + width]
     if count < 0 or (images is not None and abs(count - images) > _slack(images)):
         yield f"the sums are over {counted(count, 'image')} instead of {0 if images is None else images:,.0f}"
