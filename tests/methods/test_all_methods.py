@@ -174,8 +174,8 @@ def test_unknown_and_invalid_options_are_refused():
     ("pairs", "why"),
     [
         (["zeroshot", "labeler=fpl"], "does not train"),
-        (["promptfl", "aggregate=both"], "an ablation of fedcopl"),
-        (["central", "options.labels=truth", "labeler=cpl"], "true labels need no labeler"),
+        (["promptfl", "aggregate=both"], "is for method=fedcopl only"),
+        (["central", "options.labels=truth", "labeler=cpl"], "truth needs no labeler"),
     ],
 )
 def test_contradicting_settings_are_refused(pairs, why):

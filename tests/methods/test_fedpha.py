@@ -9,7 +9,7 @@ import torch
 from fedcopl.errors import ConfigError
 from fedcopl.methods import choose_method
 from fedcopl.methods.base import Batch
-from fedcopl.methods.fedpha import _minor_part, _push, _used_rows
+from fedcopl.methods.fedpha import _project_on_minor_directions, _push, _used_rows
 from methods.toolbox import CHOSEN, config_of, encoder, floats_of, learner_of, trained
 
 
@@ -18,13 +18,13 @@ def test_the_projection_by_hand():
     shared = torch.tensor([[3.0, 0, 0, 0], [0, 2, 0, 0], [0, 0, 1, 0]])
     local = torch.tensor([[1.0, 2, 3, 4], [5, 6, 7, 8]])
     expected = torch.tensor([[0.0, 2, 3, 0], [0, 6, 7, 0]])
-    torch.testing.assert_close(_minor_part(local, shared, 2 / 3), expected)
-    torch.testing.assert_close(_minor_part(local, shared, 1.0)[:, 0], local[:, 0])
+    torch.testing.assert_close(_project_on_minor_directions(local, shared, 2 / 3), expected)
+    torch.testing.assert_close(_project_on_minor_directions(local, shared, 1.0)[:, 0], local[:, 0])
 
 
 def test_the_ratio_determines_the_number_of_dropped_directions():
     for ratio, dropped in ((0.8, 1), (0.6, 2), (0.79, 1), (1, 0)):
-        left = _minor_part(torch.eye(5), torch.diag(torch.tensor([5.0, 4, 3, 2, 1])), ratio)
+        left = _project_on_minor_directions(torch.eye(5), torch.diag(torch.tensor([5.0, 4, 3, 2, 1])), ratio)
         assert int(left.diagonal().sum().round()) == 5 - dropped
 
 
@@ -52,7 +52,7 @@ def test_the_loss_has_four_terms():
     # First the global prompt, last the local one, whose probabilities are kept by losses on candidate sets.
     torch.testing.assert_close(losses[0], encoder().logits(images, shared))
     torch.testing.assert_close(losses[1], encoder().logits(images, classes))
-    projected = encoder().class_features(_minor_part(named["local text"], named["global text"], 0.8))
+    projected = encoder().class_features(_project_on_minor_directions(named["local text"], named["global text"], 0.8))
     pull = ((classes - projected) ** 2).sum() / classes.numel()
     torch.testing.assert_close(total, 1.0 + 2.0 + pull + _push(classes, shared, 1.0))
 

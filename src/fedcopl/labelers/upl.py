@@ -5,8 +5,7 @@ zero-shot CLIP. A threshold would select many images of the classes that CLIP pr
 balances the classes as far as there are images. The labels are made once and kept during training.
 
 Choices: K is `labels.per_class` (16, as in UPL) at each client, not over all clients; p is the posterior with priors if
-they are on. Not built: the paper's average over the probabilities of several CLIP models, and its average
-over several trained prompts.
+they are on. Not built: the paper's averages over several CLIP models and over several trained prompts.
 """
 
 import numpy as np

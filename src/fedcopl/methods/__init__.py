@@ -64,11 +64,11 @@ def choose_method(config: RunConfig) -> Method:
     method = METHODS.find(config.method)(config)
     choose_labeler(config)
     if config.method == "central" and config.options.get("labels") == "truth" and config.labeler != "copl":
-        raise ConfigError(f"labeler: true labels need no labeler, so labeler={config.labeler} would change nothing")
+        raise ConfigError(f"labeler: options.labels=truth needs no labeler; remove labeler={config.labeler}")
     if config.method != "fedcopl" and config.sharing.aggregate != "visual":
-        raise ConfigError(f"sharing.aggregate: is an ablation of fedcopl; {config.method} defines what is averaged")
+        raise ConfigError(f"sharing.aggregate: is for method=fedcopl only; remove it to use method={config.method}")
     if not method.trains and config.labeler != "copl":
-        raise ConfigError(f"labeler: {config.method} does not train, so labeler={config.labeler} would change nothing")
+        raise ConfigError(f"labeler: {config.method} does not train; remove labeler={config.labeler}")
     return method
 
 

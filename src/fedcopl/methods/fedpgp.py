@@ -65,6 +65,6 @@ class FedPGP(FrozenImages):
 
 
 def _contrast(zero_shot: Tensor, shared: Tensor, personal: Tensor, temperature: float) -> Tensor:
-    """Return the contrastive loss of features, (C, d) each: `shared` near `zero_shot` rather than near `personal`."""
+    """Return the contrastive loss that moves features `shared` to `zero_shot` and from `personal`, (C, d) each."""
     positive, negative = F.cosine_similarity(zero_shot, shared), F.cosine_similarity(shared, personal)
     return -(torch.stack([positive, negative]) / temperature).log_softmax(0)[0].mean()

@@ -81,10 +81,10 @@ class FedPHA(TwoTextPrompts, FrozenImages):
         return encoder.class_features(_used_rows(params["local text"]))
 
     def loss(self, batch: Batch, criterion: Criterion) -> Tensor:
-        """Return the losses of both prompts on the pseudo labels, plus pull and push."""
+        """Return the losses on the pseudo labels of the local and of the global prompt, plus pull and push."""
         encoder, images, classes = batch.encoder, batch.images, batch.classes
         local, shared = _used_rows(batch.params["local text"]), batch.params["global text"]
-        projected = encoder.class_features(_minor_part(local, shared, self.options.ratio))
+        projected = encoder.class_features(_project_on_minor_directions(local, shared, self.options.ratio))
         global_classes = encoder.class_features(shared)
         label_loss = criterion(encoder.logits(images, global_classes)) + criterion(encoder.logits(images, classes))
         return label_loss + F.mse_loss(classes, projected) + _push(classes, global_classes, self.options.margin)
@@ -96,8 +96,8 @@ def _used_rows(prompt: Tensor) -> Tensor:
     return rows
 
 
-def _minor_part(local: Tensor, shared: Tensor, ratio: float) -> Tensor:
-    """Return P' = P_l V_2 V_2^T, (m_k, w), for the minor share `ratio` of the right singular vectors of P_g."""
+def _project_on_minor_directions(local: Tensor, shared: Tensor, ratio: float) -> Tensor:
+    """Return P' = P_l V_2 V_2^T, (m_k, w): V_2 is the share `ratio` of P_g's right singular vectors, the minor ones."""
     rows = torch.linalg.svd(shared.detach().double(), full_matrices=False).Vh  # (r, w), by descending singular value
     # floor((1 - rho) r) rows are dropped; rounded first, because 5 (1 - 0.8) is slightly less than 1.
     minor = rows[int(round(len(rows) * (1 - ratio), 6)) :].to(local)

@@ -39,7 +39,7 @@ class ClipLearner:
         return self.start
 
     def log_probabilities(self, prompts: Prompts | None) -> NDArray[np.float64]:
-        """Return log p_c(x), (n_k, C), in float64 so that saturated images still rank; None: zero-shot CLIP."""
+        """Return log p_c(x), (n_k, C), of zero-shot CLIP if `prompts` is None; float64 still ranks saturated images."""
         if prompts is None:
             logits = self.extractor.zero_shot_logits()
         else:

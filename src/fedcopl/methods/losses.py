@@ -100,7 +100,7 @@ class _RCLoss(LabelLoss):
 
 
 class _LWLoss(_RCLoss):
-    """`lw`: sum over S of -w_c log p_c, plus twice the sum outside S of -w_c log(1 - p_c); there w is 0 first."""
+    """`lw`: sum over S of -w_c log p_c, plus twice that outside S of -w_c log(1 - p_c), where w is 0 at first."""
 
     def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
         outside = (self._weights * ~self._inside)[rows]

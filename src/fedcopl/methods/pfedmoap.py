@@ -131,11 +131,11 @@ def _stride(width: int) -> int:
 
 
 def _mixture(images: Tensor, classes: Tensor, gate: Mapping[str, tuple[Tensor, Tensor]], heads: int) -> Tensor:
-    """Return <f, T_MoE(c)>, (B, C), where T_MoE is the attention of the image over the E experts' class features.
+    """Return <Pool f, T_MoE(c)>, (B, C), where T_MoE is the attention of the image over the experts' class features.
 
     Args:
-        images: (B, p).
-        classes: (E, C, p).
+        images: Pool f, (B, p).
+        classes: Pool T_e, (E, C, p).
         gate: Weight and bias of the four linear maps.
     """
     query, key, value = (

@@ -64,7 +64,7 @@ class PromptedModel:
         self._cached_bytes = 0
 
     def params(self, prompts: Prompts) -> dict[str, Tensor]:
-        """Return arrays as tensors on the device."""
+        """Return arrays as tensors on the device of the encoder."""
         return {name: self.encoder.tensor(value) for name, value in prompts.items()}
 
     @torch.inference_mode()
@@ -74,9 +74,9 @@ class PromptedModel:
         cache = self._class_features
         if key not in cache:
             cache[key] = self.class_features(self.params({name: prompts[name] for name, _, _ in key}))
-            self._cached_bytes += _size(key, cache[key])
+            self._cached_bytes += _entry_bytes(key, cache[key])
             while self._cached_bytes > _CACHE_BYTES and len(cache) > 1:
-                self._cached_bytes -= _size(*cache.popitem(last=False))
+                self._cached_bytes -= _entry_bytes(*cache.popitem(last=False))
         cache.move_to_end(key)
         return cache[key]
 
@@ -89,7 +89,7 @@ class PromptedModel:
         return self.method.class_features(self.encoder, _DeclaredArrays(params, self.method, "class_arrays"))
 
 
-def _size(key: Key, features: Tensor) -> int:
+def _entry_bytes(key: Key, features: Tensor) -> int:
     return features.nbytes + sum(len(data) for _, data, _ in key)
 
 

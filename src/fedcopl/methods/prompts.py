@@ -82,6 +82,7 @@ def _most_neutral(clip: Clip, candidates: Sequence[NDArray[np.float32]]) -> NDAr
 
 @torch.no_grad()
 def _features_with(clip: Clip, tokens: Tensor, prompts: Sequence[NDArray[np.float32]] | NDArray[np.float32]) -> Tensor:
+    """Return the image features, (B, d), by tokens with the prompts of each block; () for no prompts."""
     features: Tensor = clip.vision(tokens, tuple(torch.tensor(prompt, device=tokens.device) for prompt in prompts))
     return features
 
@@ -165,7 +166,7 @@ def _levels(clip: Clip, model: Model) -> int:
         return clip.vision.usual_prompt_levels
     if not 0 <= model.visual_depth <= clip.vision.prompt_levels:
         raise ConfigError(
-            f"model.visual_depth: {clip.name} has {clip.vision.prompt_levels} places for visual prompts "
-            f"(given: {model.visual_depth})"
+            f"model.visual_depth: must be from 0 to {clip.vision.prompt_levels}, the number of blocks of {clip.name} "
+            f"that can have visual prompts, not {model.visual_depth}"
         )
     return model.visual_depth

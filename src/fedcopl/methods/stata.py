@@ -98,7 +98,7 @@ def _text_anchor(features: FloatArray, probabilities: FloatArray, texts: FloatAr
 def _anchored(
     features: FloatArray, z: FloatArray, anchor: _Gaussians, alpha: float, *, soft_counts: bool
 ) -> _Gaussians:
-    """Return mu and Sigma for assignments z, (n, C); a class without any images is the anchor."""
+    """Return mu and Sigma for assignments z, (n, C); those of a class without images are the anchor's."""
     mass = z.sum(axis=0)
     counts = mass if soft_counts else np.bincount(z.argmax(axis=1), minlength=z.shape[1])
     beta = np.divide(counts, counts + alpha, where=counts + alpha > 0, out=np.zeros(len(mass)))[:, None]

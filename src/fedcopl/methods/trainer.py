@@ -43,8 +43,8 @@ class Trainer:
         names = model.method.shapes(model.encoder.clip, model.encoder.classes)
         self._begin = {name: arrays[name] for name in names}
         with torch.no_grad():
-            others = {name: value for name, value in arrays.items() if name not in names}
-            self._constants = model.method.before_training(model.encoder, others)
+            untrained = {name: value for name, value in arrays.items() if name not in names}
+            self._constants = model.method.before_training(model.encoder, untrained)
         self._units = {name: _training_unit(name, value, job.start, config) for name, value in self._begin.items()}
         scaled = {name: self._units[name].scale(value) for name, value in self._begin.items()}
         self._trained = {name: value.clone().requires_grad_() for name, value in scaled.items()}
@@ -90,11 +90,11 @@ class Trainer:
         positions = torch.from_numpy(rows).to(encoder.device)
         loss = method.loss(batch, lambda logits: self._loss(logits, positions))
         objective = loss + method.penalty(self._unscaled_prompts(), self._begin)
-        scale = encoder.arithmetic.loss_scale
-        (objective * scale).backward()
+        loss_scale = encoder.arithmetic.loss_scale
+        (objective * loss_scale).backward()
         for prompt in self._trained.values():
-            if prompt.grad is not None and scale != 1:
-                prompt.grad /= scale
+            if prompt.grad is not None and loss_scale != 1:
+                prompt.grad /= loss_scale
         if self._config.train.clip_norm:
             torch.nn.utils.clip_grad_norm_(list(self._trained.values()), self._config.train.clip_norm)
         self._optimizer.step(self._trained)
@@ -103,7 +103,7 @@ class Trainer:
 
 @dataclass(frozen=True)
 class _TrainingUnit:
-    """The change of variables in which an array is trained: origin and unit length; None: no change.
+    """The change of variables in which an array is trained, by origin and unit of length; None leaves it unchanged.
 
     A prompt passes through a layer norm, so its gradient is inversely proportional to its length. With one learning
     rate, steps would differ between encoders by a factor of ten thousand; in units of the length they are equal.

@@ -92,7 +92,7 @@ class Estimation:
         return float(self.totals[0][0] if self.settings.prototypes else self.totals[0][: self.settings.classes].sum())
 
     def matches(self, settings: PriorSettings, totals: Sequence[FloatArray], text: FloatArray | None) -> bool:
-        """Return whether this estimation has these settings and text, and the same totals in all steps that both have."""
+        """Return whether settings and text are those of this estimation, and the totals agree in all common steps."""
         pairs = zip(self.totals, totals, strict=False)
         same_totals = all(np.array_equal(*pair) for pair in pairs)
         return same_totals and _equal(text, self.text) and settings.equals(self.settings)

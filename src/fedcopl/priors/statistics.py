@@ -140,7 +140,7 @@ class ClientScores:
     def best_prior_strength(self, model: PosteriorModel, threshold: float) -> float:
         """Return the weight of the common class prior (`STRENGTHS`) with the highest evidence at this client alone.
 
-        It is inf, which stands for the common prior itself, below `threshold` nats per image and with fewer than 2 images.
+        It is inf, for the common prior itself, below `threshold` nats per image and with fewer than two images.
         """
         posteriors = np.exp(self.log_posteriors(model))
         if len(posteriors) < 2:
