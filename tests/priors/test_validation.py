@@ -145,7 +145,7 @@ def test_totals_without_the_clients_own_sums_are_refused(after):
     [
         (lambda last: (last[:-1],), "have the wrong size"),
         (lambda last: (last + np.nan,), "not all sums are finite"),
-        (lambda last: (), "request for step 3 of the priors without the steps before it"),
+        (lambda last: (), "request for step 3 of the priors, but an earlier step was missed"),
         (lambda last: (last / 2,), "impossible"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A round, from both sides, and nothing of how messages travel.
+"""The rounds of the algorithm at server and clients, independent of how messages are sent.
 
 server            the rounds: refresh the labels, train, average, evaluate
 transport         the clients that a server can send requests to, and the report of a round

@@ -142,7 +142,7 @@ def _statistics(exchange: RoundExchange, step: int) -> Iterator[tuple[Statistic,
 
 
 def _drop_inconsistent_posterior_sums(exchange: RoundExchange, step: int, sums: dict[str, Values]) -> None:
-    """Drop clients whose posterior sums under several logit biases cannot come from the same images."""
+    """Drop each client whose posterior sums under several logit biases cannot come from the same images."""
     classes = exchange.classes
     if not step:
         exchange.posterior_sums = []
@@ -159,7 +159,7 @@ def _drop_inconsistent_posterior_sums(exchange: RoundExchange, step: int, sums: 
         return
     sums_by_client = np.array([[rows[client] for _, rows in sums_by_bias] for client in clients])
     for number in inconsistent_posterior_sums(np.array([bias for bias, _ in sums_by_bias]), sums_by_client):
-        exchange.exclude(clients[number], "Adapt", "no images have its posterior sums under these logit biases")
+        exchange.exclude(clients[number], "Adapt", "its posterior sums under several logit biases are contradictory")
         del sums[clients[number]]
 
 
@@ -178,7 +178,7 @@ def _clip_evidence(exchange: RoundExchange, step: int, sums: dict[str, Values]) 
 
 
 def _drop_swapped_classes(exchange: RoundExchange, step: int, sums: dict[str, Values]) -> None:
-    """Drop clients whose class means are nearer to other classes; the estimation starts again without them."""
+    """Drop each client whose class means are nearer to other classes; the estimation then starts again."""
     estimation = exchange.estimation
     if estimation is None or [statistic.kind for statistic in estimation.steps[step]] != ["class_sums"]:
         return
@@ -190,7 +190,7 @@ def _drop_swapped_classes(exchange: RoundExchange, step: int, sums: dict[str, Va
 
 
 def _prior_weights(exchange: RoundExchange, clients: Iterable[str]) -> dict[str, float]:
-    """Return the weight, below 1, of each client that reports many times more images than the others."""
+    """Return the weight, below 1, of each client with over ten times the median number of images of the others."""
     images = {client: exchange.reported_counts[client].images or 0 for client in clients}
     weights = {}
     for (client, count), bound in zip(images.items(), bounded_weights(list(images.values())), strict=True):
@@ -207,14 +207,14 @@ def _clip_updates(exchange: RoundExchange, trained: Mapping[str, Trained], sent:
     weights = bounded_weights([reply.examples for reply in with_images.values()])
     excess = update_excess([reply.shared for reply in with_images.values()], sent)
     clipped = {}
-    for (client, reply), weight, times in zip(with_images.items(), weights, excess, strict=True):
+    for (client, reply), weight, ratios in zip(with_images.items(), weights, excess, strict=True):
         if weight < reply.examples:
             clip = f"weight clipped from {reply.examples:,} to {counted(weight, 'image')}"
             exchange.report.bounds.add(client, "Train", clip)
-        for name in (name for name in times if times[name] > 1):
-            clip = f"update of {name} clipped to 1/{times[name]:.1f} of its length"
+        for name in (name for name in ratios if ratios[name] > 1):
+            clip = f"update of {name} clipped to 1/{ratios[name]:.1f} of its length"
             exchange.report.bounds.add(client, "Train", clip)
-        clipped[client] = replace(reply, examples=weight, shared=clip_update(reply.shared, sent, times))
+        clipped[client] = replace(reply, examples=weight, shared=clip_update(reply.shared, sent, ratios))
     return {**trained, **clipped}
 
 

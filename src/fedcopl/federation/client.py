@@ -164,7 +164,7 @@ class Client:
         selection = self._check.trainable(selection, state)
         shared, examples, last_loss, low_confidence = request.shared, 0, float("nan"), 0.0
         is_enough = len(np.unique(selection.index)) >= max(1, self.min_images)
-        is_rolled_back = bool(set(request.shared) & set(state.own))
+        is_rolled_back = bool(set(request.shared) & set(state.own))  # only then `own` has shared arrays
         is_confident = state.prior.model is None or state.confidence is None or is_worth_training(state.confidence)
         if is_enough and not is_rolled_back and not is_confident:
             low_confidence = 1.0
@@ -209,7 +209,7 @@ class Client:
         return HoldoutSums(average.before.images, average.before.loss, average.after.loss, *harms)
 
     def _prompts(self, shared: Shared | None, state: ClientState) -> Prompts | None:
-        """Return the client's model with the given average; None: zero-shot CLIP."""
+        """Return the client's model with the given average; None, for zero-shot CLIP, if there is none."""
         return None if shared is None else whole_model(self.learner.initial(), shared, state)
 
 

@@ -125,7 +125,7 @@ def _holdout_from(tensors: Tensors) -> HoldoutState:
 
 
 def secret_tensors(secrets: Secrets) -> Tensors:
-    """Return the keys, digests and noisy replies that are not empty as named arrays of bytes."""
+    """Return the non-empty fields of a client's secrets as named arrays of bytes; `secrets_from` inverts this."""
     session = secrets.session.to_bytes() if secrets.session else b""
     fields = {"session": session, "spent": b"".join(secrets.spent), "history": secrets.history.encode()}
     fields["totals"] = b"".join(secrets.prior_totals)

@@ -34,7 +34,7 @@ class PriorState:
     model: PosteriorModel | None = None  # the outcome of the estimation
     class_prior: FloatArray | None = None  # pi_k, (C,)
     distances: FloatArray | None = None  # (n, C), of each image to prototypes without that image
-    refused: bool = False  # the priors contradict the client's confident images: it uses zero-shot CLIP instead
+    refused: bool = False  # the client rejected the priors, which contradict its confident images: zero-shot CLIP
 
     def log_posteriors(self, log_probs: FloatArray, features: FloatArray) -> FloatArray:
         """Return the log-posteriors of new images, (n, C); without priors the unchanged log-probabilities."""
@@ -58,9 +58,10 @@ class PriorState:
         return self.model.adjustment(self.distances[index], self.class_prior)
 
     def prototype_agreement(self, log_posteriors: FloatArray) -> float | None:
-        """Return the share of images to which text and the nearest prototype give the same class; None without both.
+        """Return the share of images to which text and the nearest prototype give the same class.
 
-        `log_posteriors` is the result of `own_log_posteriors` for all images, (n, C).
+        None without prototypes or images, or if the client rejected the priors. `log_posteriors` is the result of
+        `own_log_posteriors` for all images, (n, C).
         """
         adjustment = self.adjustment()
         if adjustment is None or self.model is None or self.distances is None or not len(log_posteriors):
@@ -90,7 +91,7 @@ def prior_settings(config: RunConfig, classes: int, width: int, class_prior: Flo
 
 def prior_steps(config: RunConfig) -> int:
     """Return the number of steps with sums; one more request then sends the last totals."""
-    return prior_settings(config, classes=2, width=1).max_steps  # which depends on neither
+    return prior_settings(config, classes=2, width=1).max_steps  # it does not depend on classes or width
 
 
 def compute_sums(
@@ -102,7 +103,7 @@ def compute_sums(
     text: FloatArray,
     min_images: int = 0,
 ) -> tuple[FloatArray | None, PriorState]:
-    """Return the client's sums of a step, None after the last one, and its new state.
+    """Return the client's sums of a step (None for the request after the last step), and its new state.
 
     A request only has totals: the client itself decides by the settings of the run what to compute from them.
 
@@ -122,14 +123,14 @@ def compute_sums(
     first_step = request.step - len(request.totals)
     if prior.scores is None or first_step != len(prior.totals) or prior.model is not None:
         if first_step:
-            raise CannotReply(f"request for step {request.step + 1} of the priors without the steps before it")
+            raise CannotReply(f"request for step {request.step + 1} of the priors, but an earlier step was missed")
         prior = PriorState(ClientScores(log_probs()))  # the estimation starts, or starts again
     scores = prior.scores
     assert scores is not None
     totals = (*prior.totals, *request.totals)
     if not settings.noisy_steps:
         prior = _with_weight(prior, request, config)
-        _validate(settings, totals, prior, text)
+        _check_totals(settings, totals, prior, text)
     estimation = estimation_after(settings, totals, text)
     if estimation.outcome is not None and len(totals) == settings.max_steps:
         return None, _with_outcome(replace(prior, totals=totals), estimation.outcome, settings, features)
@@ -153,8 +154,8 @@ def _with_weight(prior: PriorState, request: Adapt, config: RunConfig) -> PriorS
     return replace(prior, weight=weight)
 
 
-def _validate(settings: PriorSettings, totals: tuple[FloatArray, ...], prior: PriorState, text: FloatArray) -> None:
-    """Check every new total against the number of images and against the client's own sums in it."""
+def _check_totals(settings: PriorSettings, totals: tuple[FloatArray, ...], prior: PriorState, text: FloatArray) -> None:
+    """Raise CannotReply if a new total contradicts the number of images, or lacks the client's own sums."""
     for step in range(len(prior.totals), len(totals)):
         estimation = estimation_after(settings, totals[:step], text)
         if step >= settings.max_steps or totals[step].shape != (estimation.size(step),):
@@ -169,9 +170,9 @@ def _validate(settings: PriorSettings, totals: tuple[FloatArray, ...], prior: Pr
 def _with_outcome(
     prior: PriorState, model: PosteriorModel, settings: PriorSettings, features: Callable[[], FloatArray]
 ) -> PriorState:
-    """Return the state after the estimation: with the client's own class prior, or with the priors refused.
+    """Return the state after the estimation: with the client's own class prior, or with the priors rejected.
 
-    Where no step estimated the strength of class priors over all clients, the client estimates its own.
+    If no step chose the strength of client priors over all clients, the client chooses its own.
     """
     assert prior.scores is not None
     scores = prior.scores.with_prototypes(model.prototypes, features)
@@ -197,5 +198,5 @@ def _contradicts_zero_shot(log_probs: FloatArray, posteriors: FloatArray) -> boo
 
 
 def is_worth_training(confidence: FloatArray) -> bool:
-    """Return whether enough pseudo labels are expected to be correct, from their calibrated log-posteriors, (m,)."""
+    """Return whether at least 90 % of pseudo labels are expected to be correct, by their log-posteriors, (m,)."""
     return len(confidence) > 0 and float(np.exp(confidence).sum()) >= MIN_EXPECTED_ACCURACY * len(confidence)

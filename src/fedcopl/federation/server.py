@@ -168,7 +168,8 @@ def _estimate_priors(
             break
     else:
         raise NoClientReplied(
-            f"round {state.round + 1}, step Adapt: clients were lost in {MAX_ESTIMATIONS} estimations"
+            f"round {state.round + 1}, step Adapt: clients were lost in {MAX_ESTIMATIONS} estimations of the priors; "
+            "continue with --resume when all stay connected"
         )
     totals = tuple(estimation.totals)
     last = Adapt(state.round, len(totals), totals[-1:], state.class_prior)
@@ -251,7 +252,7 @@ def _train(
 
 
 def _has_harmed(trained: TrainingSum) -> bool:
-    """Return whether the average fits the holdouts worse; with three clients or more, no single one decides."""
+    """Return whether the average fits the holdouts worse; with three clients or more, no single client decides."""
     if trained.holdouts:
         pairs = ((Evidence(h.images, h.loss_before), Evidence(h.images, h.loss_after)) for h in trained.holdouts)
         rises = [loss_rise(old, new) for old, new in pairs]
@@ -271,7 +272,7 @@ def _stale_rounds(stale_before: int, checks: HoldoutSums) -> int:
 
 
 def _has_converged(config: RunConfig, stale_rounds: int) -> bool:
-    """Return whether training stops; only with priors, because the check needs calibrated pseudo labels."""
+    """Return whether training stops by `train.patience`; only with priors, for calibrated pseudo labels."""
     return config.uses_priors and 0 < config.train.patience <= stale_rounds
 
 
@@ -302,7 +303,7 @@ def is_evaluated(config: RunConfig, round: int) -> bool:
 
 
 def _evaluate(exchange: RoundExchange, round: int, shared: Shared | None, through: str = "") -> dict[str, Score]:
-    """Return each client's correct predictions and test images; `shared` and `through` are those of `Evaluate`.
+    """Return each client's numbers of correct predictions and test images; other arguments are those of `Evaluate`.
 
     Clients that do not reply are left out: no later step depends on the scores.
     """

@@ -189,7 +189,7 @@ class RoundExchange:
         return valid
 
     def exclude(self, client: str, step: str, reason: str) -> None:
-        """Exclude a client from the rest of this round's refresh, for a reason that the report gets."""
+        """Exclude a client from the rest of this round's refresh, and add the reason to the report."""
         self.report.drops.add(client, step, reason)
         self.excluded.add(client)
 

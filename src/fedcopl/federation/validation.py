@@ -88,7 +88,7 @@ def validate_reply(
     reported: ReportedCounts = NOTHING_REPORTED,
     estimation: Estimation | None = None,
 ) -> str | None:
-    """Return why a reply must not be used, or None.
+    """Return why a reply must not be used; None if it is valid.
 
     Args:
         classes: C.
@@ -216,7 +216,7 @@ def _inconsistent(
     reported: ReportedCounts,
     estimation: Estimation | None,
 ) -> Iterator[str]:
-    """Yield contradictions to the client's earlier reports; with noise nothing can be compared."""
+    """Yield each contradiction to the client's earlier reports; with noise numbers of images cannot be compared."""
     if config.privacy.noise_multiplier:
         if isinstance(reply, Trained) and reply.masked is None and reply.examples > 1:
             yield "its weight is above 1, but with noise all clients weigh the same"
@@ -245,7 +245,7 @@ def _inconsistent(
 
 
 def _too_many(claim: str, number: int, report: str, limit: int | None) -> Iterator[str]:
-    """Yield an error if a number of images exceeds what the client reported before; None: not reported."""
+    """Yield an error if a number of images exceeds `limit`, which the client reported; None: not reported."""
     if limit is not None and number > limit:
         yield f"{claim.format(number)}, but {report.format(limit)} by its own reports"
 
@@ -269,7 +269,7 @@ class Expected:
 
 
 def validate_request(request: Request, expected: Expected) -> str | None:
-    """Return why a request must be refused, or None; keys and shares are checked where they are used."""
+    """Return why a request must be refused; None if it is valid. Keys and shares are checked where they are used."""
     return next(_invalid_request(request, expected), None)
 
 
