@@ -14,22 +14,24 @@ from ..deployment.server.rounds import ServerPlan
 from ..errors import ConfigError
 
 
-def read_run_settings(flat: Mapping[str, Any]) -> ServerPlan:
-    """Parse a run-config; `settings` is a file, `key=value` pairs as for `fedcopl run`, or a file followed by pairs."""
-    pairs = shlex.split(str(flat.get("settings", "")))
+def read_run_settings(run_config: Mapping[str, Any]) -> ServerPlan:
+    """Parse Flower's run-config; its key `settings` has a file, `key=value` pairs as for `fedcopl run`, or both."""
+    pairs = shlex.split(str(run_config.get("settings", "")))
     file = pairs.pop(0) if pairs and "=" not in pairs[0] else None
     settings = override(read_settings(Path(file)) if file else {}, pairs)
-    out = str(flat.get("out", ""))
+    out = str(run_config.get("out", ""))
     if not out:
         raise ConfigError("out: name the folder for the results, as in --run-config 'out=\"runs/flower\"'")
-    classes = str(flat.get("classes", ""))
+    classes = str(run_config.get("classes", ""))
     return ServerPlan(
         RunConfig.from_mapping(settings, file or "settings"),
         Path(classes) if classes else None,
         Path(out),
         Timeouts(
-            float(flat.get("timeout", 600)), int(flat.get("min-sites", 1)), start_with=int(flat.get("start-with", 0))
+            float(run_config.get("timeout", 600)),
+            int(run_config.get("min-sites", 1)),
+            start_with=int(run_config.get("start-with", 0)),
         ),
-        bool(flat.get("resume", False)),
-        Path(str(flat["from"])) if flat.get("from") else None,
+        bool(run_config.get("resume", False)),
+        Path(str(run_config["from"])) if run_config.get("from") else None,
     )

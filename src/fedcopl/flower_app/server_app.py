@@ -20,7 +20,7 @@ _log = logging.getLogger("flwr")
 
 
 class _LogReporter(ProgressReporter):
-    """Writes to Flower's log, which `flwr log` shows."""
+    """Writes the progress of a run to Flower's log, which `flwr log` shows."""
 
     def preparing(self, step: str) -> None:
         _log.info("%s", step)

@@ -12,7 +12,7 @@ from ..plurals import counted
 _PRIME = 2**256 + 297  # the first prime above all secrets of 32 bytes
 SECRET, SHARE = 32, 33  # bytes
 Random = Callable[[int], bytes]
-"""Returns that many random bytes."""
+"""Returns random bytes, in the number of the argument."""
 
 
 def split(secret: bytes, shares: int, threshold: int, random: Random) -> list[bytes]:
@@ -63,23 +63,23 @@ class Session:
         return transcript(self.name, self.roster)
 
     def to_bytes(self) -> bytes:
-        plain = asdict(self) | {"name": self.name.hex(), "private": self.private.hex()}
-        plain["roster"] = {client: keys.hex() for client, keys in self.roster.items()}
-        return json.dumps(plain).encode()
+        fields = asdict(self) | {"name": self.name.hex(), "private": self.private.hex()}
+        fields["roster"] = {client: keys.hex() for client, keys in self.roster.items()}
+        return json.dumps(fields).encode()
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> "Session":
         """Restore a session written by `to_bytes`."""
-        plain = json.loads(stored)
-        roster = {client: bytes.fromhex(keys) for client, keys in plain["roster"].items()}
-        name, private = bytes.fromhex(plain["name"]), bytes.fromhex(plain["private"])
-        return cls(name, private, roster, tuple(plain["peers"]), plain["kind"])
+        fields = json.loads(stored)
+        roster = {client: bytes.fromhex(keys) for client, keys in fields["roster"].items()}
+        name, private = bytes.fromhex(fields["name"]), bytes.fromhex(fields["private"])
+        return cls(name, private, roster, tuple(fields["peers"]), fields["kind"])
 
 
 def transcript(name: bytes, roster: Mapping[str, bytes]) -> str:
     """Return the digest of the session name and all public keys, which must be the same at all members."""
-    listed = [(client, roster[client].hex()) for client in sorted(roster)]
-    return sha256(json.dumps([name.hex(), listed]).encode()).hexdigest()
+    keys_by_client = [(client, roster[client].hex()) for client in sorted(roster)]
+    return sha256(json.dumps([name.hex(), keys_by_client]).encode()).hexdigest()
 
 
 def unmask_threshold(clients: int, share: float) -> int:

@@ -24,7 +24,7 @@ from ..plurals import counted
 
 COUNT_BITS, PROMPT_BITS = 16, 32
 LARGEST_PROMPT = 2.0**15  # absolute value in a prompt; typical values are about 1
-_COUNTED = 4  # words of examples, loss and batches
+_TOTALS = 4  # words: examples, images with a loss, loss times these images, batches
 Words = NDArray[np.uint64]
 Values = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ class HoldoutSums(NamedTuple):
 
 
 NO_HOLDOUT_SUMS = HoldoutSums()
-_HEAD = _COUNTED + len(HoldoutSums._fields)  # words before the prompts
+_HEAD = _TOTALS + len(HoldoutSums._fields)  # words before the prompts
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class TrainingSum:
 
     clients: tuple[str, ...]  # that replied
     examples: int  # images of the clients that send a loss
-    batches: int  # of one epoch
-    loss: float  # mean over these images
+    batches: int  # of one epoch, over these clients
+    loss: float  # mean over `examples`; nan: no client sends a loss
     mean: Shared | None  # the average of the prompts (Eq. 4); None: no client had images to train on
     checks: HoldoutSums = NO_HOLDOUT_SUMS
     updates: Mapping[str, Shared] = field(default_factory=dict)  # trained prompts by client; empty with masks
@@ -110,14 +110,14 @@ def encode_training(training: Training, batch: int, clients: int) -> Words:
 def decode_training(total: Words, sent: Shared, clients: tuple[str, ...]) -> TrainingSum:
     """Decode the sum of all clients' words; `sent` has the names and shapes of the prompts."""
     values = _decode(total, PROMPT_BITS)
-    examples, with_loss, loss, batches = values[:_COUNTED]
+    examples, with_loss, loss, batches = values[:_TOTALS]
     if min(examples, with_loss, batches) < 0 or examples != round(examples):
         raise InvalidMaskedUpdate("the sum of the image counts is not a non-negative integer")
     mean = values[_HEAD:] / max(examples, 1)
     if np.abs(mean).max(initial=0.0) > LARGEST_PROMPT:
         raise InvalidMaskedUpdate(f"the average of the prompts is beyond {LARGEST_PROMPT:g}")
     mean_loss = float(loss / with_loss) if with_loss else math.nan
-    average, checks = unflatten(mean, sent) if examples else None, HoldoutSums(*map(float, values[_COUNTED:_HEAD]))
+    average, checks = unflatten(mean, sent) if examples else None, HoldoutSums(*map(float, values[_TOTALS:_HEAD]))
     return TrainingSum(clients, int(with_loss), int(batches), mean_loss, average, checks)
 
 
@@ -141,7 +141,7 @@ def unflatten(values: Values, like: Mapping[str, NDArray[Any]]) -> dict[str, NDA
 
 
 def _encode(steps: Values, clients: int) -> Words:
-    """Return numbers in steps as words; CannotReply if a sum of such words over all clients could overflow."""
+    """Return numbers of steps of the grid as words; CannotReply if a sum of such words over clients could overflow."""
     largest = 2**62 // clients
     if not np.abs(steps).max(initial=0.0) <= largest:
         raise CannotReply(

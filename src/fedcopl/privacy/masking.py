@@ -146,7 +146,7 @@ def _self_mask(private: bytes, count: int, label: tuple[str, str]) -> Words:
 
 
 def _pair_mask(private: bytes, public: bytes, adds: bool, count: int, label: tuple[str, str]) -> Words:
-    """Return the pairwise mask of two clients, for one of them with the opposite sign."""
+    """Return the pairwise mask of two clients for the one that adds it, or with the opposite sign for the other."""
     words = WordStream(_shared_key(_thirds(private)[1], _thirds(public)[1], "pair mask", *label))(count)
     return words if adds else -words
 

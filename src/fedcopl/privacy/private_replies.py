@@ -85,7 +85,7 @@ class Secrets:
 
 @dataclass(frozen=True)
 class PrivateReplies:
-    """Adds noise and masks to a client's replies, by the settings of the run and the client's secret."""
+    """Adds noise and masks to a client's replies, as `privacy` in the settings says."""
 
     config: RunConfig
     secret: bytes = b""  # seed of the noise
@@ -144,9 +144,12 @@ class PrivateReplies:
         return Adapted(None, masked), secrets
 
     def _pin_totals(self, request: Adapt, secrets: Secrets) -> Secrets:
-        """Refuse other totals than those of the first prior estimation, because they would reveal more sums.
+        """Return the secrets with the digests of the request's totals; other totals later would reveal more sums.
 
         With noise, the accounting limits the number of sums instead.
+
+        Raises:
+            CannotReply: The totals of a step differ from those sent before.
         """
         if self.config.privacy.noise_multiplier:
             return secrets
@@ -155,7 +158,7 @@ class PrivateReplies:
             total_digest = sha256(total.tobytes()).digest()
             if step < len(pinned) and pinned[step] != total_digest:
                 raise CannotReply(f"the totals of step {step + 1} of the priors differ from those sent before")
-            pinned[step:] = [total_digest, *pinned[step + 1 :]]
+            pinned[step:] = [total_digest, *pinned[step + 1 :]]  # appends it, or replaces it by itself
         return replace(secrets, prior_totals=tuple(pinned))
 
     def training(self, training: Training, request: Train, secrets: Secrets) -> tuple[Trained, Secrets]:
@@ -192,7 +195,7 @@ class PrivateReplies:
             raise CannotReply("a prompt is not finite: training diverged, try a lower train.lr")
         noisy_update = self._noised(update, self.config.privacy.update_clip, PROMPT_BITS, request, secrets)
         on_grid = np.ldexp(np.rint(np.ldexp(sent, PROMPT_BITS)), -PROMPT_BITS)
-        in_float64 = {name: prompt.astype(np.float64) for name, prompt in request.shared.items()}  # keeps all of it
+        in_float64 = {name: prompt.astype(np.float64) for name, prompt in request.shared.items()}  # not rounded
         return Training(unflatten(on_grid + noisy_update, in_float64), 1, math.nan)
 
     def _noised(self, values: Values, clip: float, bits: int, request: _SummedRequest, secrets: Secrets) -> Values:
@@ -204,7 +207,8 @@ class PrivateReplies:
         sigma = self.config.privacy.noise_multiplier * clip / math.sqrt(max(len(request.peers), 1))
         if math.ldexp(sigma, bits) < _FEWEST_STEPS:
             raise CannotReply(
-                "the noise is too small to be split over the clients: set a larger privacy.noise_multiplier or clip"
+                "the noise is too small to be split over the clients: set a larger privacy.noise_multiplier, "
+                "privacy.count_clip or privacy.update_clip"
             )
         stream = WordStream(derive_key(self.secret, "noise", secrets.history, self._aggregation_name(secrets)))
         return add_noise(values, clip, sigma, bits, stream)
@@ -245,7 +249,7 @@ class PrivateReplies:
             session = setup_keys(request.session)
             return PublicKeys(public_keys(session)), replace(secrets, session=session)
         if session is None or session.name != request.session:
-            raise CannotReply("request for a secure aggregation that has ended, or without keys")
+            raise CannotReply("request for a secure aggregation that has ended, or for which this client has no keys")
         if isinstance(request, ShareKeys):
             clients = len(request.keys)
             if clients < privacy.min_sites:
@@ -262,11 +266,11 @@ class PrivateReplies:
 
 
 def _kind_of(request: _SummedRequest) -> str:
-    """Return the type of a request, and of Adapt the step: with noise a client replies once per kind and round."""
+    """Return a request's type, for Adapt with the step: with noise a client replies once per round to each kind."""
     return f"Adapt {request.step}" if isinstance(request, Adapt) else type(request).__name__
 
 
 def _repeated_reply(request: _SummedRequest, secrets: Secrets) -> bytes | None:
-    """Return the reply with noise that was sent to an equal request, or None."""
+    """Return the bytes of the noisy reply that was sent to an equal request; None if there was none."""
     stored = secrets.noisy_replies.get(_kind_of(request))
     return stored.values if stored and stored.request_digest == digest(request) else None
