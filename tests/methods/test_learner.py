@@ -94,7 +94,7 @@ def test_sizes_come_from_the_backbone(clip):
     assert visual_shape(clip, every)[0] == blocks
     two = RunConfig.from_mapping({"model": {"visual_depth": 2}}, "test").model
     assert visual_shape(clip, two)[0] == 2
-    with pytest.raises(ConfigError, match="visual_depth: glyph-clip has 4 places"):
+    with pytest.raises(ConfigError, match="visual_depth: must be from 0 to 4, the number of blocks of glyph-clip"):
         visual_shape(clip, RunConfig.from_mapping({"model": {"visual_depth": 5}}, "test").model)
 
 

@@ -13,8 +13,8 @@ from fedcopl.methods.prompts import (
     _blank_image_candidates,
     _interpolated_rows,
     _most_neutral,
-    _neutral_visual,
     _tile_words,
+    first_prompts,
     random_prompts,
     repeat_words,
 )
@@ -104,8 +104,9 @@ def test_words_are_repeated_and_end_before_the_class_name(tiny):
 def test_any_number_of_prompts(tiny, count):
     assert _tile_words(tiny, "", (count, 64)).shape == (count, 64)
     assert repeat_words(tiny, "", (count, 64)).shape == (count, 64)
-    assert _neutral_visual(tiny, np.zeros((2, count, 64), np.float32)).shape == (2, count, 64)
-    assert _neutral_visual(tiny, np.zeros((0, count, 64), np.float32)).shape == (0, count, 64)
+    for levels in (0, 2):
+        first = first_prompts(tiny, RunConfig(), {"visual": (levels, count, 64)})
+        assert first["visual"].shape == (levels, count, 64)
 
 
 @pytest.mark.parametrize("name", METHODS)

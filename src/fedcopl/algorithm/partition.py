@@ -200,10 +200,7 @@ def _assign_classes(
 
 
 def _shards(shares: FloatArray, assigned: BoolArray, sizes: IntArray) -> IntArray:
-    """Return the number of images of each class at each client, (C, K), in proportion to the shares, (C, K).
-
-    A class with enough images first gives one to each of its clients; a client without images gets one if possible.
-    """
+    """Return the number of images of each class at each client, (C, K): one each if enough, the rest by shares."""
     enough = sizes >= assigned.sum(axis=1)
     one_each = (assigned & enough[:, None]).astype(np.int64)
     counts = one_each + _apportion(shares, sizes - one_each.sum(axis=1))

@@ -1,4 +1,4 @@
-"""The rounds of the algorithm at server and clients, independent of how messages are sent.
+"""The rounds, at server and clients, over any transport.
 
 server            the rounds: refresh the labels, train, average, evaluate
 transport         the clients that a server can send requests to, and the report of a round

@@ -89,7 +89,7 @@ def candidate_sets(log_probs: FloatArray, alpha: float, beta: float, *, keep_lik
     if len(log_probs) == 0:
         return np.zeros(log_probs.shape, np.bool_)  # no image, no quantile
     probs = np.exp(np.asarray(log_probs, np.float64))
-    sets = _likely_for_the_image(probs, alpha) & _likely_for_the_class(probs, beta)
+    sets: BoolArray = _likely_for_the_image(probs, alpha) & (probs >= exact_quantile(probs, beta))
     if keep_likeliest:
         sets[np.arange(len(sets)), log_probs.argmax(axis=1)] = True
     return sets
@@ -140,9 +140,3 @@ def _likely_for_the_image(probs: FloatArray, alpha: float) -> BoolArray:
     kept = np.ones(probs.shape, np.bool_)  # with the most probable class in any case
     np.put_along_axis(kept, ranking[:, 1:], sum_before <= tau, axis=1)
     return kept
-
-
-def _likely_for_the_class(probs: FloatArray, beta: float) -> BoolArray:
-    """Return the inter-instance sets: in each class, the images that reach the quantile beta of its column."""
-    likely: BoolArray = probs >= exact_quantile(probs, beta)
-    return likely

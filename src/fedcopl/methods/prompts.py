@@ -52,16 +52,11 @@ def first_prompts(clip: Clip, config: RunConfig, shapes: Mapping[str, Shape]) ->
     """Return the initial arrays of all clients, by the setting `train.init`; they do not depend on images."""
     first = random_prompts(shapes, config.train.init_std, config.seed)
     for name, random in first.items() if config.train.init == "neutral" else ():
-        if kind_of(name) == "visual":
-            first[name] = _neutral_visual(clip, random)
+        if kind_of(name) == "visual" and random.size:
+            first[name] = _most_neutral(clip, (*_blank_image_candidates(clip, random.shape), random))
         elif kind_of(name) == "text":
             first[name] = _tile_words(clip, config.model.template, random.shape)
     return first
-
-
-def _neutral_visual(clip: Clip, random: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the candidate that changes features least: patches of a blank image, their mean, or random prompts."""
-    return _most_neutral(clip, (*_blank_image_candidates(clip, random.shape), random)) if random.size else random
 
 
 def _most_neutral(clip: Clip, candidates: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:

@@ -69,7 +69,6 @@ class Session:
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> "Session":
-        """Restore a session written by `to_bytes`."""
         fields = json.loads(stored)
         roster = {client: bytes.fromhex(keys) for client, keys in fields["roster"].items()}
         name, private = bytes.fromhex(fields["name"]), bytes.fromhex(fields["private"])

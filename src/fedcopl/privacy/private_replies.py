@@ -65,7 +65,6 @@ class NoisyReply:
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> "NoisyReply":
-        """Restore a reply written by `to_bytes`."""
         head, values = stored.split(b"\n", 1)
         round, request_digest = head.decode().split()
         return cls(int(round), request_digest, values)
@@ -144,12 +143,9 @@ class PrivateReplies:
         return Adapted(None, masked), secrets
 
     def _pin_totals(self, request: Adapt, secrets: Secrets) -> Secrets:
-        """Return the secrets with the digests of the request's totals; other totals later would reveal more sums.
+        """Keep the digests of a request's totals; refuse other totals later, because they would reveal more sums.
 
         With noise, the accounting limits the number of sums instead.
-
-        Raises:
-            CannotReply: The totals of a step differ from those sent before.
         """
         if self.config.privacy.noise_multiplier:
             return secrets
