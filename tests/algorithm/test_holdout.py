@@ -13,7 +13,7 @@ from fedcopl.algorithm.holdout import (
     compare_models,
     compare_training,
     evidence,
-    holdout,
+    is_held_out,
     is_less_confident,
     next_lr_factor,
 )
@@ -30,15 +30,15 @@ CONFIDENT = log_probs(0.8, 0.8, 0.2, 0.2)
 
 
 def test_holdout_is_every_fifth_image():
-    assert np.flatnonzero(holdout(12, 0.2)).tolist() == [4, 9]
-    assert np.flatnonzero(holdout(10, 0.5)).tolist() == [1, 3, 5, 7, 9]
-    assert holdout(1000, 0.3).sum() == 300
+    assert np.flatnonzero(is_held_out(12, 0.2)).tolist() == [4, 9]
+    assert np.flatnonzero(is_held_out(10, 0.5)).tolist() == [1, 3, 5, 7, 9]
+    assert is_held_out(1000, 0.3).sum() == 300
 
 
 def test_holdout_of_share_zero_is_empty():
-    assert not holdout(100, 0.0).any()
-    assert holdout(0, 0.2).shape == (0,)
-    assert not holdout(4, 0.2).any()  # too few to hold one out
+    assert not is_held_out(100, 0.0).any()
+    assert is_held_out(0, 0.2).shape == (0,)
+    assert not is_held_out(4, 0.2).any()  # too few to hold one out
 
 
 def test_evidence_is_a_sum_over_the_holdout():

@@ -219,7 +219,7 @@ def test_after_a_restart_the_steps_are_not_repeated_with_other_totals():
     assert np.array_equal(server.sum(FIVE, Adapt(0, 0)), first)  # an honest server gets the same totals again
     lie = first.copy()
     lie[-1] += 1.0  # a sum of logits, which can be any number
-    with pytest.raises(CannotReply, match="totals of step 1 of the priors differ from those sent before"):
+    with pytest.raises(CannotReply, match="step 1: the totals differ from those sent before"):
         server.sum(FIVE, Adapt(0, 1, (lie,)))
     server.sum(FIVE, Adapt(0, 1, (first,)))
 

@@ -192,7 +192,7 @@ def test_totals_without_the_own_images_are_refused():
     client, other = (Client(SkewedLearner(number), config_of()) for number in range(2))
     sent, state = client.handle(Adapt(0, 0), ClientState())
     elsewhere, _ = other.handle(Adapt(0, 0), ClientState())
-    with pytest.raises(CannotReply, match="step 1 of the priors are impossible: the totals do not contain this"):
+    with pytest.raises(CannotReply, match="step 1: the totals are impossible: the totals do not contain this"):
         client.handle(Adapt(0, 1, (elsewhere.sums,)), state)
     assert client.handle(Adapt(0, 1, (sent.sums + elsewhere.sums,)), state)[0].sums is not None
 

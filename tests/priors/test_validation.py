@@ -134,7 +134,7 @@ def first_steps(count):
 def test_totals_without_the_clients_own_sums_are_refused(after):
     client, state, totals = first_steps(after)
     own = state.prior.sent
-    with pytest.raises(CannotReply, match=f"totals of step {after} of the priors are impossible"):
+    with pytest.raises(CannotReply, match=f"step {after}: the totals are impossible"):
         client.handle(Adapt(0, after, (totals[-1] - 2 * own,)), state)
     reply, _ = client.handle(Adapt(0, after, (totals[-1],)), state)
     assert reply.sums is not None
@@ -145,7 +145,7 @@ def test_totals_without_the_clients_own_sums_are_refused(after):
     [
         (lambda last: (last[:-1],), "have the wrong size"),
         (lambda last: (last + np.nan,), "not all sums are finite"),
-        (lambda last: (), "request for step 3 of the priors, but an earlier step was missed"),
+        (lambda last: (), "step 3: an earlier step was missed"),
         (lambda last: (last / 2,), "impossible"),
     ],
 )

@@ -68,7 +68,7 @@ def evenly_spaced(count: int, limit: int) -> IntArray:
     return np.unique(np.linspace(0, count - 1, min(limit, count)).round().astype(np.int64))
 
 
-def holdout(images: int, share: float) -> BoolArray:
+def is_held_out(images: int, share: float) -> BoolArray:
     """Return whether each image is held out, (n,): evenly spaced, because images are often sorted by class."""
     held_out_before = np.floor(np.arange(images + 1) * share + 1e-9)
     held_out: BoolArray = np.diff(held_out_before) > 0
@@ -91,7 +91,7 @@ def compare_models(before: FloatArray, after: FloatArray, labels: IntArray) -> H
 
 
 def compare_training(before: FloatArray, after: FloatArray, labels: IntArray) -> HoldoutVerdict:
-    """Compare a trained model with the untrained one, and check that pseudo labels generalise to the holdout."""
+    """Compare a model with the one before its training, and check that pseudo labels generalise to the holdout."""
     verdict = compare_models(before, after, labels)
     if not verdict.harm and verdict.after.agreed < MIN_AGREEMENT * verdict.after.images:
         return replace(verdict, harm="no generalisation")

@@ -18,8 +18,8 @@ from ..algorithm.holdout import (
     compare_training,
     evenly_spaced,
     evidence,
-    holdout,
     is_against_priors,
+    is_held_out,
     next_lr_factor,
 )
 from ..algorithm.select import Selection
@@ -70,13 +70,13 @@ class HoldoutCheck:
             reference = self._log_probs(last_model, holdout.index, state)
         if same_arrays(last_model, new_model):  # a verdict of harm is about an average that the server rolled back
             average = None if state.holdout.average is None or state.holdout.average.harm else state.holdout.average
-            checked = replace(state.holdout, accepted=new_model, log_probs=reference, average=average)
-            return replace(state, own=own, holdout=checked)
+            unchanged = replace(state.holdout, accepted=new_model, log_probs=reference, average=average)
+            return replace(state, own=own, holdout=unchanged)
         verdict, log_probs = self._compare(compare_models, reference, new_model, holdout, state)
-        checked = replace(state.holdout, average=verdict)
+        judged = replace(state.holdout, average=verdict)
         if verdict.harm:
-            return replace(state, own=last_model, holdout=replace(checked, accepted=last_model, log_probs=reference))
-        return replace(state, own=own, holdout=replace(checked, accepted=new_model, log_probs=log_probs))
+            return replace(state, own=last_model, holdout=replace(judged, accepted=last_model, log_probs=reference))
+        return replace(state, own=own, holdout=replace(judged, accepted=new_model, log_probs=log_probs))
 
     def check_training(self, trained: Prompts, state: ClientState) -> ClientState:
         """Record the verdict on a trained model, and set the learning-rate factor of the next round by it."""
@@ -133,4 +133,4 @@ class HoldoutCheck:
 
     def _is_held_out(self, state: ClientState) -> NDArray[np.bool_]:
         images = 0 if state.labels is None else len(state.labels)
-        return holdout(images, self.config.train.holdout)
+        return is_held_out(images, self.config.train.holdout)

@@ -18,7 +18,7 @@ class Learner(Protocol):
     """CLIP with prompts over one client's unlabelled images; implementations use torch and have no labels."""
 
     def initial(self) -> Prompts:
-        """Return the initial prompts, the same at every client."""
+        """Return the initial prompts of this client; the shared ones are the same at every client."""
         ...
 
     def log_probabilities(self, prompts: Prompts | None) -> NDArray[np.float64]:

@@ -123,7 +123,7 @@ def compute_sums(
     first_step = request.step - len(request.totals)
     if prior.scores is None or first_step != len(prior.totals) or prior.model is not None:
         if first_step:
-            raise CannotReply(f"request for step {request.step + 1} of the priors, but an earlier step was missed")
+            raise CannotReply(f"prior estimation, step {request.step + 1}: an earlier step was missed")
         prior = PriorState(ClientScores(log_probs()))  # the estimation starts, or starts again
     scores = prior.scores
     assert scores is not None
@@ -159,12 +159,12 @@ def _check_totals(settings: PriorSettings, totals: tuple[FloatArray, ...], prior
     for step in range(len(prior.totals), len(totals)):
         estimation = estimation_after(settings, totals[:step], text)
         if step >= settings.max_steps or totals[step].shape != (estimation.size(step),):
-            raise CannotReply(f"the totals of step {step + 1} of the priors have the wrong size")
+            raise CannotReply(f"prior estimation, step {step + 1}: the totals have the wrong size")
         own = None if prior.sent is None or step > len(prior.totals) else prior.weight * prior.sent
         images = None if not step else float(estimation.images or 0)
         reason = validate_sums(estimation.steps[step], totals[step], settings.classes, settings.width, images, own)
         if reason:
-            raise CannotReply(f"the totals of step {step + 1} of the priors are impossible: {reason}")
+            raise CannotReply(f"prior estimation, step {step + 1}: the totals are impossible: {reason}")
 
 
 def _with_outcome(

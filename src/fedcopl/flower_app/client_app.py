@@ -40,7 +40,7 @@ def _options_of(node: Mapping[str, Any]) -> SiteOptions:
     """
     missing = [key for key in ("name", "images", "folder") if not node.get(key)]
     if missing:
-        raise ConfigError(f"{missing[0]}: is missing from the node-config of this SuperNode")
+        raise ConfigError(f"{missing[0]}: is missing from the node-config of this SuperNode; add it to --node-config")
     model = {key.removeprefix(_MODEL): value for key, value in node.items() if key.startswith(_MODEL)}
     return SiteOptions(
         node["name"],

@@ -151,7 +151,7 @@ def _estimate(settings: PriorSettings, text: FloatArray | None) -> Steps:
     if explained := variance_ratio * (classes - 2) > SIGNIFICANT:
         model, shares = corrected, corrected_shares
     shrunk = shares ** max(0.0, 1 - (EVEN_SPREAD / max(_spread(shares), EVEN_SPREAD)) ** 2)
-    shrunk /= shrunk.sum()
+    shrunk /= shrunk.sum()  # nearer to uniform, by as much of the spread as CLIP predicts for equal shares
     priors = [uniform(classes), shrunk] if settings.prototypes else [shrunk]
     if known_prior is not None:
         priors = [known_prior]
@@ -227,11 +227,11 @@ def _choose_parts(
     agreement = agreements[0].reshape(len(models), -1) / images if prototypes else np.zeros((len(models), 1))
     total_evidence = agreement[:, -1] + evidence.max(axis=1)
     chosen = int(total_evidence[-1] >= total_evidence[0] + min_gain)
-    larger = int(agreement[chosen, -1] >= agreement[chosen, 0] + CLEAR_GAIN)
+    scale_index = int(agreement[chosen, -1] >= agreement[chosen, 0] + CLEAR_GAIN)  # 0: the smaller one
     best = int(evidence[chosen].argmax())
     strength = STRENGTHS[best] if evidence[chosen, best] >= _min_shift_evidence(images) else math.inf
     per_class = images / len(models[0].class_prior)
-    feature_scale = FEATURE_SCALES[larger] * min(1.0, per_class / FEW_IMAGES) if prototypes else 0.0
+    feature_scale = FEATURE_SCALES[scale_index] * min(1.0, per_class / FEW_IMAGES) if prototypes else 0.0
     return replace(models[chosen], strength=strength, feature_scale=feature_scale)
 
 
@@ -256,9 +256,9 @@ def _choose_scale(model: PosteriorModel, images: float) -> Generator[Step, list[
     if best.max() < _min_shift_evidence(images):
         return replace(model, strength=math.inf)
     # The smallest scale, unless the evidence of a larger one is 6 % higher (less where it is below 1 nat per image).
-    enough = best.max() * (1 - CLEAR * min(1.0, float(best.max())))
-    last = int(np.flatnonzero(best >= enough)[-1])
-    return replace(scaled[last].rebalanced(sums[last]), strength=STRENGTHS[int(evidence[last].argmax())])
+    min_evidence = best.max() * (1 - CLEAR * min(1.0, float(best.max())))
+    smallest = int(np.flatnonzero(best >= min_evidence)[-1])
+    return replace(scaled[smallest].rebalanced(sums[smallest]), strength=STRENGTHS[int(evidence[smallest].argmax())])
 
 
 def _min_shift_evidence(images: float) -> float:

@@ -153,7 +153,7 @@ class PrivateReplies:
         for step, total in enumerate(request.totals, start=first_step):
             total_digest = sha256(total.tobytes()).digest()
             if step < len(pinned) and pinned[step] != total_digest:
-                raise CannotReply(f"the totals of step {step + 1} of the priors differ from those sent before")
+                raise CannotReply(f"prior estimation, step {step + 1}: the totals differ from those sent before")
             pinned[step:] = [total_digest, *pinned[step + 1 :]]  # appends it, or replaces it by itself
         return replace(secrets, prior_totals=tuple(pinned))
 
@@ -219,7 +219,7 @@ class PrivateReplies:
     def _masked(
         self, request: _SummedRequest, secrets: Secrets, encode: Callable[[int], Words]
     ) -> tuple[Words, Secrets]:
-        """Return the masked numbers; `encode` returns them for a number of clients in the sum."""
+        """Return the masked numbers and the new secrets; `encode(n)` returns the numbers for a sum over n clients."""
         from .masking import mask
 
         if secrets.session is None or not request.peers:
