@@ -80,7 +80,7 @@ def _encode(value: Any, arrays: list[_PackedArray]) -> Any:
 def unpack(packed: Packed) -> Request | Reply:
     """Return the message, or raise `Unreadable` with its first error."""
     if packed.kind not in _KINDS:
-        raise Unreadable(f"unknown message {_shown(packed.kind)}")
+        raise Unreadable(f"unknown message {_shortened(packed.kind)}")
     kind = _KINDS[packed.kind]
     try:
         tree = json.loads(packed.tree)
@@ -112,10 +112,10 @@ def _decode(tree: Any, arrays: tuple[_PackedArray, ...], depth: int) -> Any:
         return tuple(_decode(item, arrays, depth - 1) for item in content)
     if kind in {"array", "bytes"}:
         if type(content) is not int or not 0 <= content < len(arrays):
-            raise Unreadable(f"there is no array {_shown(content)}")
+            raise Unreadable(f"there is no array {_shortened(content)}")
         array = arrays[content]
         return array if kind == "array" else array.tobytes()
-    raise Unreadable(f"unknown kind of value {_shown(kind)}")
+    raise Unreadable(f"unknown kind of value {_shortened(kind)}")
 
 
 def _has_type(value: Any, hint: Any) -> bool:
@@ -141,10 +141,10 @@ def _description(value: Any) -> str:
         return f"an array of {value.dtype}"
     if isinstance(value, dict | tuple):
         return f"a {type(value).__name__} of {len(value)}"
-    return _shown(value)
+    return _shortened(value)
 
 
-def _shown(value: Any) -> str:
+def _shortened(value: Any) -> str:
     """Return an untrusted value as text, shortened for a log."""
     return repr(value)[:60]
 

@@ -52,15 +52,15 @@ def status_of(folder: Path) -> Status:
 
 
 def _server_status(process: FolderProcess) -> Status:
-    out = process.results
-    rounds = read_rounds(out)
+    run_folder = process.results
+    rounds = read_rounds(run_folder)
     facts = {
         "server": f"running on {process.details['address']}" if process.running else "not running",
-        "results": str(out),
+        "results": str(run_folder),
         "finished rounds": str(len(rounds)),
     }
-    if (out / ENDED).exists() and not process.running:
-        facts["reason for its end"] = (out / ENDED).read_text(encoding="utf-8").strip()
+    if (run_folder / ENDED).exists() and not process.running:
+        facts["reason for its end"] = (run_folder / ENDED).read_text(encoding="utf-8").strip()
     totals = next((record.totals for record in reversed(rounds) if record.totals), None)
     if totals:
         facts["confident per class"] = ", ".join(map(str, totals))
@@ -69,19 +69,19 @@ def _server_status(process: FolderProcess) -> Status:
         share = 100 * counts.chosen / max(counts.images, 1)
         facts["images selected"] = f"{counts.chosen:,} of {counts.images:,} ({share:.0f} %)"
     if counts and counts.compared:
-        same = 100 * counts.unchanged / counts.compared
-        facts["labels unchanged"] = f"{counts.unchanged:,} of {counts.compared:,} ({same:.0f} %)"
+        unchanged = 100 * counts.unchanged / counts.compared
+        facts["labels unchanged"] = f"{counts.unchanged:,} of {counts.compared:,} ({unchanged:.0f} %)"
     facts |= _expiry_facts(process.folder)
     trained = {site: record.number for record in rounds for site in record.sites or ()}
-    privacy, sites = _privacy_so_far(out, rounds), _site_rows(process, trained)
+    privacy, sites = _privacy_so_far(run_folder, rounds), _site_rows(process, trained)
     return Status(process.running, facts, privacy, sites, [_round_row(record) for record in rounds[-_SHOWN_ROUNDS:]])
 
 
-def _privacy_so_far(out: Path, rounds: tuple[RoundRecord, ...]) -> PrivacyStatement | None:
+def _privacy_so_far(run_folder: Path, rounds: tuple[RoundRecord, ...]) -> PrivacyStatement | None:
     """Return the privacy spent so far; None if the run has no noise, or has not started."""
-    if not (out / SETTINGS).exists():
+    if not (run_folder / SETTINGS).exists():
         return None
-    config = RunConfig.from_mapping(read_settings(out / SETTINGS), str(out / SETTINGS))
+    config = RunConfig.from_mapping(read_settings(run_folder / SETTINGS), str(run_folder / SETTINGS))
     return privacy_statement(config, (release for record in rounds for release in record.releases))
 
 

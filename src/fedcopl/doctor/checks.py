@@ -254,14 +254,14 @@ def _list_sites(dataset: Dataset) -> Iterator[_Finding]:
 
 def _list_skipped(skipped: Sequence[Skipped], settings: Path) -> Iterator[_Finding]:
     """Report the skipped files, one finding per missing package and one for all others."""
-    by_package: dict[str, list[Skipped]] = defaultdict(list)
+    by_install_command: dict[str, list[Skipped]] = defaultdict(list)
     for name, reason in skipped:
-        missing = re.search(r"pip install 'fedcopl\[\w+\]'", reason)
-        by_package[missing[0] if missing else ""].append((name, reason))
-    for package, files in by_package.items():
+        command = re.search(r"pip install 'fedcopl\[\w+\]'", reason)
+        by_install_command[command[0] if command else ""].append((name, reason))
+    for install_command, files in by_install_command.items():
         (name, reason), count = files[0], len(files)
         skipped_files = counted(count, "file is skipped,", "files are skipped, for example")
-        advice = package or ("fix or remove them" if count > 1 else "fix or remove it")
+        advice = install_command or ("fix or remove them" if count > 1 else "fix or remove it")
         list_all = f"; fedcopl data check {shlex.quote(str(settings))} --all lists them" if count > 1 else ""
         yield _note("data", f"{skipped_files} {name!r}: {reason}", advice + list_all)
 
@@ -310,7 +310,7 @@ def _check_time(config: RunConfig, clip: Clip, dataset: Dataset) -> Iterator[_Fi
         yield _ok("cost", str(cost))
 
 
-def _check_machine(results: Path) -> Iterator[_Finding]:
+def _check_machine(results_folder: Path) -> Iterator[_Finding]:
     """Check Python, packages, memory, the disk of the results, and the cache folder."""
     yield _ok("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     required = [line for line in requires("fedcopl") or [] if "extra ==" not in line]
@@ -332,7 +332,7 @@ def _check_machine(results: Path) -> Iterator[_Finding]:
         yield _note("memory", f"{free / _GIGABYTE:.1f} GB free", advice)
     else:
         yield _ok("memory", f"{free / _GIGABYTE:.1f} GB free")
-    yield _check_disk("disk", results, "free some space, or work in another folder")
+    yield _check_disk("disk", results_folder, "free some space, or work in another folder")
     advice = "free some space (fedcopl cache clear), or name another folder in FEDCOPL_CACHE"
     yield _check_disk("cache folder", default_folder(), advice)
 

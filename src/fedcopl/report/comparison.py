@@ -247,12 +247,12 @@ def _recall_table(groups: Sequence[_RunGroup]) -> tuple[list[str], list[tuple[st
     last = {group.label: means([run.outcome.last_recall for run in group.runs]) for group in groups}
     if not _same_classes(groups) or not any(last.values()):
         return None
-    before = {group.label: [run.outcome.zero_shot.recall for run in group.runs] for group in groups}
-    measured = [row for rows in before.values() for row in rows if row]
+    zero_shot_recall = {group.label: [run.outcome.zero_shot.recall for run in group.runs] for group in groups}
+    measured = [row for rows in zero_shot_recall.values() for row in rows if row]
     if all(row == measured[0] for row in measured):
         zero_shot = {"zero-shot": means(measured[:1])}
     else:
-        zero_shot = {f"zero-shot, {label}": means(rows) for label, rows in before.items()}
+        zero_shot = {f"zero-shot, {label}": means(rows) for label, rows in zero_shot_recall.items()}
     columns = {label: row for label, row in (zero_shot | last).items() if row}
     classes = groups[0].runs[0].outcome.classes
     return list(columns), [(name, [cell(column[n]) for column in columns.values()]) for n, name in enumerate(classes)]

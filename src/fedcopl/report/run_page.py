@@ -206,8 +206,8 @@ def _warnings(outcome: Outcome) -> list[str]:
 
 def _count_table(rows: Sequence[Counts | None], classes: int) -> _Table:
     """Build a table from one row per client; a client without a reply has None or an empty row."""
-    full = [row or (0,) * classes for row in rows]
-    return np.array(full, np.int64).reshape(len(rows), classes), np.array([bool(row) for row in rows], np.bool_)
+    padded = [row or (0,) * classes for row in rows]
+    return np.array(padded, np.int64).reshape(len(rows), classes), np.array([bool(row) for row in rows], np.bool_)
 
 
 def _label_counts(outcome: Outcome) -> dict[str, _Table]:

@@ -90,10 +90,10 @@ class Peers:
         unsigned = [name for name, key in signers.items() if key is None]
         if unsigned:
             return f"the keys of {one_line(unsigned[0])} have no valid signature"
-        others = {name: key for name, key in signers.items() if key is not None and key != self.own.public}
-        if len({*others.values(), self.own.public}) != len(signers):
+        peer_keys = {name: key for name, key in signers.items() if key is not None and key != self.own.public}
+        if len({*peer_keys.values(), self.own.public}) != len(signers):
             return "the list of keys has one site twice, or lacks this site"
-        return (self._untrusted(others) if self.trusted_folder else None) or self._pin_keys(others)
+        return (self._untrusted(peer_keys) if self.trusted_folder else None) or self._pin_keys(peer_keys)
 
     def objection_to_members(self, members: Collection[str]) -> str | None:
         """Return why the site sends no class feature sums with these members; None: they are those of earlier runs."""
@@ -110,27 +110,27 @@ class Peers:
         if not (self.folder / _MEMBERS).exists():
             write_private(self.folder / _MEMBERS, json.dumps(dict.fromkeys(sorted(members), ""), indent=1).encode())
 
-    def _untrusted(self, others: Mapping[str, bytes]) -> str | None:
+    def _untrusted(self, peer_keys: Mapping[str, bytes]) -> str | None:
         """Return the reason if a key is not in the folder of trusted keys; None if all are."""
         assert self.trusted_folder is not None
         keys = (load_pem_public_key(key.public) for key in read_site_keys(self.trusted_folder).values())
         trusted = {key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for key in keys}
-        unknown = [name for name, key in others.items() if key not in trusted]
+        unknown = [name for name, key in peer_keys.items() if key not in trusted]
         return f"{one_line(unknown[0])} has no key in the folder of --peers" if unknown else None
 
-    def _pin_keys(self, others: Mapping[str, bytes]) -> str | None:
+    def _pin_keys(self, peer_keys: Mapping[str, bytes]) -> str | None:
         """Store the keys of new sites, or return the reason if a key has changed or a new site may not be added."""
         pinned = self._read(_PINNED_PEERS)  # name -> public key
-        for name, key in others.items():
+        for name, key in peer_keys.items():
             if pinned.get(name, key.hex()) != key.hex():
                 return f"{one_line(name)} has another key than in the first secure aggregation"
-        new = {name: key.hex() for name, key in others.items() if name not in pinned}
+        new = {name: key.hex() for name, key in peer_keys.items() if name not in pinned}
         if pinned and new and self.requires_sites and not self.trusted_folder:
             return f"{one_line(min(new))} was not in the first secure aggregation; name all sites with --peers"
         if new:
             write_private(self.folder / _PINNED_PEERS, json.dumps({**pinned, **new}, indent=1).encode())
             for name in () if self.trusted_folder else new:
-                digest = sha256(others[name]).hexdigest()[:16]
+                digest = sha256(peer_keys[name]).hexdigest()[:16]
                 self.notify(f"trusting {one_line(name)} in secure aggregation from now on, key {digest}")
         return None
 

@@ -177,12 +177,12 @@ def respond(request: SiteRequest) -> Reply:
     if request.client.config.previous_run and not states.has_begun:
         states.seed(request.site.state_from_previous_run(request.client))
 
-    def compute(progress: SiteProgress, before: ClientState) -> tuple[Reply, ClientState]:
+    def compute(progress: SiteProgress, state_before: ClientState) -> tuple[Reply, ClientState]:
         for policy in _NEW_REQUEST:
             _refuse(policy(request, progress))
-        reply, state = request.client.handle(request.request, before)
-        for complete in _NEW_REPLY:
-            reply = complete(request, before, reply)
+        reply, state = request.client.handle(request.request, state_before)
+        for policy_of_reply in _NEW_REPLY:
+            reply = policy_of_reply(request, state_before, reply)
         return reply, state
 
     reply = states.handle(request.request, request.terms.attempt, compute)
@@ -252,9 +252,9 @@ def known_peers(request: SiteRequest, progress: SiteProgress) -> str | None:
     return None
 
 
-def charged(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
+def charged(request: SiteRequest, state_before: ClientState, reply: Reply) -> Reply:
     """Enter a reply with noise into the ledger; `Refused` beyond the budget of all runs."""
-    session = before.secrets.session
+    session = state_before.secrets.session
     session_name = session.name.hex() if session else ""
     release = release_of(request.terms.run, request.request, request.client.config, session_name)
     if release is not None:
@@ -262,16 +262,16 @@ def charged(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
     return reply
 
 
-def vouched(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
+def vouched(request: SiteRequest, state_before: ClientState, reply: Reply) -> Reply:
     """Add a voucher, this site's signature, to the keys that it has made for a secure aggregation."""
     if isinstance(request.request, SetupKeys) and isinstance(reply, PublicKeys):
         return replace(reply, voucher=request.peers.own.vouch(request.request.session, reply.keys))
     return reply
 
 
-def members_pinned(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
+def members_pinned(request: SiteRequest, state_before: ClientState, reply: Reply) -> Reply:
     """Store the members of the first class feature sums, before their masks are removed."""
-    session = before.secrets.session if isinstance(request.request, Unmask) else None
+    session = state_before.secrets.session if isinstance(request.request, Unmask) else None
     if session and session.kind == Adapt.__name__ and sends_features(request.client.config):
         request.peers.pin_members(session.peers)
     return reply
