@@ -392,7 +392,7 @@ def _spellings() -> dict[str, tuple[str, ...]]:
 
 
 def _parse_value(text: str) -> Any:
-    """Parse a value as TOML, or else as text: `lr=0.1` is a number, `source=digits` needs no quotes."""
+    """Parse a value as TOML, or if it is not TOML as text: `lr=0.1` is a number, `source=digits` needs no quotes."""
     try:
         return parse_toml(f"value = {text}")["value"]
     except ValueError:

@@ -188,7 +188,7 @@ def test_test_images_without_labels_are_refused():
     images, _ = array("train", 0, 10)
     with pytest.raises(DataError, match="site a, test: needs labels"):
         Federation([Site("a", images, test=images)], CLASSES).fit()
-    with pytest.raises(DataError, match="10 images but 3 labels"):
+    with pytest.raises(DataError, match="3 labels for 10 images"):
         Federation([Site("a", images, test=(images, [1, 2, 3]))], CLASSES).fit()
 
 

@@ -205,13 +205,13 @@ def test_class_order_changes_only_the_order():
 
 def test_a_sentence_that_is_too_long_is_refused():
     _, text = towers(0, 8, 1, torch.float32)
-    with pytest.raises(ModelError, match="has 23 tokens; this model reads at most 20"):
+    with pytest.raises(ModelError, match="has 23 tokens, at most 20 fit"):
         text(split_sentences([[START, 5, END]]), torch.zeros(20, 8))
 
 
 def test_a_sentence_that_is_too_long_for_siglip_is_refused():
     text = random_tower(PaddedText(TowerShape(8, 1, 1, 8), vocabulary=50, positions=12, output=4), None)
-    with pytest.raises(ModelError, match="has 13 tokens; this model reads at most 12"):
+    with pytest.raises(ModelError, match="has 13 tokens, at most 12 fit"):
         text(pad_rows([[5, 6, END]], 0, 12), torch.zeros(10, 8, dtype=torch.float64))
 
 

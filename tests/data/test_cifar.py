@@ -145,7 +145,7 @@ def test_the_official_sizes_are_required(tmp_path):
 def test_a_missing_file(tmp_path):
     write_binary(tmp_path, TEN[1], 10)
     (tmp_path / TEN[1].folder / "data_batch_3.bin").unlink()
-    with pytest.raises(DataError, match=r"contains no data_batch_3\.bin; cifar10 needs all official files"):
+    with pytest.raises(DataError, match=r"contains no data_batch_3\.bin; fetch all files of cifar10 again"):
         ten(tmp_path)
 
 

@@ -113,7 +113,7 @@ def _backbone_path(folder: Path, backbone: TrainedOn) -> str | Path:
     if backbone.included:
         files = [file for file in (folder / BACKBONE).glob("*") if file.is_file()]
         if not files:
-            raise ModelError(f"{folder / BACKBONE}: the CLIP model is missing from this folder")
+            raise ModelError(f"{folder / BACKBONE}: has no CLIP model; add its files or repeat the export")
         return files[0] if len(files) == 1 else folder / BACKBONE
     if backbone.is_known:
         return backbone.name
@@ -175,7 +175,7 @@ class FinishedRun:
         return [client.name for client in self.outcome.clients]
 
     def choose(self, client: str | None) -> str:
-        """Return the client of this name, or the only client; raises ConfigError if there is none."""
+        """Return `client`, or if it is None the only client; raises ConfigError if neither exists."""
         if client in self.clients:
             return str(client)
         if client is None and len(self.clients) == 1:

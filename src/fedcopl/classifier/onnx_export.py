@@ -136,7 +136,7 @@ def export_onnx(predictor: Predictor, classes: Sequence[str], file: Path) -> Dif
     if difference.logits > _MAX_LOGIT_DIFFERENCE or difference.probabilities > _MAX_PROBABILITY_DIFFERENCE:
         raise ModelError(
             f"{file}: is not written: its logits differ from torch's by {difference.logits:.1e} "
-            f"and its probabilities by {difference.probabilities:.1e}"
+            f"and its probabilities by {difference.probabilities:.1e}; export the classifier without --onnx"
         )
     publish_bytes(file, content)
     return difference

@@ -198,7 +198,7 @@ class _PredictionFile:
         try:
             with self.part.open(encoding="utf-8", newline="") as lines:
                 if self.row_format.header and next(lines) != self.row_format.header:
-                    raise ValueError("its first line is not that of this format")
+                    raise ValueError("its first line is not the header of this format")
                 for number, line in enumerate(lines, start=1):
                     name, image = self.row_format.image_name(line), next(pictures, None)
                     if image is None or name != self.row_format.written_name(image.name):

@@ -148,7 +148,7 @@ class Recipe:
         if not isinstance(written, dict) or written.get("model_type") != _KIND:
             raise ModelError(f"{origin}: does not describe a classifier of fedcopl")
         if (version := written.get("format")) != _FORMAT:
-            raise ModelError(f"{origin}: has the format {version!r}; this version of fedcopl reads {_FORMAT}")
+            raise ModelError(f"{origin}: has the format {version!r}; this version of fedcopl reads format {_FORMAT}")
 
         def parse_field(name: str, parse: Callable[[Any], Any]) -> Any:
             if name not in written:

@@ -68,7 +68,7 @@ class TextTower(nn.Module, ABC):
 
     def _check_length(self, length: int) -> None:
         if length > self.context_length:
-            raise ModelError(f"a class sentence has {length} tokens; this model reads at most {self.context_length}")
+            raise ModelError(f"a sentence has {length} tokens, at most {self.context_length} fit; use a shorter name")
 
 
 class CausalText(TextTower):

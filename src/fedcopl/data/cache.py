@@ -122,7 +122,7 @@ class PixelCache:
             self._remove_incomplete()
 
     def _digests(self, stored: StoredImages) -> list[str]:
-        """Digest the images; the images in one folder tree share an index of their digests."""
+        """Return the digests of the images; an index file stores those of all files in one folder tree."""
         parents = {file.path.absolute().parent for index in range(len(stored)) if (file := stored.file(index))}
         if not parents:
             return digests(stored)

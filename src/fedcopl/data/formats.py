@@ -332,7 +332,7 @@ def _default_bands(page: Any) -> tuple[int, ...]:
 
 def _check_bands(bands: tuple[int, ...], band_count: int) -> None:
     if max(bands) > band_count:
-        raise BadImage(f"has {counted(band_count, 'band')}, so no band {max(bands)}")
+        raise BadImage(f"has {counted(band_count, 'band')}, so no band {max(bands)}; change data.bands")
 
 
 def _tiff_picture(numbers: NDArray[Any], page: Any, options: DecodeOptions, band_count: int) -> Picture:

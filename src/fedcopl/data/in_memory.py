@@ -136,7 +136,7 @@ def collect_labelled_images(
         images, labels = [file for file, _ in labelled], [label for _, label in labelled]
     pictures, truth = collect_images(images, argument), class_numbers(labels, classes, argument)
     if len(truth) != len(pictures):
-        raise DataError(f"{argument}: {counted(len(pictures), 'image')} but {len(truth)} labels")
+        raise DataError(f"{argument}: {len(truth)} labels for {counted(len(pictures), 'image')}; give one per image")
     return pictures, truth
 
 

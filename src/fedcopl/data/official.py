@@ -125,7 +125,7 @@ def read_cifar(data: Data) -> Dataset:
             if len(missing) == len(form.train) + len(form.test):
                 continue
             if missing:
-                raise DataError(f"{folder}: contains no {', no '.join(missing)}; {name} needs all official files")
+                raise DataError(f"{folder}: contains no {', no '.join(missing)}; fetch all files of {name} again")
             splits = ((form.train, form.sizes[0]), (form.test, form.sizes[1]))
             train, test = (_cifar_images(folder, files, size, form, len(classes)) for files, size in splits)
             return Dataset(name, clean_class_names(classes, name), "a photo of a {}.", train, test)

@@ -66,7 +66,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def _deduplicate(tensors: Tensors) -> tuple[Tensors, dict[str, str]]:
-    """Return each array object once, and for every other name of it the name that is kept.
+    """Drop repeated array objects; return the others, and by each dropped name the name of the kept array.
 
     >>> same = np.zeros(2)
     >>> _deduplicate({"a": same, "b": same, "c": np.zeros(2)})[1]

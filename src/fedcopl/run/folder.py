@@ -73,7 +73,7 @@ class RunFolder:
             make_folders(self.path)
             self._lock.acquire(timeout=0)
         except Timeout as error:
-            raise RunFolderError(f"{self.path}: another process is running in this folder") from error
+            raise RunFolderError(f"{self.path}: another process is running in this folder; wait for its end") from error
         except OSError as error:
             raise RunFolderError(f"{self.path}: cannot be used as a run's folder: {error.strerror}") from error
         return self

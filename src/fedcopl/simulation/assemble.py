@@ -165,7 +165,7 @@ def assemble(
     check_privacy_settings(config, method.neighbours(), method.full_first_round)
     if method.centralised and config.is_private:
         raise ConfigError(
-            f"method={config.method}: all images are in one place, so the settings of privacy have no effect"
+            f"method={config.method}: all images are in one place, so settings of privacy have no effect; remove them"
         )
     progress.preparing("listing the images")
     dataset = dataset or load_dataset(config.data)

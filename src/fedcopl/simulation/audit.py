@@ -62,7 +62,7 @@ class Evaluator:
         try:
             return self.pool.run(jobs)
         except WorkerFailed as failed:
-            raise FedCoPLError(f"evaluating the model of {failed}") from failed
+            raise FedCoPLError(f"cannot evaluate the model of {failed}") from failed
 
 
 @dataclass(frozen=True)
