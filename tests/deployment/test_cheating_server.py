@@ -351,9 +351,9 @@ def test_a_damaged_ledger_is_an_error(site, start):
 EXPECTED = Expected({"visual": np.zeros((2, 3), np.float32)}, classes=3, experts=1)
 FEW, MANY = np.zeros(9), tuple(np.zeros(9) for _ in range(101))
 INVALID_REQUESTS = {
-    "many totals": (Adapt(0, 1, MANY), "are not at most 100 vectors of float64"),
-    "integers": (Adapt(0, 1, (FEW.astype(np.int64),)), "are not at most 100 vectors of float64"),
-    "a table": (Adapt(0, 1, (FEW.reshape(3, 3),)), "are not at most 100 vectors of float64"),
+    "many totals": (Adapt(0, 1, MANY), "are more than 100, or not vectors of float64"),
+    "integers": (Adapt(0, 1, (FEW.astype(np.int64),)), "are more than 100, or not vectors of float64"),
+    "a table": (Adapt(0, 1, (FEW.reshape(3, 3),)), "are more than 100, or not vectors of float64"),
     "infinite": (Adapt(0, 1, (FEW + np.inf,)), "not finite"),
     "not a number": (Adapt(0, 1, (FEW * np.nan,)), "not finite"),
     "a huge number": (Adapt(0, 1, (FEW + 1e16,)), "beyond 1e\\+15"),

@@ -382,7 +382,7 @@ def test_an_evaluation_neither_waits_nor_ends_the_run(tmp_path):
     federation = federation_of(LoopGrid(nodes), timeouts=Timeouts(60, 2))
     report = evaluate_zero_shot(federation)
     assert report.scores == {}
-    assert report.dropped == {"client-2": "Evaluate: more correct predictions than examples"}
+    assert report.dropped == {"client-2": "Evaluate: reports more correct predictions than test images"}
     assert federation.take_drops().summary() == {
         "client-0": "Evaluate: no reply within 60 s",
         "client-1": "Evaluate: the reply is to another request: an old one, or one of another round",

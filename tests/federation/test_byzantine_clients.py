@@ -84,9 +84,9 @@ def test_changed_number_of_images_is_dropped():
         return replace(reply, images=13) if isinstance(message, Select) and message.round else reply
 
     _, reports = run_with_byzantine_client(config_of(rounds=2, labels={"refresh_every": 1}), tamper)
-    assert reports[1].dropped == {BYZANTINE: "Select: has 13 images, but had 12 before"}
+    assert reports[1].dropped == {BYZANTINE: "Select: has 13 images, but reported 12 before"}
     grown = validate_reply(Evaluate(1, None), Evaluated(5, 11), CLASSES, RunConfig(), ReportedCounts(tested=10))
-    assert grown == "tested 11 images, and 10 before"
+    assert grown == "tested 11 images, but 10 before"
 
 
 def multiply_by_a_million(message, reply):
@@ -161,8 +161,8 @@ def test_one_holdout_report_cannot_decide_a_rollback():
     ("checks", "why"),
     [
         (HoldoutSums(images=1e6), "its holdout has 1,000,000 images, but it selected 9"),
-        (HoldoutSums(images=2.0, loss_after=2100.0), "larger than those images can have"),
-        (HoldoutSums(images=2.0, averages_rolled_back=5.0), "counts more than one client"),
+        (HoldoutSums(images=2.0, loss_after=2100.0), "too large for the number of images"),
+        (HoldoutSums(images=2.0, averages_rolled_back=5.0), "is neither 0 nor 1"),
     ],
 )
 def test_valid_and_invalid_holdout_sums(checks, why):
@@ -190,7 +190,7 @@ def test_all_reasons_of_drops_are_recorded():
     _, [report] = run_with_byzantine_client(config_of(), tamper)
     train, evaluate = report.dropped[BYZANTINE].split("; ")
     assert train.startswith("Train: trained on 1,000,000")
-    assert evaluate == "Evaluate: more correct predictions than examples"
+    assert evaluate == "Evaluate: reports more correct predictions than test images"
 
 
 def test_failed_evaluation_does_not_end_the_run():

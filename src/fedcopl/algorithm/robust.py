@@ -215,7 +215,7 @@ def bounded_evidence(values: FloatArray) -> FloatArray:
     if len(values) < _MIN_COMPARED:
         return values
     trimmed = _trim_count(len(values))
-    ordered = np.sort(values, axis=0)  # the others lack one of these values
+    ordered = np.sort(values, axis=0)  # the others' range starts one place later for a client that is itself extreme
     low = np.where(values <= ordered[trimmed - 1], ordered[trimmed], ordered[trimmed - 1])
     high = np.where(values >= ordered[-trimmed], ordered[-trimmed - 1], ordered[-trimmed])
     margin = _MAX_RANGES * (high - low)

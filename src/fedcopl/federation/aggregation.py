@@ -121,7 +121,7 @@ class PlainAggregator:
 
 
 def _clip_counts(exchange: RoundExchange, sent: Mapping[str, Totals]) -> list[Totals]:
-    """Bound each client's class counts by those of the others."""
+    """Return each client's class counts, bounded by those of the other clients."""
     rows = np.stack(list(sent.values()))
     bounded = bounded_counts(rows)
     for client, row, clipped in zip(sent, rows, bounded, strict=True):
@@ -164,7 +164,7 @@ def _drop_inconsistent_posterior_sums(exchange: RoundExchange, step: int, sums: 
 
 
 def _clip_evidence(exchange: RoundExchange, step: int, sums: dict[str, Values]) -> None:
-    """Bound each client's evidence per image by that of the others."""
+    """Bound each client's evidence per image, in `sums`, by that of the other clients."""
     images = {client: max(exchange.reported_counts[client].images or 0, 1) for client in sums}
     for statistic, columns, _ in _statistics(exchange, step):
         if statistic.kind not in ("evidence", "agreement"):
@@ -202,7 +202,7 @@ def _prior_weights(exchange: RoundExchange, clients: Iterable[str]) -> dict[str,
 
 
 def _clip_updates(exchange: RoundExchange, trained: Mapping[str, Trained], sent: Shared) -> dict[str, Trained]:
-    """Bound each client's weight, and the length of its update of each prompt, by those of the others."""
+    """Return the replies with weights and lengths of updates bounded by those of the other clients."""
     with_images = {client: reply for client, reply in trained.items() if reply.examples}
     weights = bounded_weights([reply.examples for reply in with_images.values()])
     excess = update_excess([reply.shared for reply in with_images.values()], sent)
@@ -375,6 +375,7 @@ class _Session:
         masked: Mapping[str, Words],
         request_digest: str,
     ) -> Words:
+        """Collect the members' shares of the self-mask keys, and return the sum without masks."""
         from ..privacy.masking import MaskedSum  # brings cryptography, which is an extra
 
         min_clients = unmask_threshold(len(keys), self.privacy.threshold)

@@ -33,7 +33,7 @@ _TRAINED_PER_UNSEEN = 4  # training images times epochs per unseen image: the ch
 
 _LogProbs = NDArray[np.float64]
 _Compare = Callable[[_LogProbs, _LogProbs, NDArray[np.int64]], HoldoutVerdict]
-"""Compares a model's log-probabilities of the holdout with those before, given the reference labels."""
+"""Compares the log-probabilities of the holdout by the model before, and by a new one, given the reference labels."""
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ def _with_weight(prior: PriorState, request: Adapt, config: RunConfig) -> PriorS
     """Return the state with the client's weight in the totals, which may not change after the first totals."""
     weight, subject = request.weight, "the client's weight in the totals of the priors"
     if not 0 < weight <= 1 or (weight < 1 and config.privacy.secure_aggregation):
-        raise CannotReply(f"{subject} is {weight:g}; it must be in (0, 1], with secure aggregation 1")
+        raise CannotReply(f"{subject} is {weight:g}; it must be in (0, 1], and 1 with secure aggregation")
     if prior.totals and weight != prior.weight:
         raise CannotReply(f"{subject} changed from {prior.weight:g} to {weight:g}")
     return replace(prior, weight=weight)

@@ -161,10 +161,10 @@ def _estimate_priors(
             replied, total = aggregator.adaptation(exchange, members, request)
             if step and set(replied) != set(members):
                 members = replied
-                break
+                break  # the next estimation starts without the lost clients
             members = replied
             estimation.add(total)
-        else:
+        else:  # no client was lost
             break
     else:
         raise NoClientReplied(

@@ -132,7 +132,7 @@ def _invalid_form(
         case _, Evaluated(correct=correct, examples=examples):
             yield from _invalid_image_counts(examples, correct)
             if correct > examples:
-                yield "more correct predictions than examples"
+                yield "reports more correct predictions than test images"
         case _, Selected(images=images, examples=selected, unchanged=unchanged):
             parts = [count for count in (selected, unchanged) if count is not None]
             if images is None and parts:
@@ -178,7 +178,7 @@ def _invalid_training(request: Train, reply: Trained) -> Iterator[str]:
     if set(reply.shared) != set(request.shared):
         yield f"sent the prompts {sorted(reply.shared)} instead of {sorted(request.shared)}"
         return
-    for reason in _invalid_prompts(reply.shared, request.shared):
+    for reason in _invalid_prompts(reply.shared, request.shared):  # "instead of": the shape or dtype is wrong
         yield reason if "instead of" in reason else f"{reason}: training diverged, try a lower train.lr"
     yield from _invalid_image_counts(reply.examples)
     if not isinstance(reply.loss, float):
@@ -232,7 +232,7 @@ def _inconsistent(
             yield from _too_many("is confident of {:,} images", int(counts.sum()), "has {:,}", reported.images)
         case _, Selected(images=images) if images is not None:
             if reported.images not in (None, images):
-                yield f"has {counted(images, 'image')}, but had {reported.images:,} before"
+                yield f"has {counted(images, 'image')}, but reported {reported.images:,} before"
             yield from _too_many("was confident of {:,} images", reported.confident or 0, "has {:,}", images)
         case _, Trained(examples=examples, checks=checks):
             labels = choose_labeler(config).labels_per_image(classes)
@@ -241,7 +241,7 @@ def _inconsistent(
             if checks:
                 yield from _impossible_holdout(HoldoutSums(*checks), limit)
         case _, Evaluated(examples=tested) if tested and reported.tested not in (None, tested):
-            yield f"tested {counted(tested, 'image')}, and {reported.tested:,} before"
+            yield f"tested {counted(tested, 'image')}, but {reported.tested:,} before"
 
 
 def _too_many(claim: str, number: int, report: str, limit: int | None) -> Iterator[str]:
@@ -254,9 +254,9 @@ def _impossible_holdout(sums: HoldoutSums, limit: int | None) -> Iterator[str]:
     if limit is not None and sums.images > limit:
         yield f"its holdout has {counted(sums.images, 'image')}, but it selected {limit:,} by its own reports"
     if max(sums.loss_before, sums.loss_after) > LARGEST_LOSS * sums.images * (1 + SLACK):
-        yield "the losses on its holdout are larger than those images can have"
+        yield "the losses on its holdout are too large for the number of images"
     if not {sums.averages_rolled_back, sums.trainings_rolled_back, sums.low_confidence} <= {0.0, 1.0}:
-        yield "its hold-out check counts more than one client"
+        yield "a count of clients in its hold-out check is neither 0 nor 1"
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ def _invalid_request(request: Request, expected: Expected) -> Iterator[str]:
             yield from _invalid_prompts(request.shared, expected.prompts)
             if len(request.experts) > expected.experts:
                 others = counted(len(request.experts), "other client")
-                yield f"it has the prompts of {others}; in this run there are {expected.experts}"
+                yield f"it has the prompts of {others}; in this run there are at most {expected.experts}"
             for expert in request.experts:
                 yield from _invalid_prompts(expert, expected.prompts)
         case Select(totals=totals, clients=clients):
@@ -293,9 +293,9 @@ def _invalid_request(request: Request, expected: Expected) -> Iterator[str]:
                 yield "its totals are not possible numbers of images"
         case Adapt(totals=steps, class_prior=prior):
             if len(steps) > _MAX_STEPS or any(total.ndim != 1 or total.dtype != np.float64 for total in steps):
-                yield f"its totals for the priors are not at most {_MAX_STEPS} vectors of float64"
+                yield f"its totals for the priors are more than {_MAX_STEPS}, or not vectors of float64"
             if any(not np.abs(total).max(initial=0.0) <= _MAX_TOTAL for total in steps):  # also when not a number
-                yield f"its totals are not finite, or beyond {_MAX_TOTAL:g}"
+                yield f"its totals for the priors are not finite, or beyond {_MAX_TOTAL:g}"
             if prior is not None and not _is_class_prior(prior, expected.classes):
                 yield "its class prior is not a positive share for each class"
 

@@ -60,7 +60,7 @@ def first_prompts(clip: Clip, config: RunConfig, shapes: Mapping[str, Shape]) ->
 
 
 def _most_neutral(clip: Clip, candidates: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Return the first candidate whose features of synthetic images are nearest to those without prompts.
+    """Return the candidate prompts that change the features of synthetic images least (ties: the first).
 
     Cosines are compared to two digits, which are equal on all machines.
     """

@@ -113,12 +113,12 @@ class _TrainingUnit:
     length: Tensor | None
 
     def scale(self, prompt: Tensor) -> Tensor:
-        """Convert an array into these units."""
+        """Return (prompt - origin) / length."""
         moved = prompt if self.origin is None else prompt - self.origin
         return moved if self.length is None else moved / self.length
 
     def unscale(self, scaled: Tensor) -> Tensor:
-        """Convert an array back from these units."""
+        """Return scaled * length + origin, the inverse of `scale`."""
         moved = scaled if self.length is None else scaled * self.length
         return moved if self.origin is None else moved + self.origin
 

@@ -110,7 +110,7 @@ _recent: list[Estimation] = []  # shared by all clients of this process, which r
 def estimation_after(
     settings: PriorSettings, totals: Sequence[FloatArray], text: FloatArray | None = None
 ) -> Estimation:
-    """Return an estimation that has received these totals or more, from the cache of this process if possible."""
+    """Return an estimation that has received `totals` or more, from the cache of this process if possible."""
     estimation = next((recent for recent in _recent if recent.matches(settings, totals, text)), None)
     if estimation is None:
         estimation = Estimation(settings, text)

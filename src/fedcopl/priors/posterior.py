@@ -32,7 +32,7 @@ class Prototypes:
     counts: FloatArray  # (C,) N_c + kappa, images in each mean
     totals: FloatArray  # (C, d) S_c + kappa mean, whitened
     whiten: FloatArray  # (d, d) Sigma^-1/2
-    number: int = -1  # of the class sums from which they were made, during estimation
+    number: int = -1  # by which clients refer to them during the estimation; -1: from a file
     text_axes: FloatArray | None = None  # (d, r) orthonormal basis of the whitened directions that the text depends on
 
     def distances(self, features: FloatArray, contributions: FloatArray | None = None) -> FloatArray:
@@ -100,7 +100,7 @@ class PosteriorModel:
         return log_softmax(self.scores(log_probs, distances) + np.log(class_prior))
 
     def adjustment(self, distances: FloatArray | float, class_prior: FloatArray) -> LogitAdjustment:
-        """Return the logit adjustment of a trained model, for images with these distances, (n, C)."""
+        """Return the logit adjustment of a trained model, for images with `distances` to the prototypes, (n, C)."""
         offset = self.logit_bias + np.log(class_prior) - self.feature_scale / 2 * distances
         return LogitAdjustment(self.text_scale, np.atleast_2d(offset))
 
@@ -117,7 +117,6 @@ class PosteriorModel:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, FloatArray]) -> "PosteriorModel":
-        """Build the model from the arrays of `to_arrays`."""
         text_scale, feature_scale = arrays["numbers"].tolist()
         strength = float(arrays["strength"][0]) if "strength" in arrays else math.inf
         prototypes = Prototypes(arrays["counts"], arrays["totals"], arrays["whiten"]) if "whiten" in arrays else None

@@ -150,7 +150,7 @@ class ClientScores:
         return STRENGTHS[best] if evidence[best] >= threshold * len(posteriors) else math.inf
 
     def with_prototypes(self, prototypes: Prototypes | None, features: Callable[[], FloatArray]) -> "ClientScores":
-        """Return the scores with the distances to these prototypes."""
+        """Return the scores with the images' distances to the prototypes; unchanged without prototypes."""
         if prototypes is None or prototypes.number in self.distances:
             return self
         posteriors, f = self.contributions.get(prototypes.number), features()
@@ -176,7 +176,7 @@ class ClientScores:
         return np.stack(sums), replace(scores, contributions=contributions, distances={})
 
     def _views(self, model: PosteriorModel) -> tuple[FloatArray, FloatArray]:
-        """Return the posteriors by the text and the features in its span, and those by the rest of the features."""
+        """Return the posteriors, (n, C), of the text view (text, and features in its span) and of the residual view."""
         assert model.prototypes is not None
         text_distances, distances = self.distances[model.prototypes.number]
         log_prior = np.log(model.class_prior)

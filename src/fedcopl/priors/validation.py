@@ -15,7 +15,7 @@ _MAX_LOG_RATIO = 700.0  # nats: the maximum evidence of one image
 def validate_sums(
     step: Step, sums: FloatArray, classes: int, width: int, images: float | None, own: FloatArray | None = None
 ) -> str | None:
-    """Return why these numbers cannot be the sums of a step's statistics over any set of images; None if they can.
+    """Return why `sums` cannot be the sums of a step's statistics over any set of images; None if they can.
 
     Args:
         step: The statistics.

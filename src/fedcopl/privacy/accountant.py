@@ -28,7 +28,7 @@ class Release:
 
 
 def epsilon_of(noises: Iterable[float], delta: float) -> float:
-    """Return the epsilon of releases with these noise multipliers."""
+    """Return the epsilon of releases with the noise multipliers `noises`."""
     return _epsilon(tuple(sorted(noises)), delta)
 
 

@@ -82,7 +82,7 @@ def transcript(name: bytes, roster: Mapping[str, bytes]) -> str:
 
 
 def unmask_threshold(clients: int, share: float) -> int:
-    """Return the threshold of clients: this share, and more than half, so that no two disjoint groups reach it.
+    """Return how many clients can unmask a sum: at least `share`, and more than half so that no two groups can do it.
 
     >>> unmask_threshold(5, 0.6), unmask_threshold(4, 0.5), unmask_threshold(2, 0.6)
     (3, 3, 2)
@@ -98,4 +98,4 @@ class CannotUnmask(Exception):
             member: f"its masks cannot be removed: the shares of {counted(count, 'client')} are inconsistent"
             for member, count in shares.items()
         }
-        super().__init__(": ".join(next(iter(self.reasons.items()))))
+        super().__init__(": ".join(next(iter(self.reasons.items()))))  # the first member and its reason

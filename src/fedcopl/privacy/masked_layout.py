@@ -102,7 +102,7 @@ def encode_training(training: Training, batch: int, clients: int) -> Words:
     with_loss = 0 if math.isnan(training.loss) else training.examples
     loss = training.loss if with_loss else 0.0
     head = np.ldexp([training.examples, with_loss, loss, batches_of(with_loss, batch)], PROMPT_BITS)
-    head[2] *= with_loss
+    head[2] *= with_loss  # the loss is summed over images
     checks = np.ldexp(training.checks, PROMPT_BITS)
     return _encode(np.concatenate([head, checks, training.examples * np.ldexp(prompts, PROMPT_BITS)]), clients)
 
