@@ -10,7 +10,7 @@ from flwr.proto.message_pb2 import Message
 from fedcopl.deployment.flower_internals.superlink import _KEY as KEY
 from fedcopl.deployment.flower_internals.superlink import _PULL as PULL
 from fedcopl.deployment.flower_internals.superlink import _UploadLimit
-from fedcopl.deployment.server.server_process import _OVERHEAD, _largest_reply
+from fedcopl.deployment.server.server_process import _OVERHEAD, _max_reply_bytes
 from fedcopl.federation.server import ServerState
 
 PUSH, ANNOUNCE = "/v1/fleet/push-object", "/v1/fleet/push-messages"
@@ -119,7 +119,7 @@ def test_uploads_at_the_same_time_count_together(link):
 
 def test_the_largest_reply_follows_from_the_settings():
     # 1,000 prompts of 4 bytes, twice as many under masks; the priors' sums of 10 classes and a width of 4 are fewer.
-    assert _largest_reply(ServerState(0, {"visual": np.zeros(1000, np.float32)}, 10, width=4)) == _OVERHEAD + 8000
+    assert _max_reply_bytes(ServerState(0, {"visual": np.zeros(1000, np.float32)}, 10, width=4)) == _OVERHEAD + 8000
     # The second moments are 1 + 10 + 64 + 64 x 65 / 2 = 2,155 sums of 8 bytes: more than no prompts, and more than
     # the class sums of two models, 2 x 10 x 65.
-    assert _largest_reply(ServerState(0, {}, 10, width=64)) == _OVERHEAD + 8 * 2155
+    assert _max_reply_bytes(ServerState(0, {}, 10, width=64)) == _OVERHEAD + 8 * 2155

@@ -149,7 +149,7 @@ def review(
     if export is not None:
         _export(survey, export, run)
     if manifest is not None:
-        _manifest(survey, manifest, run / "settings.toml")
+        _write_manifest(survey, manifest, run / "settings.toml")
     if score:
         outcome = survey.save_estimate()
         print(json.dumps(_as_json(survey, outcome)) if as_json else _score_lines(survey, outcome))
@@ -228,7 +228,7 @@ def _merge(survey: "SampleSurvey", path: Path) -> None:
         print(f"  {printable(image)}: skipped: {reason}")
 
 
-def _manifest(survey: "SampleSurvey", path: Path, settings: Path) -> None:
+def _write_manifest(survey: "SampleSurvey", path: Path, settings: Path) -> None:
     from ..review.sample_survey import write_manifest
 
     tested, classes = write_manifest(survey, path)

@@ -106,7 +106,7 @@ def _rollbacks(outcome: Outcome) -> Iterator[tuple[str, str]]:
 
 
 def _points_lost(outcome: Outcome) -> float:
-    """Return the accuracy of the priors minus the final accuracy in percentage points; 0 if not measured."""
+    """Return how many points of accuracy training lost against the priors without training; 0 if not measured."""
     before = None if outcome.untrained is None else outcome.untrained.macro
     after = outcome.final.macro
     return 0.0 if before is None or after is None else 100 * (before - after)

@@ -86,7 +86,7 @@ def _chain(previous_chain: str, line: AuditMessage) -> str:
 
 
 def _parsed(line: bytes) -> AuditMessage | None:
-    """Parse a line; None if it is incomplete."""
+    """Parse a line of the log; None if it is incomplete or damaged."""
     try:
         plain = json.loads(line)
         return AuditMessage(**{part.name: plain[part.name] for part in fields(AuditMessage)})

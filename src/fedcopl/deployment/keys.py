@@ -246,7 +246,7 @@ def _read_authority_key(file: Path) -> ec.EllipticCurvePrivateKey:
 def _certificate(
     name: str, key: ec.EllipticCurvePrivateKey, issuer: x509.Name | None, valid: timedelta, *, is_authority: bool
 ) -> x509.CertificateBuilder:
-    """Return an unsigned certificate of a key; without an issuer it is self-signed."""
+    """Return the unsigned certificate of a key; without `issuer` its issuer is its own subject."""
     subject, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), datetime.now(UTC)
     usage = x509.KeyUsage(digital_signature=True, key_cert_sign=is_authority, crl_sign=is_authority, **_NO_USAGE)
     return (

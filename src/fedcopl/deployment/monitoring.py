@@ -78,7 +78,7 @@ def _server_status(process: FolderProcess) -> Status:
 
 
 def _privacy_so_far(run_folder: Path, rounds: tuple[RoundRecord, ...]) -> PrivacyStatement | None:
-    """Return the privacy spent so far; None if the run has no noise, or has not started."""
+    """Return the privacy guarantee so far; None if all privacy settings are off, or the run has not started."""
     if not (run_folder / SETTINGS).exists():
         return None
     config = RunConfig.from_mapping(read_settings(run_folder / SETTINGS), str(run_folder / SETTINGS))

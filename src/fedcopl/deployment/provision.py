@@ -100,7 +100,7 @@ def _read_plan(file: Path) -> _StudyPlan:
 
 
 def prepare_study(file: Path) -> _PreparedStudy:
-    """Read a plan and the files that it names, relative to its folder."""
+    """Read a study plan, the classes and settings that it names relative to its folder, and the model."""
     plan, folder = _read_plan(file), file.parent
     config = with_effective_rounds(load(folder / plan.settings) if plan.settings else RunConfig())
     classes = tuple(read_classes(folder / plan.classes).names)
@@ -253,7 +253,7 @@ class StudyFolder:
         return register.issue(site, digest, self.today, self.study.plan.key_days), key
 
     def _key_in_last_package(self, site: str, issued: _IssuedKey) -> bytes:
-        """Return the private key in a site's last package; empty if there is none, or one that was renewed since."""
+        """Return the private key in a site's last package; empty without a package, or if the key was renewed since."""
         if not self.package(site).exists():
             return b""
         package = read_package(self.package(site), "site")

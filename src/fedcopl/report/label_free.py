@@ -43,7 +43,7 @@ class ReviewedClient:
 
 
 def write_review(folder: Path, client: str, estimate: AccuracyEstimate) -> None:
-    """Write the estimate of a review into the run's folder for the report; without answers remove it."""
+    """Write the estimate of a review into the run's folder for the report; if nothing was reviewed, delete the file."""
     file = folder / "review" / f"{file_name(client)}.json"
     if not estimate.reviewed:
         file.unlink(missing_ok=True)

@@ -177,7 +177,7 @@ def _recall_chart(rows: Sequence[_Row]) -> BarChart:
 
 
 def by_section(settings: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the settings by section, those without one first, each value as in settings.toml."""
+    """Return the settings by section, first those without a section, with each value as in settings.toml."""
     general = {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
     sections = [("general", general), *((key, value) for key, value in settings.items() if key not in general)]
     return [(title, [(key, toml_value(value)) for key, value in pairs.items()]) for title, pairs in sections if pairs]

@@ -101,7 +101,7 @@ class Answers:
             return int(inserted.lastrowid or 0)
 
     def undo(self, tab: str) -> tuple[str, str] | None:
-        """Mark the last answer of this tab as undone and return its image and page; None if there is none."""
+        """Mark the last answer of this browser tab as undone and return its image and page; None without an answer."""
         with self._open(create=True) as database, database:
             undone = database.execute(
                 "UPDATE answer SET undone = ? WHERE id = (SELECT MAX(id) FROM answer WHERE tab = ? AND undone IS NULL) "

@@ -146,7 +146,7 @@ def _trained_as(folder: Path, client: str, images: int) -> NDArray[np.int64] | N
 
 
 def _open_images(folder: Path, sources: ImageSources) -> StoredImages:
-    """Open a client's images from the recorded files, or without those by name from the data set of the settings."""
+    """Open a client's images by their recorded paths; without paths, by name in the data set of the run's settings."""
     if sources.files is not None:
         options = DecodeOptions.of(RunConfig.from_mapping({"data": sources.reading}, str(folder)).data)
         pages = sources.pages or [None] * len(sources.files)

@@ -73,7 +73,7 @@ def run_server(options: ServerOptions, prepared: PreparedServer, progress: Progr
     }
     with (
         locked_folder(options.folder, "server", status),
-        _superlink(options, _largest_reply(prepared.first_state())) as (superlink, secret),
+        _superlink(options, _max_reply_bytes(prepared.first_state())) as (superlink, secret),
         metrics_port(
             options.metrics_port,
             lambda: server_metrics(options.folder),
@@ -147,17 +147,17 @@ def _keep_admitted(folder: Path, control: Control, progress: ProgressReporter) -
         thread.join()
 
 
-def _largest_reply(state: ServerState) -> int:
-    """Return the size limit of a reply in bytes: that of all prompts or of the largest sum for the priors, also masked.
+def _max_reply_bytes(state: ServerState) -> int:
+    """Return the size limit of a reply in bytes, enough for all prompts and for each prior statistic, masked or not.
 
-    >>> _largest_reply(ServerState(0, {}, classes=10, width=64))
+    >>> _max_reply_bytes(ServerState(0, {}, classes=10, width=64))
     2017240
     """
-    numbers = sum(prompt.size for prompt in state.shared.values())
+    prompt_values = sum(prompt.size for prompt in state.shared.values())
     models = (no_priors(state.classes),) * 2 * len(FEATURE_SCALES)
-    largest = [Statistic("moments"), Statistic("class_sums", models[:2]), Statistic("view_sums", models)]
-    sizes = [math.prod(statistic.shape(state.classes, state.width)) for statistic in largest]
-    return _OVERHEAD + _NUMBER_BYTES * max(numbers, *sizes)
+    statistics = [Statistic("moments"), Statistic("class_sums", models[:2]), Statistic("view_sums", models)]
+    sizes = [math.prod(statistic.shape(state.classes, state.width)) for statistic in statistics]
+    return _OVERHEAD + _NUMBER_BYTES * max(prompt_values, *sizes)
 
 
 @contextmanager

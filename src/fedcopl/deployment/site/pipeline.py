@@ -165,28 +165,28 @@ class SiteRequest:
         return Peers(options.folder, own, options.peers, requires_sites, notify)
 
 
-def respond(request: SiteRequest) -> Reply:
+def respond(incoming: SiteRequest) -> Reply:
     """Return the reply of a real site to a request.
 
     Raises:
         Refused: a policy objects.
     """
     for policy in _EVERY_REQUEST:
-        _refuse(policy(request))
-    states = SiteState(request.folder / "state")
-    if request.client.config.previous_run and not states.has_begun:
-        states.seed(request.site.state_from_previous_run(request.client))
+        _refuse(policy(incoming))
+    states = SiteState(incoming.folder / "state")
+    if incoming.client.config.previous_run and not states.has_begun:
+        states.seed(incoming.site.state_from_previous_run(incoming.client))
 
     def compute(progress: SiteProgress, state_before: ClientState) -> tuple[Reply, ClientState]:
         for policy in _NEW_REQUEST:
-            _refuse(policy(request, progress))
-        reply, state = request.client.handle(request.request, state_before)
+            _refuse(policy(incoming, progress))
+        reply, state = incoming.client.handle(incoming.request, state_before)
         for policy_of_reply in _NEW_REPLY:
-            reply = policy_of_reply(request, state_before, reply)
+            reply = policy_of_reply(incoming, state_before, reply)
         return reply, state
 
-    reply = states.handle(request.request, request.terms.attempt, compute)
-    request.site.write_results(request.folder, request.client.config, request.request, reply, states.state())
+    reply = states.handle(incoming.request, incoming.terms.attempt, compute)
+    incoming.site.write_results(incoming.folder, incoming.client.config, incoming.request, reply, states.state())
     return reply
 
 
@@ -196,84 +196,84 @@ def _refuse(reason: str | None) -> None:
         raise Refused(reason)
 
 
-def compatible(request: SiteRequest) -> str | None:
+def compatible(incoming: SiteRequest) -> str | None:
     """Refuse unless the server and the site have the same release, classes and model."""
-    return "; ".join(differences(request.terms, request.site.classes, request.site.model))
+    return "; ".join(differences(incoming.terms, incoming.site.classes, incoming.site.model))
 
 
-def conditions(request: SiteRequest) -> str | None:
+def conditions(incoming: SiteRequest) -> str | None:
     """Refuse unless the run meets the site's consent and limits."""
-    options, config = request.site.options, request.terms.config()
-    return "; ".join([*options.consent.objections(request.request, config), *options.limits.objections(config)])
+    options, config = incoming.site.options, incoming.terms.config()
+    return "; ".join([*options.consent.objections(incoming.request, config), *options.limits.objections(config)])
 
 
-def approved(request: SiteRequest) -> str | None:
+def approved(incoming: SiteRequest) -> str | None:
     """Refuse a new run beyond the limits of disk space and runs per day, or without approval."""
-    site, run = request.site, request.terms.run
-    if (request.folder / PINNED).exists():
+    site, run = incoming.site, incoming.terms.run
+    if (incoming.folder / PINNED).exists():
         return None
     limit, runs = site.options.limits.disk, site.options.folder / "runs"
     if sum(file.stat().st_size for file in runs.rglob("*") if file.is_file()) / _GIGABYTE > limit:
         return f"no disk space for another run: this site's limit is {limit:g} GB"
     site.ledger.check_recent_runs(run, site.options.limits.runs)
-    reason = site.approval(run, request.terms.config())
+    reason = site.approval(run, incoming.terms.config())
     if not reason:
         site.ledger.begin(run)
     return reason
 
 
-def valid(request: SiteRequest) -> str | None:
+def valid(incoming: SiteRequest) -> str | None:
     """Refuse unless prompts and sums in the request have the shapes of this run, and are finite."""
-    client = request.client
+    client = incoming.client
     method, start = choose_method(client.config), client.learner.initial()
     prompts = {name: start[name] for name in method.shared()}
-    classes = len(request.site.prepared.dataset.classes)
-    return validate_request(request.request, Expected(prompts, classes, method.neighbours()))
+    classes = len(incoming.site.prepared.dataset.classes)
+    return validate_request(incoming.request, Expected(prompts, classes, method.neighbours()))
 
 
-def pinned(request: SiteRequest) -> str | None:
+def pinned(incoming: SiteRequest) -> str | None:
     """Refuse if settings, classes or images have changed since the first request of the run."""
-    check_pinned(request.folder / PINNED, request.terms, request.site.images)
+    check_pinned(incoming.folder / PINNED, incoming.terms, incoming.site.images)
     return None
 
 
-def in_order(request: SiteRequest, progress: SiteProgress) -> str | None:
+def in_order(incoming: SiteRequest, progress: SiteProgress) -> str | None:
     """Refuse a request that is out of the protocol's order, or comes more often than the protocol allows."""
-    return out_of_order(request.request, progress, request.client.config, int(request.site.options.limits.restarts))
+    return out_of_order(incoming.request, progress, incoming.client.config, int(incoming.site.options.limits.restarts))
 
 
-def known_peers(request: SiteRequest, progress: SiteProgress) -> str | None:
+def known_peers(incoming: SiteRequest, progress: SiteProgress) -> str | None:
     """Refuse secure aggregation with untrusted keys, and class feature sums over other sites than in earlier runs."""
-    message, config = request.request, request.client.config
+    message, config = incoming.request, incoming.client.config
     if isinstance(message, ShareKeys) and config.privacy.secure_aggregation:
-        return request.peers.objection(message)
+        return incoming.peers.objection(message)
     if isinstance(message, Adapt) and message.peers and sends_features(config):
-        return request.peers.objection_to_members(message.peers)
+        return incoming.peers.objection_to_members(message.peers)
     return None
 
 
-def charged(request: SiteRequest, state_before: ClientState, reply: Reply) -> Reply:
+def charged(incoming: SiteRequest, state_before: ClientState, reply: Reply) -> Reply:
     """Enter a reply with noise into the ledger; `Refused` beyond the budget of all runs."""
     session = state_before.secrets.session
     session_name = session.name.hex() if session else ""
-    release = release_of(request.terms.run, request.request, request.client.config, session_name)
+    release = release_of(incoming.terms.run, incoming.request, incoming.client.config, session_name)
     if release is not None:
-        request.site.ledger.charge(*release, request.site.options.limits.epsilon)
+        incoming.site.ledger.charge(*release, incoming.site.options.limits.epsilon)
     return reply
 
 
-def vouched(request: SiteRequest, state_before: ClientState, reply: Reply) -> Reply:
+def vouched(incoming: SiteRequest, state_before: ClientState, reply: Reply) -> Reply:
     """Add a voucher, this site's signature, to the keys that it has made for a secure aggregation."""
-    if isinstance(request.request, SetupKeys) and isinstance(reply, PublicKeys):
-        return replace(reply, voucher=request.peers.own.vouch(request.request.session, reply.keys))
+    if isinstance(incoming.request, SetupKeys) and isinstance(reply, PublicKeys):
+        return replace(reply, voucher=incoming.peers.own.vouch(incoming.request.session, reply.keys))
     return reply
 
 
-def members_pinned(request: SiteRequest, state_before: ClientState, reply: Reply) -> Reply:
+def members_pinned(incoming: SiteRequest, state_before: ClientState, reply: Reply) -> Reply:
     """Store the members of the first class feature sums, before their masks are removed."""
-    session = state_before.secrets.session if isinstance(request.request, Unmask) else None
-    if session and session.kind == Adapt.__name__ and sends_features(request.client.config):
-        request.peers.pin_members(session.peers)
+    session = state_before.secrets.session if isinstance(incoming.request, Unmask) else None
+    if session and session.kind == Adapt.__name__ and sends_features(incoming.client.config):
+        incoming.peers.pin_members(session.peers)
     return reply
 
 
