@@ -28,11 +28,11 @@ class Encoder:
     def __init__(self, clip: Clip, classes: Sequence[str], template: str, arithmetic: Arithmetic):
         self.clip = clip.to(arithmetic.device)
         self.arithmetic, self.device, self.classes = arithmetic, arithmetic.device, len(classes)
-        wordings = Wording.of(template).sentences(classes)
-        self._sentence_counts = [len(sentences) for sentences in wordings]
-        self._zero_shot = clip.sentences([sentence for sentences in wordings for sentence in sentences])
+        texts_by_class = Wording.of(template).sentences(classes)
+        self._text_counts = [len(texts) for texts in texts_by_class]
+        self._zero_shot_texts = clip.sentences([text for texts in texts_by_class for text in texts])
         self._names = [clean_name(name) for name in classes]
-        self._prompted = clip.sentences([f"{name}." for name in self._names])
+        self._prompted_texts = clip.sentences([f"{name}." for name in self._names])
 
     def refuse_long_names(self, context: int) -> None:
         """Raise ConfigError for a class name that leaves no room for the context vectors."""
@@ -67,16 +67,16 @@ class Encoder:
 
     def class_features(self, context: Tensor | None) -> Tensor:
         """Return w_c, (C, d), of norm 1, of prompts with learnt context vectors, or of the zero-shot sentences."""
-        return self._zero_shot_features if context is None else self._encode_sentences(self._prompted, context)
+        return self._zero_shot_features if context is None else self._encode_sentences(self._prompted_texts, context)
 
     @cached_property
     def _zero_shot_features(self) -> Tensor:
         """Features of the zero-shot sentences; several of a class are averaged and normalised, as in CLIP's paper."""
         with torch.inference_mode(False), torch.no_grad():  # an inference tensor could not be used in training
-            features = self._encode_sentences(self._zero_shot, None)
+            features = self._encode_sentences(self._zero_shot_texts, None)
             if len(features) == self.classes:
                 return features
-            means = [of_class.mean(0) for of_class in features.split(self._sentence_counts)]
+            means = [of_class.mean(0) for of_class in features.split(self._text_counts)]
             return F.normalize(torch.stack(means), dim=-1)
 
     def _encode_sentences(self, sentences: Sentences, context: Tensor | None) -> Tensor:

@@ -126,9 +126,7 @@ def read_classes(file: Path) -> ClassList:
 def find_classes(classes_file: str, root: Path) -> ClassList | None:
     """Read `classes_file`, or if it is empty classes.txt in `root`; return None if there is no classes.txt."""
     file = Path(classes_file).expanduser() if classes_file else root / CLASSES_FILE
-    if not classes_file and not file.is_file():
-        return None
-    return read_classes(file)
+    return read_classes(file) if classes_file or file.is_file() else None
 
 
 Split = Literal["train", "test"]

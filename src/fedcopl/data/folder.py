@@ -125,10 +125,10 @@ def read_folder(data: Data) -> Dataset:
     root = require_folder(data.path, "folder")
     class_list = find_classes(data.classes_file, root)
     listed_names = set(class_list.names) if class_list else set()
-    clients = root / CLIENTS
+    clients_folder = root / CLIENTS
     client_folders: list[tuple[str | None, Path]] = [(None, root)]
-    if is_folder(clients):
-        client_folders = [(folder.name, folder) for folder in folders_in(clients)]
+    if is_folder(clients_folder):
+        client_folders = [(folder.name, folder) for folder in folders_in(clients_folder)]
     records: list[FileRecord] = []
     skipped: list[Skipped] = []
     class_names: set[str] = set()

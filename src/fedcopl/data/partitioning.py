@@ -29,7 +29,7 @@ def partition_dataset(dataset: Dataset, data: Data, seed: int) -> Partition:
         count = len(dataset.clients)
         return Partition(_parts(dataset.train, count), _parts(dataset.test, count))
     labelled = dataset.train.labels is not None
-    classes = len(dataset.classes) if labelled else 1
+    classes = len(dataset.classes) if labelled else 1  # without labels, all images count as one class
     train, test = (
         part.labels if labelled and part.labels is not None else np.zeros(len(part), np.int64)
         for part in (dataset.train, dataset.test)

@@ -159,7 +159,7 @@ class _ClassRows:
                 f"{self.origin}: its prompt {name!r} has the shape {value.shape}, and these settings need "
                 f"{shapes[name]}; use `model` and `options` of its settings.toml"
             )
-        larger = self.method.shapes(self.clip, len(self.old_classes) + 1).get(name, value.shape)
+        larger = self.method.shapes(self.clip, len(self.old_classes) + 1).get(name, value.shape)  # of one more class
         class_axis = next((axis for axis, size in enumerate(value.shape) if size != larger[axis]), None)
         if class_axis is None:
             return value

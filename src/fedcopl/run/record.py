@@ -414,7 +414,8 @@ def _describe(plain: Any, error: Any) -> str:
     """Return path and value of a pydantic error, without the branches of unions and without missing keys."""
     path = ""
     for key in error["loc"]:
-        if key not in (range(len(plain)) if isinstance(plain, list) else plain if isinstance(plain, Mapping) else ()):
+        keys = range(len(plain)) if isinstance(plain, list) else plain if isinstance(plain, Mapping) else ()
+        if key not in keys:  # the branch of a union, or a missing key
             break
         plain = plain[key]
         path += f"[{key}]" if isinstance(key, int) else f".{key}"

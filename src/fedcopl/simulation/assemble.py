@@ -239,6 +239,6 @@ def _central(built: BuiltModel, learner: ClipLearner, test_set: _PooledTestSet, 
         return Client(learner, built.config, test_set)
     if dataset.train.labels is None:
         raise DataError(f"{dataset.name}: has no labels, which options.labels=truth needs")
-    every_image = built.config.labels.model_copy(update={"global_allocation": False})
-    config = built.config.model_copy(update={"labels": every_image})
+    labels = built.config.labels.model_copy(update={"global_allocation": False})  # selects as many as it counts
+    config = built.config.model_copy(update={"labels": labels})
     return Client(_GroundTruthLearner(learner, dataset.train.labels), config, test_set)

@@ -53,8 +53,9 @@ class Evaluator:
         """Return the score of each model on the test sets of all clients."""
         groups = [[name for name in group if name in self.test_sets] for group in self.pool.groups] if self.pool else []
         groups = [group for group in groups if group] or [[*self.test_sets]]
-        by_group = self._run({group[0]: (_score, group, models, prior) for group in groups}).values()
-        return [sum_scores(scores) for scores in zip(*by_group, strict=True)]
+        # Each worker scores the models on its own group of test sets; the name of a job selects the worker.
+        scores_of_groups = self._run({group[0]: (_score, group, models, prior) for group in groups}).values()
+        return [sum_scores(scores) for scores in zip(*scores_of_groups, strict=True)]
 
     def _run(self, jobs: Mapping[str, Job]) -> dict[str, Any]:
         if self.pool is None:

@@ -5,7 +5,6 @@ server and the folder of the run are those of `fedcopl run`.
 """
 
 import logging
-import os
 import secrets
 import shutil
 import threading
@@ -21,6 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from ..config import RunConfig
 from ..data.catalog import load_dataset
+from ..data.parallel import available_cores
 from ..data.partitioning import client_names
 from ..deployment.server.grid_transport import GridTransport, KnownSites, Timeouts
 from ..deployment.site.pipeline import make_client_app
@@ -54,8 +54,8 @@ class SimulatedSite:
         self._client, self._folder = clients[self.name], folder
 
     def handle(self, request: Request, terms: Terms) -> Reply:
-        states = _simulated_state(self._folder, terms.run, self.name)
-        return states.handle(request, terms.attempt, lambda step, state: self._client.handle(request, state))
+        site_state = _simulated_state(self._folder, terms.run, self.name)
+        return site_state.handle(request, terms.attempt, lambda step, state: self._client.handle(request, state))
 
 
 def _simulated_state(folder: Path, run: str, name: str) -> SiteState:
@@ -155,9 +155,8 @@ def simulate_on_ray(
             results.append(error)
 
     clients = make_client_app(partial(_simulated_site, config.to_toml(), folder.absolute()))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    start = {"num_cpus": cores, "log_to_driver": False, "logging_level": "error"}
-    resources: dict[str, Any] = {"client_resources": {"num_cpus": 1, "num_gpus": 0}, "init_args": start}
+    ray_options = {"num_cpus": available_cores(), "log_to_driver": False, "logging_level": "error"}
+    resources: dict[str, Any] = {"client_resources": {"num_cpus": 1, "num_gpus": 0}, "init_args": ray_options}
     try:
         run_simulation(server, clients, _client_count(config), backend_config=resources)
     finally:

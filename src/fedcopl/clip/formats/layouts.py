@@ -212,8 +212,8 @@ def _read_parameter(names: tuple[str, ...], shape: list[int], weights: Weights) 
     expected = [shape[0] // len(names), *shape[1:]]
     fits = [tensor.dim() == len(shape) and list(tensor.shape[1:]) == shape[1:] for tensor in tensors]
     if not all(fits) or sum(map(len, tensors)) != shape[0]:
-        wrong = [name for name, tensor in zip(names, tensors, strict=True) if list(tensor.shape) != expected]
-        name = [*wrong, names[0]][0]
+        wrong = (name for name, tensor in zip(names, tensors, strict=True) if list(tensor.shape) != expected)
+        name = next(wrong, names[0])
         actual = tuple(weights.get(name).shape)
         raise ModelError(f"{weights.file}: {name} has the shape {actual}, not {tuple(expected)}")
     return torch.cat([tensor.float() for tensor in tensors]) if len(tensors) > 1 else tensors[0].float()
