@@ -71,7 +71,7 @@ def private_key(file: Path) -> ec.EllipticCurvePrivateKey:
     """Read the private key of a site."""
     key = load_ssh_private_key(file.read_bytes(), None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise FederationError(f"{file}: is not a site's private key (site.key), which is an elliptic-curve key")
+        raise FederationError(f"{file}: is not an elliptic-curve key, as fedcopl makes for a site; restore site.key")
     return key
 
 

@@ -124,15 +124,15 @@ def locked_folder(folder: Path, role: str, details: Mapping[str, str]) -> Iterat
     make_private_folder(folder)
     with RunFolder(folder):
         (folder / _STOP).unlink(missing_ok=True)
-        _write_working(folder, role, details, running=True)
+        _write_process_state(folder, role, details, running=True)
         try:
             yield
         finally:
-            _write_working(folder, role, details, running=False)
+            _write_process_state(folder, role, details, running=False)
             (folder / _STOP).unlink(missing_ok=True)
 
 
-def _write_working(folder: Path, role: str, details: Mapping[str, str], *, running: bool) -> None:
+def _write_process_state(folder: Path, role: str, details: Mapping[str, str], *, running: bool) -> None:
     now = {"role": role, **details, "pid": os.getpid(), "running": running, "since": time.time()}
     write_text(folder / WORKING, json.dumps(now, indent=1) + "\n")
 

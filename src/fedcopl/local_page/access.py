@@ -88,7 +88,7 @@ class AccessControl:
         if not _equal(request.cookies.get(self._keys.cookie, ""), self._keys.token):
             return PlainTextResponse("Open the address that fedcopl printed: it contains the access token.\n", 403)
         if _is_foreign(request):
-            return PlainTextResponse("This request comes from another site.\n", 403)
+            return PlainTextResponse("This request comes from another web site.\n", 403)
         return None
 
     def _exchange_token(self, request: Request) -> Response:
@@ -104,7 +104,7 @@ class AccessControl:
 
 
 async def read_form(request: Request, keys: Keys) -> Mapping[str, str] | None:
-    """Return the fields of a posted form; None if it is too long, of another type, or without this page's key."""
+    """Return the fields of a posted form; None if it is too long, of another type, or without the page's form key."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
         return None
     body = b""

@@ -210,7 +210,7 @@ class SiteLedger:
         self._write({run: self.now(), **runs}, releases)
 
     def charge(self, release: str, noise: float, budget: float) -> None:
-        """Enter a reply with this noise multiplier before it is sent; `Refused` beyond the budget of all runs."""
+        """Enter the noise multiplier of a reply before it is sent; `Refused` beyond the privacy budget of all runs."""
         runs, releases = self._read()
         if release in releases:
             return  # sending the same reply again costs nothing
