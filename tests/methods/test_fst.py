@@ -11,9 +11,16 @@ from fedcopl.methods.base import Batch
 from fedcopl.methods.fst import _SYNTHETIC, _missing_images
 from methods.toolbox import config_of, encoder, floats_of, learner_of
 
+NO_PRIORS = ("priors.logit_bias=false", "priors.label_shift=false", "priors.prototypes=false")
+
+
+def test_with_priors_the_initial_model_is_zero_shot_clip():
+    learner = learner_of("fst")
+    np.testing.assert_allclose(learner.log_probabilities(learner.initial()), learner.log_probabilities(None), atol=1e-4)
+
 
 def test_initial_logits_are_those_of_zero_shot_clip():
-    learner = learner_of("fst")
+    learner = learner_of("fst", *NO_PRIORS)
     first, plain = learner.log_probabilities(learner.initial()), learner.log_probabilities(None)
     assert (first.argmax(1) == plain.argmax(1)).all()
     ours, theirs = (logits - logits[:, :1] for logits in (first, plain))
@@ -30,7 +37,7 @@ def test_missing_images_of_rare_classes():
 
 def loss_of(named, labels, *pairs):
     """Return the loss for two classes with class features of zero, so that only the classifier counts."""
-    method, zeros = choose_method(config_of("fst", *pairs)), torch.zeros(2, 2)
+    method, zeros = choose_method(config_of("fst", *NO_PRIORS, *pairs)), torch.zeros(2, 2)
     images = torch.tensor([[1.0, 0.0]]).repeat(len(labels), 1)
     batch = Batch(encoder(), images, zeros, named, np.arange(len(labels)), np.array(labels), None, lambda: images)
 

@@ -38,8 +38,8 @@ class _FSTOptions(Section):
 class FST(FrozenTexts, FrozenImages):
     """An averaged linear classifier, rare classes balanced with synthetic features (variant of FST-CBDG).
 
-    z_c = <f, w_c + D_c>, where D starts at 0 and is trained. CLIP's scale s is left out: with s, images with the
-    model's own pseudo label have almost no loss.
+    z_c = <f, w_c + D_c>, where D starts at 0 and is trained. CLIP's scale s is left out, because with it images with
+    the model's own pseudo label have almost no loss; it is kept with priors, whose log-odds are added to s z_c.
     """
 
     title, display_names = "FST-CBDG variant", {"classifier": "linear classifiers"}
@@ -55,7 +55,8 @@ class FST(FrozenTexts, FrozenImages):
         return {name: np.zeros(shape, np.float32) for name, shape in self.shapes(clip, classes).items()}
 
     def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, params: NamedTensors) -> Tensor:
-        return images @ (classes + params["classifier"]).T
+        classifier = classes + params["classifier"]
+        return encoder.logits(images, classifier) if self.config.uses_priors else images @ classifier.T
 
     def before_training(self, encoder: Encoder, constants: NamedTensors) -> NamedTensors:
         """Add synthetic features to the constants: text features with noise, (samples, C, d)."""
