@@ -146,13 +146,13 @@ def _distance_ratios(sums: FloatArray) -> FloatArray:
     classes = range(counts.shape[1])
     # (K, C, C): from each class mean of a client to the median of each class over the other clients
     distances = np.stack([_distances_to_median(means, means[:, c], has_class[:, c]) for c in classes], axis=2)
-    own, nearest = distances[:, classes, classes], distances.min(axis=2)
-    compared = has_class & np.isfinite(own)
+    to_own, to_nearest = distances[:, classes, classes], distances.min(axis=2)
+    compared = has_class & np.isfinite(to_own)
     weights = np.where(compared, counts, 0.0)
-    fits = (weights * (own == nearest)).sum(axis=1) >= _MIN_FIT * weights.sum(axis=1)
-    to_own, to_nearest = ((weights * np.where(compared, to, 0.0)).sum(axis=1) for to in (own, nearest))
+    fits = (weights * (to_own == to_nearest)).sum(axis=1) >= _MIN_FIT * weights.sum(axis=1)
+    own_sum, nearest_sum = ((weights * np.where(compared, to, 0.0)).sum(axis=1) for to in (to_own, to_nearest))
     too_few = compared.sum(axis=1) < _MIN_CLASSES
-    return np.where(fits | too_few, 1.0, to_own / np.maximum(to_nearest, 1e-12))
+    return np.where(fits | too_few, 1.0, own_sum / np.maximum(nearest_sum, 1e-12))
 
 
 def _distances_to_median(means: FloatArray, one_class: FloatArray, has_class: BoolArray) -> FloatArray:
@@ -192,18 +192,18 @@ def inconsistent_posterior_sums(biases: FloatArray, sums: FloatArray) -> list[in
         sums: (K, M, C), of each client.
     """
     sizes = np.maximum(sums.sum(axis=2).max(axis=1), 1e-9)
-    wrong = np.zeros(len(sums), bool)
-    response = np.zeros(len(sums))
+    inconsistent = np.zeros(len(sums), bool)
+    response = np.zeros(len(sums))  # largest change of each client's sums between two biases, relative to its images
     for i, j in zip(*np.triu_indices(len(biases), 1), strict=True):  # all pairs of biases
         bias_change, change = biases[i] - biases[j], sums[:, i] - sums[:, j]
         slack = _RESPONSE_SLACK * sizes[:, None]
-        wrong |= change @ bias_change < -slack[:, 0] * (1 + np.ptp(bias_change))
-        wrong |= (sums[:, i] > sums[:, j] * np.exp(bias_change - bias_change.min()) + slack).any(axis=1)
-        wrong |= (sums[:, i] < sums[:, j] * np.exp(bias_change - bias_change.max()) - slack).any(axis=1)
+        inconsistent |= change @ bias_change < -slack[:, 0] * (1 + np.ptp(bias_change))
+        inconsistent |= (sums[:, i] > sums[:, j] * np.exp(bias_change - bias_change.min()) + slack).any(axis=1)
+        inconsistent |= (sums[:, i] < sums[:, j] * np.exp(bias_change - bias_change.max()) - slack).any(axis=1)
         response = np.maximum(response, np.abs(change).sum(axis=1) / sizes)
     if len(sums) >= _MIN_COMPARED:
-        wrong |= response < _MIN_RESPONSE * np.median(response)
-    return [] if 2 * wrong.sum() >= len(sums) >= MIN_CLIENTS else np.flatnonzero(wrong).tolist()
+        inconsistent |= response < _MIN_RESPONSE * np.median(response)
+    return [] if 2 * inconsistent.sum() >= len(sums) >= MIN_CLIENTS else np.flatnonzero(inconsistent).tolist()
 
 
 def bounded_evidence(values: FloatArray) -> FloatArray:

@@ -95,8 +95,8 @@ def exact_quantile(values: FloatArray, level: float) -> FloatArray:
     position = round(position) if math.isclose(position, round(position), rel_tol=1e-12) else position
     low, high = math.floor(position), math.ceil(position)
     ordered = np.sort(values, axis=0)
-    between: FloatArray = ordered[low] + (ordered[high] - ordered[low]) * (position - low)
-    return between
+    quantile: FloatArray = ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+    return quantile
 
 
 class PerClassLabeler(Labeler):

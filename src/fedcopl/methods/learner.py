@@ -39,7 +39,7 @@ class ClipLearner:
         return self.start
 
     def log_probabilities(self, prompts: Prompts | None) -> NDArray[np.float64]:
-        """Return log p_c(x), (n_k, C), of zero-shot CLIP if `prompts` is None; float64 still ranks saturated images."""
+        """Return log p_c(x), (n_k, C), in float64, which still ranks saturated images; None: by zero-shot CLIP."""
         if prompts is None:
             logits = self.extractor.zero_shot_logits()
         else:
