@@ -158,8 +158,7 @@ def _last_written(folder: Path) -> float:
 
 
 def _stat(path: Path) -> tuple[int, int] | None:
-    try:
+    with suppress(OSError):
         stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size
+        return stat.st_mtime_ns, stat.st_size
+    return None

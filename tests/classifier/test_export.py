@@ -52,6 +52,13 @@ def test_nothing_is_overwritten(north, exported):
     assert {file: file.read_bytes() for file in exported.iterdir()} == before
 
 
+def test_the_current_folder_is_no_new_folder(north, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunFolderError, match="is the current folder; choose another name"):
+        north.export(".")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_export_contains_no_path_of_this_machine(run, exported):
     for file in exported.iterdir():
         assert str(run.parent).encode() not in file.read_bytes()

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -125,6 +126,13 @@ def test_an_existing_file_is_kept_until_it_is_replaced(tmp_path):
 def test_a_second_process_cannot_write_the_same_file(tmp_path):
     file = _PredictionFile(tmp_path / "out.csv", csv_rows(1), OPTIONS)
     with file.locked(), pytest.raises(RunFolderError, match="another process"), file.locked():
+        pass
+
+
+@pytest.mark.parametrize("path", [".", "/"])
+def test_a_folder_without_a_name_is_no_output_file(path):
+    file = _PredictionFile(Path(path), csv_rows(1), OPTIONS)
+    with pytest.raises(RunFolderError, match="is a folder; name a file to write"), file.locked():
         pass
 
 

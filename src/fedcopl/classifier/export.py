@@ -77,6 +77,8 @@ def export(
         RunFolderError: The folder is not empty, or cannot be written.
     """
     check_output_folder(folder, new=True)
+    if not folder.name:
+        raise RunFolderError(f"{folder}: is the current folder; choose another name")
     part = folder.with_name(f".{folder.name}.part")
     try:
         shutil.rmtree(part, ignore_errors=True)

@@ -143,6 +143,7 @@ class _PredictionFile:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Lock the file against other processes."""
+        check_output_file(self.path)
         lock = FileLock(self.path.with_name(f"{self.path.name}.lock"))
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -71,11 +71,10 @@ def images_below(folder: Path, root: Path, skipped: list[Skipped], *, recursive:
             if entry.is_dir(follow_symlinks=False):
                 unvisited += [path] if recursive else []
                 continue
-            reason = _skip_reason(path, root, entry.is_symlink())
-            if reason is None:
-                yield path
-            else:
+            if reason := _skip_reason(path, root, entry.is_symlink()):
                 skipped.append((_relative_name(path, root), reason))
+            else:
+                yield path
 
 
 def _skip_reason(path: Path, root: Path, is_link: bool) -> str | None:
