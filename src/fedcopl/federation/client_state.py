@@ -135,7 +135,7 @@ def secret_tensors(secrets: Secrets) -> Tensors:
 
 
 def state_from(tensors: Tensors) -> ClientState:
-    """Invert `state_tensors`."""
+    """Return the client's state from the named arrays of `state_tensors`."""
     selection = None
     if "index" in tensors:
         selection = Selection(tensors["index"], tensors["label"], tensors.get("candidates"))
@@ -154,7 +154,7 @@ def state_from(tensors: Tensors) -> ClientState:
 
 
 def secrets_from(tensors: Tensors) -> Secrets:
-    """Invert `secret_tensors`."""
+    """Return the client's secrets from the named arrays of `secret_tensors`."""
     stored = {name: value.tobytes() for name, value in select_prefix(tensors, "secrets/").items()}
     session = stored.get("session")
     spent, totals = (

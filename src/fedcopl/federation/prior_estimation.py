@@ -179,8 +179,8 @@ def _with_outcome(
     if settings.label_shift and (settings.noisy_steps or not settings.logit_bias):
         model = replace(model, strength=scores.best_prior_strength(model, CLEAR))
     distances = np.broadcast_to(scores.own_distances(model.prototypes), scores.log_probs.shape).copy()
-    kept = ClientScores(scores.log_probs)
-    state = PriorState(kept, prior.totals, None, prior.weight, model, scores.class_prior(model), distances)
+    log_probs_only = ClientScores(scores.log_probs)  # which the first labels need
+    state = PriorState(log_probs_only, prior.totals, None, prior.weight, model, scores.class_prior(model), distances)
     if not _contradicts_zero_shot(scores.log_probs, state.own_log_posteriors(scores.log_probs)):
         return state
     fallback = replace(no_priors(settings.classes), strength=math.inf)

@@ -68,7 +68,7 @@ def select_candidates(
         beta: Quantile level within a class.
         capacity: The maximum number of images per class.
         keep_likeliest: Whether the most probable class is always a candidate.
-        among: The indices of the images that may be selected, by levels over all images; None: all.
+        among: The indices of the images that may be selected; None: all. Quantiles are always over all images.
     """
     sets = candidate_sets(log_probs, alpha, beta, keep_likeliest=keep_likeliest)
     if among is None:
@@ -83,8 +83,8 @@ def candidate_sets(log_probs: FloatArray, alpha: float, beta: float, *, keep_lik
     The first filter keeps an image's most probable classes up to a cumulative probability set by alpha. The second
     keeps, for each class, the images at or above the beta quantile of their probabilities for it, so it rejects images
     of classes with more than a share 1 - beta of all images. Without `keep_likeliest` an image may have no candidate.
-    A quantile is often equal to one of the compared probabilities, so these are computed once in float64, and
-    `exact_quantile` returns their bits.
+    A quantile is often equal to one of the compared probabilities, so probabilities are computed once in float64, and
+    `exact_quantile` returns one of them unchanged.
     """
     if len(log_probs) == 0:
         return np.zeros(log_probs.shape, np.bool_)  # no image, no quantile

@@ -67,13 +67,13 @@ class FedPHA(TwoTextPrompts, FrozenImages):
         return {"global text": (vectors, width), "local text": (options.longest or vectors, width)}
 
     def start_at(self, start: Mapping[str, Array], client: int) -> Mapping[str, Array]:
-        """Return the local prompt in the client's own length: rows beyond it are zero."""
+        """Return the initial values with the local prompt in the client's own length: rows beyond it are zero."""
         options = self.options
         if not options.longest:
             return start
-        lengths = stream(self.config.seed, "prompt length", client)
+        rng = stream(self.config.seed, "prompt length", client)
         local = start["local text"].copy()
-        local[lengths.integers(options.shortest, options.longest, endpoint=True) :] = 0
+        local[rng.integers(options.shortest, options.longest, endpoint=True) :] = 0
         return {**start, "local text": local}
 
     def class_features(self, encoder: Encoder, params: NamedTensors) -> Tensor:
