@@ -36,8 +36,8 @@ def typed(monkeypatch, capsys, tmp_path):
 
 
 def test_without_a_name_all_experiments_are_listed(typed):
-    code, out, _ = typed()
-    assert code == 0
+    code, out, err = typed()
+    assert (code, err) == (0, "next: fedcopl reproduce table1 --dry-run\n")
     for name in ("table1", "table11", "fig-drift", "sweep-tau", "all"):
         assert any(line.startswith(f"{name} ") for line in out.splitlines())
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedcopl.cli.show import print_next
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError
 from fedcopl.files import check_output_folder
@@ -94,11 +95,12 @@ def reproduce(
     plugin: PluginPaths = None,
 ) -> None:
     """Execute the missing runs of tables and figures, then print and draw them."""
-    from ..experiment_catalog import find_experiments
+    from ..experiment_catalog import EXPERIMENTS, find_experiments
     from ..scales import ExperimentSetup, find_scale
 
     if not names:
         _print_catalog()
+        print_next(("fedcopl", "reproduce", next(iter(EXPERIMENTS)), "--dry-run"))
         return
     from fedcopl.plugins import load_plugins  # imports torch
 
@@ -120,6 +122,7 @@ def reproduce(
     request = _Request(experiments, setup, numbers, folder, out or folder / scale, update, jobs)
     if dry_run:
         request.plan()
+        print_next("the same command without --dry-run")
     else:
         check_output_folder(request.out)
         repeated = {"--dataset": datasets, "--backbone": backbones, "--method": methods, "--labeler": labelers}
@@ -212,6 +215,7 @@ class _Request:
         if outcome and outcome.failed:
             _print_failures(outcome, configs, self.folder)
             raise typer.Exit(SOME_FAILED)
+        print_next(("fedcopl", "results", "--place", self.folder))
 
     def _configs(self) -> list[RunConfig]:
         from ..experiment_catalog import runs_of

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedcopl.cli.show import print_next
 from fedcopl.errors import RunFolderError
 from fedcopl.plurals import counted
 
@@ -56,6 +57,7 @@ def results(
         print("\n".join(written))
     else:
         print_runs(runs, store.path)
+        print_next(("fedcopl", "results", "--place", folder, "--export", "runs.csv"))
 
 
 def _export(store: "ResultStore", file: Path | None) -> list[str]:
