@@ -103,7 +103,7 @@ class Evaluate:
 
     round: int
     shared: Shared | None  # the prompts; None: zero-shot CLIP
-    through: str = ""  # if `shared` is None: "priors" for zero-shot CLIP with the priors, empty: without
+    calibration: str = ""  # if `shared` is None: "priors" for zero-shot CLIP with the priors, empty: without
 
 
 @dataclass(frozen=True)

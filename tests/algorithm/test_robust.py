@@ -13,8 +13,8 @@ from fedcopl.algorithm.robust import (
     _nearest_to_others,
     _trim_count,
     bounded_counts,
-    bounded_evidence,
     bounded_weights,
+    clip_evidence,
     clip_update,
     inconsistent_posterior_sums,
     robust_mean,
@@ -292,9 +292,9 @@ def test_a_client_that_does_not_respond_is_returned_among_at_least_five():
 
 def test_evidence_is_clipped_to_the_range_of_the_others():
     # The range of the others is 0 to 3, without trimming: from -2 * 3 to 3 + 2 * 3.
-    assert bounded_evidence(np.array([[0.0], [1.0], [2.0], [3.0], [-20.0]]))[:, 0].tolist() == [0, 1, 2, 3, -6]
-    assert bounded_evidence(np.array([[0.0], [1.0], [2.0], [3.0], [20.0]]))[:, 0].tolist() == [0, 1, 2, 3, 9]
+    assert clip_evidence(np.array([[0.0], [1.0], [2.0], [3.0], [-20.0]]))[:, 0].tolist() == [0, 1, 2, 3, -6]
+    assert clip_evidence(np.array([[0.0], [1.0], [2.0], [3.0], [20.0]]))[:, 0].tolist() == [0, 1, 2, 3, 9]
     # Of ten one more is trimmed on each side, so that two cannot support each other: from 1 - 2 * 6 to 7 + 2 * 6.
     two = np.array([[float(number)] for number in range(8)] + [[90.0], [91.0]])
-    assert bounded_evidence(two)[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 19, 19]
-    assert bounded_evidence(np.array([[0.0], [1.0], [2.0], [99.0]]))[:, 0].tolist() == [0, 1, 2, 99]  # too few
+    assert clip_evidence(two)[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 19, 19]
+    assert clip_evidence(np.array([[0.0], [1.0], [2.0], [99.0]]))[:, 0].tolist() == [0, 1, 2, 99]  # too few

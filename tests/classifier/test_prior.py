@@ -313,7 +313,7 @@ WRONG_JSON = {
     "NaN": ('{"cat": NaN, "dog": 1}', "the share of 'cat' is nan"),
     "a list": ("[1, 2]", "write it as"),
     "a number": ("3", "write it as"),
-    "no JSON": ('{"cat"', "cannot be read as class shares"),
+    "no JSON": ('{"cat"', "cannot be read as a class prior"),
     "twice": ('{"cat": 1, "cat": 2, "dog": 1}', "it names 'cat' twice"),
     "true": ('{"cat": true, "dog": 1}', "the share of 'cat' is True"),
     "a list for a number": ('{"cat": [1], "dog": 1}', r"the share of 'cat' is \[1\]"),

@@ -29,7 +29,7 @@ from fedcopl.data.overview import survey
 from fedcopl.deployment.site.running_site import SiteOptions
 from fedcopl.errors import ConfigError
 from fedcopl.review.images import open_gallery
-from fedcopl.run.pseudo_labels import write_images, write_labels
+from fedcopl.run.pseudo_labels import write_image_list, write_labels
 
 DRAW = np.random.default_rng(3)
 USUAL = DecodeOptions()
@@ -382,7 +382,7 @@ def test_review_decodes_pages_as_the_run(tmp_path):
     put(tmp_path, "pictures/cat/stack.tif", tiff(deep, photometric="minisblack"))
     put(tmp_path, "pictures/dog/a.png", encoded(noise(1)))
     train = load("folder", tmp_path / "pictures", pages="all", window="0:4095").train
-    write_images(tmp_path, ["cat", "dog"], train, {"here": np.array([5, 1])})
+    write_image_list(tmp_path, ["cat", "dog"], train, {"here": np.array([5, 1])})
     write_labels(tmp_path, 0, {"here": np.log([[0.5, 0.5], [0.9, 0.1]])})
     gallery = open_gallery(tmp_path, "here")
     assert gallery.names == ["dog/a.png", "cat/stack.tif#2"]

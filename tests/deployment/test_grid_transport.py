@@ -209,7 +209,7 @@ MALFORMED = {
         to(TRAIN, Trained({"visual": NAN.astype(np.float64)}, 1, 0.5)),
         "field shared of message Trained",
     ),
-    "an impossible shape": (with_shape(shape=(0, 2**70)), "an array has an impossible shape"),
+    "an impossible shape": (with_shape(shape=(0, 2**70)), "an array has a size below 0 or above the limit"),
     "seventy dimensions": (with_shape(shape=(1,) * 70, data=bytes(4)), "an array has a broken header"),
     "text for a count": (
         to(TRAIN, Trained(TRAIN.shared, "many", 0.5)),

@@ -68,7 +68,7 @@ def test_a_server_counts_its_run(server):
         'fedcopl_dropped_replies{site="b"}': 2,
         'fedcopl_refusals{site="b"}': 2,
         'fedcopl_rollbacks{event="training"}': 2,
-        'fedcopl_rollbacks{event="uncertain"}': 0,
+        'fedcopl_rollbacks{event="low_confidence"}': 0,
         'fedcopl_rollbacks{event="average"}': 1,
     }
 

@@ -111,7 +111,12 @@ UNEXPECTED = {
         Estimate(0, OTHER),
         "unexpected request: Estimate in round 1 after Train",
     ),
-    "no refresh": (PLAIN, [], Estimate(1, SHARED), "unexpected request: Estimate in round 2, which has no refresh"),
+    "no refresh": (
+        PLAIN,
+        [],
+        Estimate(1, SHARED),
+        "unexpected request: Estimate in round 2, in which labels are not refreshed",
+    ),
     "a second Select": (PLAIN, ROUND[:2], Select(0, 0, TOTALS + 1, 2), "unexpected request: Select in round 1 again"),
     "a wrong refresh": (
         PLAIN,

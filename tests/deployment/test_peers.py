@@ -151,6 +151,6 @@ def test_verifying_peers_does_not_change_a_run(three):
 
 
 def test_an_invalid_folder_of_peers_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"--peers .*: name a folder with the file"):
+    with pytest.raises(ConfigError, match=r"--peers .*: has no public keys; it should hold each site's site.pub"):
         check_peers(tmp_path)
     check_peers(None)

@@ -57,7 +57,7 @@ def test_a_container_address_is_not_local():
 
 
 def test_paths_that_a_unit_cannot_contain_are_refused():
-    with pytest.raises(ConfigError, match="--images: name the images"):
+    with pytest.raises(ConfigError, match="--images: is missing; give the folder of this site's images"):
         Service("site", Path("/srv"))
     with pytest.raises(ConfigError, match="a path without spaces"):
         Service("server", Path("/srv/my folder"))

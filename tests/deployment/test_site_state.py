@@ -72,10 +72,10 @@ def test_a_repeated_request_gets_the_same_bits_without_computation(states):
 def test_an_older_request_is_refused_and_changes_nothing(states):
     replies_to(states, [*round_of(0), Train(1, SHARED)])
     before = state_bits(states.state())
-    with pytest.raises(Refused, match="an old request, of round 1 and start 1"):
+    with pytest.raises(Refused, match="an outdated request, of round 1 and the server's start 1"):
         states.handle(Train(0, SHARED), 1, never)
     replies_to(states, [Train(1, SHARED)], attempt=2)
-    with pytest.raises(Refused, match="start 1 of the server"):
+    with pytest.raises(Refused, match="the server's start 1"):
         states.handle(Train(1, SHARED), 1, never)
     assert state_bits(states.state()) == before
 
@@ -158,7 +158,7 @@ def test_the_use_of_keys_is_never_undone():
     latest = ClientState(secrets=Secrets(None, (b"x" * 32,), "later", {"Train": NoisyReply(3, "asked", b"said")}))
     back = rewind(before, latest)
     assert (back.secrets.noisy_replies, back.secrets.history) == (latest.secrets.noisy_replies, "")
-    assert (back.secrets.session, back.secrets.spent) == (None, (b"x" * 32,))
+    assert (back.secrets.session, back.secrets.used_keys) == (None, (b"x" * 32,))
     assert back.counts.tolist() == [1, 1, 1]
 
 

@@ -219,7 +219,9 @@ def test_no_sum_is_over_fewer_images_than_the_minimum():
         if is_sent:
             assert client.handle(Adapt(0, 0), ClientState())[0].sums is not None
         else:
-            with pytest.raises(CannotReply, match="has fewer than 3 images, the minimum of this site for any sum"):
+            with pytest.raises(
+                CannotReply, match="has fewer than 3 images, the minimum over which this site sends sums"
+            ):
                 client.handle(Adapt(0, 0), ClientState())
 
 

@@ -44,7 +44,7 @@ def test_priors_are_estimated_once():
     assert [
         message.round
         for message in federation.requests
-        if isinstance(message, Evaluate) and message.through == "priors"
+        if isinstance(message, Evaluate) and message.calibration == "priors"
     ] == [0] * 3
     assert [bool(report.untrained) for report in reports] == [True, False, False]
 

@@ -7,7 +7,7 @@ from fedcopl.config import RunConfig
 from fedcopl.data.dataset import ImageSet
 from fedcopl.data.images import FilePage, ImageList
 from fedcopl.rng import stream
-from fedcopl.run.pseudo_labels import write_images, write_labels
+from fedcopl.run.pseudo_labels import write_image_list, write_labels
 
 CLASSES = ("cat", "dog", "small dog", "horse")
 NASTY = [
@@ -36,7 +36,7 @@ def make_run(folder, names=None, classes=CLASSES, client="site", refreshes=(0, 2
     folder.mkdir()
     (folder / "settings.toml").write_text(RunConfig(name="try", rounds=4).to_toml())
     held = ImageSet(ImageList([FilePage(pictures / name) for name in names]), names=names)
-    write_images(folder, classes, held, {client: np.arange(len(names))})
+    write_image_list(folder, classes, held, {client: np.arange(len(names))})
     predictions = [log_probs(len(names), len(classes), seed) for seed, _ in enumerate(refreshes)]
     for round, prediction in zip(refreshes, predictions, strict=True):
         write_labels(folder, round, {client: prediction})

@@ -98,7 +98,7 @@ def test_the_balanced_plan_of_the_example():
 
 
 def test_convergence_in_fewer_iterations_than_the_authors_loop():
-    # After 20 iterations `_transport` is within 1e-9, because of `_fill`; the authors' loop is not.
+    # After 20 iterations `_transport` is within 1e-9, because of `_capped_row_sums`; the authors' loop is not.
     mass, smoothing = 0.95, 0.1
     exact = authors_loop(S, mass, smoothing, 1e-16, 20_000)[0]
     assert abs(authors_loop(S, mass, smoothing, 0, 20)[0] - exact).max() > 1e-4

@@ -77,7 +77,7 @@ def test_a_sum_is_unmasked_only_once_after_a_restart():
     group.states["a"] = rewind(before, group.states["a"])
     with pytest.raises(ValueError, match="a secure aggregation that has ended"):
         group.request("a", group.unmask("a", ("a", "b")))
-    # Even if its session were brought back, the keys themselves are known to be spent.
+    # Even if its session were brought back, the keys themselves are known to be used.
     kept = state_from(state_tensors(group.states["a"]))
     group.states["a"] = replace(kept, secrets=replace(kept.secrets, session=before.secrets.session))
     with pytest.raises(ValueError, match="second Unmask request"):
@@ -91,7 +91,7 @@ def test_the_next_sum_has_new_keys():
     group.setup_keys().share_keys().estimate()
     assert group.keys["a"] != first
     assert set(group.request("a", group.unmask("a")).shares) == set(NAMES)
-    assert len(group.states["a"].secrets.spent) == 2
+    assert len(group.states["a"].secrets.used_keys) == 2
 
 
 def test_with_secure_aggregation_no_unmasked_reply_is_sent():
@@ -224,7 +224,7 @@ def test_a_second_different_request_in_a_round_is_refused(message):
     [
         (Estimate(20, VISUAL), "Estimate request in round 21, but the run has 20"),
         (Train(20, VISUAL), "Train request in round 21, but the run has 20"),
-        (Estimate(3, VISUAL), "Estimate request in round 4, which has no refresh"),
+        (Estimate(3, VISUAL), "Estimate request in round 4, in which labels are not refreshed"),
     ],
 )
 def test_requests_outside_the_accounting_are_refused(message, line):

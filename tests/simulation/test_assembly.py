@@ -97,7 +97,7 @@ def test_known_class_prior_is_used(tmp_path):
 
 def test_known_class_prior_needs_logit_bias_and_file(tmp_path):
     nowhere = {"method": "priors", "priors": {"class_prior": str(tmp_path / "nowhere.csv")}}
-    with pytest.raises(DataError, match=r"nowhere\.csv: there is no such file of class shares"):
+    with pytest.raises(DataError, match=r"nowhere\.csv: there is no such file with a class prior"):
         simulate(RunConfig.from_mapping(nowhere, "test"), tmp_path / "run")
     off = {"method": "priors", "priors": {"class_prior": "mix.csv", "logit_bias": False}}
     with pytest.raises(ConfigError, match=r"priors\.class_prior: has no effect without priors\.logit_bias"):

@@ -206,8 +206,8 @@ def inconsistent_posterior_sums(biases: FloatArray, sums: FloatArray) -> list[in
     return [] if 2 * inconsistent.sum() >= len(sums) >= MIN_CLIENTS else np.flatnonzero(inconsistent).tolist()
 
 
-def bounded_evidence(values: FloatArray) -> FloatArray:
-    """Clip each client's evidence per image, (K, ...), to the others' range, extended by _MAX_RANGES times its width.
+def clip_evidence(values: FloatArray) -> FloatArray:
+    """Clip each client's held-out log-likelihood per image, (K, ...), to the others' range plus _MAX_RANGES times it.
 
     The range leaves out the highest and lowest `_trim_count` - 1 values, so that `_trim_count` Byzantine clients cannot
     support each other. With fewer than _MIN_COMPARED clients nothing is clipped.

@@ -160,10 +160,10 @@ class _PredictionFile:
             lock.release()
 
     def open(self, overwrite: bool) -> int:
-        """Prepare the part for appending and return its number of rows; an existing file is replaced by `finish`.
+        """Prepare the partial file for appending and return its number of rows; `finish` replaces an existing file.
 
         Raises:
-            RunFolderError: The file exists and may not be overwritten, or the part has other options.
+            RunFolderError: The file exists and may not be overwritten, or the partial file has other options.
         """
         check_output_file(self.path, overwrite=overwrite)
         if not self.part.exists():

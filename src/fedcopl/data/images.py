@@ -230,7 +230,7 @@ def digests(images: StoredImages, index_file: Path | None = None) -> list[str]:
     unread = [number for number in range(len(images)) if number not in results]
 
     def stat_and_digest(position: int) -> tuple[_FileStat | None, str]:
-        """Return the file's stat, or None if a later change might not be noticed, and the digest."""
+        """Return the file's stat (None if it changed so recently that another write could keep it) and the digest."""
         file = files[unread[position]]
         stat = None if file is None else _file_stat(file.path)
         result = images.digest(unread[position])

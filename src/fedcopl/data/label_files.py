@@ -60,7 +60,7 @@ def read_answer_rows(file: Path) -> list[dict[str, str]]:
 def read_class_prior(file: Path) -> dict[str, Any]:
     """Read shares by class from JSON {class: share} or from a table `class,share`, without validating them."""
     if not file.is_file():
-        raise DataError(f"{file}: there is no such file of class shares")
+        raise DataError(f"{file}: there is no such file with a class prior")
     try:
         text = file.read_text(encoding="utf-8-sig")
         if file.suffix.lower() == ".json":
@@ -79,7 +79,7 @@ def read_class_prior(file: Path) -> dict[str, Any]:
             shares[clean_class_name(name)] = share
         return shares
     except (OSError, ValueError, csv.Error, RecursionError) as error:
-        raise DataError(f"{file}: cannot be read as class shares: {error}") from error
+        raise DataError(f"{file}: cannot be read as a class prior: {error}") from error
 
 
 def parse_class_prior(given: Mapping[str, Any], classes: Sequence[str], origin: str) -> FloatArray:

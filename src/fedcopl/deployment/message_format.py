@@ -260,7 +260,7 @@ def _read_array(content: bytes) -> _PackedArray:
         if dtype not in _DTYPES or fortran:
             raise Unreadable(f"an array has dtype {one_line(dtype)}, which no message has")
         if any(type(size) is not int or not 0 <= size <= _MAX_SIZE for size in shape):
-            raise Unreadable("an array has an impossible shape")
+            raise Unreadable("an array has a size below 0 or above the limit")
         if math.prod(shape) * dtype.itemsize != len(data):
             raise Unreadable(f"an array of {one_line(shape)} has {len(data):,} bytes")
         return np.frombuffer(data, dtype).reshape(shape)

@@ -201,7 +201,7 @@ def server_metrics(folder: Path) -> list[_Metric]:
     checks = [record.holdout for record in rounds if record.holdout]
     rollbacks = {
         "training": sum(int(check.trainings_rolled_back) for check in checks),
-        "uncertain": sum(int(check.low_confidence) for check in checks),
+        "low_confidence": sum(int(check.low_confidence) for check in checks),
         "average": sum(bool(check.server_rolled_back) for check in checks),
     }
     metrics = [
@@ -212,7 +212,13 @@ def server_metrics(folder: Path) -> list[_Metric]:
         _Metric("message_bytes", "Payload of the messages in bytes.", payload, "direction", "counter"),
         _Metric("dropped_replies", "Rounds with a reply that was not used.", drops, "site", "counter"),
         _Metric("refusals", "Rounds with a request that the site refused.", refusals, "site", "counter"),
-        _Metric("rollbacks", "Rollbacks by the hold-out check.", rollbacks, "event", "counter"),
+        _Metric(
+            "rollbacks",
+            "Rollbacks by the hold-out check, and trainings left out for low confidence.",
+            rollbacks,
+            "event",
+            "counter",
+        ),
     ]
     privacy = _privacy_so_far(process.results, rounds)
     if privacy and privacy.epsilon is not None:

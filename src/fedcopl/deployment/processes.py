@@ -233,7 +233,7 @@ class Service:
 
     def __post_init__(self) -> None:
         if self.role == "site" and self.images is None:
-            raise ConfigError("--images: name the images of this site")
+            raise ConfigError("--images: is missing; give the folder of this site's images")
         for path in (self.home, self.images or self.home):
             if any(letter.isspace() or letter in "%\"'\\" or not letter.isprintable() for letter in str(path)):
                 raise ConfigError(f"{path}: a service needs a path without spaces, quotes and percent signs")

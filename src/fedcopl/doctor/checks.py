@@ -220,7 +220,9 @@ def _check_folders(data: Data) -> Iterator[_Finding]:
     if missing and set(classes) & class_folders:
         more = f" and {len(missing) - _MAX_NAMES} more" if len(missing) > _MAX_NAMES else ""
         names = ", ".join(missing[:_MAX_NAMES]) + more
-        yield _note("classes", f"no folder for {names}", "nothing, if no image has these classes")
+        yield _note(
+            "classes", f"no folder for {names}", "add their folders, or ignore this if no image has these classes"
+        )
 
 
 def _class_folders(site_folders: Sequence[Path], classes: set[str]) -> set[str]:
@@ -267,7 +269,7 @@ def _list_skipped(skipped: Sequence[Skipped], settings: Path) -> Iterator[_Findi
 
 
 def _check_counts(dataset: Dataset) -> Iterator[_Finding]:
-    """Report sites with fewer images than classes, a single class, and images at several sites."""
+    """Report sites with fewer images than classes, a list of a single class, and images that several sites have."""
     owners, stored = dataset.train.clients, dataset.train.images
     image_counts = {"all sites together": len(dataset.train)}
     if owners is not None:

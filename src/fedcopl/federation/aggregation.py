@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ..algorithm.robust import (
     MIN_CLIENTS,
     bounded_counts,
-    bounded_evidence,
     bounded_weights,
+    clip_evidence,
     clip_update,
     inconsistent_posterior_sums,
     robust_mean,
@@ -170,7 +170,7 @@ def _clip_evidence(exchange: RoundExchange, step: int, sums: dict[str, Values]) 
         if statistic.kind not in ("evidence", "agreement"):
             continue
         rows = np.array([row[columns] / images[client] for client, row in sums.items()])
-        for client, row, clipped in zip(list(sums), rows, bounded_evidence(rows), strict=True):
+        for client, row, clipped in zip(list(sums), rows, clip_evidence(rows), strict=True):
             if (row != clipped).any():
                 sums[client] = sums[client].copy()
                 sums[client][columns] = clipped * images[client]

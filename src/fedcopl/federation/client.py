@@ -153,7 +153,7 @@ class Client:
     def _train(self, request: Train, state: ClientState) -> ReplyAndState:
         """Train on the selected images and check the model on the holdout.
 
-        The client does not train with too few images, after a rollback of the average, or with labels of low
+        The client does not train with too few images, after it rolled back the received average, or with labels of low
         confidence. In these cases, and if the check finds the trained model harmful, it replies with the prompts of the
         request and a weight of 0 images.
         """
@@ -190,7 +190,7 @@ class Client:
             holdout = self._check.holdout(state)
             if self.min_images and (holdout is None or len(holdout.index) < self.min_images):
                 return Evaluated(0, 0), state  # unchecked prompts for one class would reveal its number of images
-        prior = NO_PRIOR if request.shared is None and request.through != "priors" else state.prior
+        prior = NO_PRIOR if request.shared is None and request.calibration != "priors" else state.prior
         return Evaluated(*self.test_set.score(self._prompts(request.shared, state), prior)), state
 
     def _log_probs(self, prompts: Prompts | None) -> NDArray[np.float64]:

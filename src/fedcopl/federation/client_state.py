@@ -20,7 +20,7 @@ from .prior_estimation import NO_PRIOR, PriorState
 
 Tensors = dict[str, NDArray[Any]]
 _ARRAYS = ("log_probs", "counts", "quota", "confidence", "labels")
-_DIGEST_BYTES = 32  # of a spent key, or of the totals of a step
+_DIGEST_BYTES = 32  # of a used key, or of the totals of a step
 _NOISY, _MEMBERS = "noisy_replies/", "members/"
 _ACCEPTED = "holdout/accepted/"
 _HARMS: tuple[Harm, ...] = get_args(Harm)
@@ -127,7 +127,7 @@ def _holdout_from(tensors: Tensors) -> HoldoutState:
 def secret_tensors(secrets: Secrets) -> Tensors:
     """Return the non-empty fields of a client's secrets as named arrays of bytes; `secrets_from` inverts this."""
     session = secrets.session.to_bytes() if secrets.session else b""
-    fields = {"session": session, "spent": b"".join(secrets.spent), "history": secrets.history.encode()}
+    fields = {"session": session, "used_keys": b"".join(secrets.used_keys), "history": secrets.history.encode()}
     fields["totals"] = b"".join(secrets.prior_totals)
     fields |= {f"{_MEMBERS}{kind}": json.dumps(members).encode() for kind, members in secrets.members.items()}
     fields |= {f"{_NOISY}{kind}": reply.to_bytes() for kind, reply in secrets.noisy_replies.items()}
@@ -157,13 +157,13 @@ def secrets_from(tensors: Tensors) -> Secrets:
     """Return the client's secrets from the named arrays of `secret_tensors`."""
     stored = {name: value.tobytes() for name, value in select_prefix(tensors, "secrets/").items()}
     session = stored.get("session")
-    spent, totals = (
+    used_keys, totals = (
         tuple(joined[start : start + _DIGEST_BYTES] for start in range(0, len(joined), _DIGEST_BYTES))
-        for joined in (stored.get("spent", b""), stored.get("totals", b""))
+        for joined in (stored.get("used_keys", b""), stored.get("totals", b""))
     )
     return Secrets(
         Session.from_bytes(session) if session else None,
-        spent,
+        used_keys,
         stored.get("history", b"").decode(),
         {key.removeprefix(_NOISY): NoisyReply.from_bytes(stored[key]) for key in stored if key.startswith(_NOISY)},
         {key.removeprefix(_MEMBERS): tuple(json.loads(stored[key])) for key in stored if key.startswith(_MEMBERS)},

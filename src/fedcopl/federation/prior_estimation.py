@@ -43,7 +43,7 @@ class PriorState:
         return self.model.log_posteriors(log_probs, features, self.class_prior)
 
     def own_log_posteriors(self, log_probs: FloatArray, index: IntArray | slice = ALL) -> FloatArray:
-        """Return the log-posteriors of the client's own images, (n, C), by prototypes without the image itself."""
+        """Return the leave-one-out log-posteriors of the client's images, (n, C): no image is in its own prototypes."""
         adjustment = self.adjustment(index)
         if adjustment is None:
             return log_probs
@@ -135,7 +135,9 @@ def compute_sums(
     if estimation.outcome is not None and len(totals) == settings.max_steps:
         return None, _with_outcome(replace(prior, totals=totals), estimation.outcome, settings, features)
     if len(scores.log_probs) < min_images:
-        raise CannotReply(f"has fewer than {counted(min_images, 'image')}, the minimum of this site for any sum")
+        raise CannotReply(
+            f"has fewer than {counted(min_images, 'image')}, the minimum over which this site sends sums (min-images)"
+        )
     sums = []
     for statistic in estimation.steps[request.step]:
         values, scores = scores.compute(statistic, features, min_images, prior.weight)

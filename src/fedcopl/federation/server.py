@@ -107,7 +107,7 @@ def run_round(config: RunConfig, transport: Transport, state: ServerState) -> tu
     stale_rounds = _stale_rounds(state.stale_rounds, report.checks)
     report.converged = _has_converged(config, stale_rounds)
     if report.converged or is_evaluated(config, state.round):
-        # Clients check their final model when they evaluate the last round: convergence makes this round the last.
+        # Clients check their final model only when they evaluate the last round, which this one is after convergence.
         evaluated_round = config.rounds - 1 if report.converged else state.round
         report.scores = _evaluate(exchange, evaluated_round, shared)
     report.missed_refresh = tuple(client for client in exchange.ever_connected if client not in members)
@@ -184,7 +184,7 @@ def _estimate_priors(
             reason = "rejected the priors, which contradict its most confident images"
             exchange.report.bounds.add(client, "Adapt", reason)
     if config.method != "priors":  # that method's own evaluation already measures it
-        exchange.report.untrained = _evaluate(exchange, state.round, None, through="priors")
+        exchange.report.untrained = _evaluate(exchange, state.round, None, calibration="priors")
     return estimation.outcome, totals
 
 
@@ -302,11 +302,11 @@ def is_evaluated(config: RunConfig, round: int) -> bool:
     return (round + 1) % config.evaluation.every == 0 or round + 1 == config.rounds
 
 
-def _evaluate(exchange: RoundExchange, round: int, shared: Shared | None, through: str = "") -> dict[str, Score]:
+def _evaluate(exchange: RoundExchange, round: int, shared: Shared | None, calibration: str = "") -> dict[str, Score]:
     """Return each client's numbers of correct predictions and test images; other arguments are those of `Evaluate`.
 
     Clients that do not reply are left out: no later step depends on the scores.
     """
-    request = Evaluate(round, shared, through)
+    request = Evaluate(round, shared, calibration)
     scores = exchange.request(exchange.connected(), lambda _: request, Evaluated, required=False)
     return {client: (score.correct, score.examples) for client, score in scores.items()}

@@ -216,7 +216,7 @@ def _inconsistent(
     reported: ReportedCounts,
     estimation: Estimation | None,
 ) -> Iterator[str]:
-    """Yield each contradiction to the client's earlier reports; with noise numbers of images cannot be compared."""
+    """Yield each contradiction to the client's earlier reports; with noise, image counts cannot be compared."""
     if config.privacy.noise_multiplier:
         if isinstance(reply, Trained) and reply.masked is None and reply.examples > 1:
             yield "its weight is above 1, but with noise all clients weigh the same"

@@ -81,13 +81,19 @@ class FedPHA(TwoTextPrompts, FrozenImages):
         return encoder.class_features(_used_rows(params["local text"]))
 
     def loss(self, batch: Batch, criterion: Criterion) -> Tensor:
-        """Return the losses on the pseudo labels of the local and of the global prompt, plus pull and push."""
-        encoder, images, classes = batch.encoder, batch.images, batch.classes
+        """Return the losses of the local and of the global prompt on the same pseudo labels, plus pull and push."""
+        encoder, images, local_classes = batch.encoder, batch.images, batch.classes
         local, shared = _used_rows(batch.params["local text"]), batch.params["global text"]
         projected = encoder.class_features(_project_on_minor_directions(local, shared, self.options.ratio))
         global_classes = encoder.class_features(shared)
-        label_loss = criterion(encoder.logits(images, global_classes)) + criterion(encoder.logits(images, classes))
-        return label_loss + F.mse_loss(classes, projected) + _push(classes, global_classes, self.options.margin)
+        label_loss = criterion(encoder.logits(images, global_classes)) + criterion(
+            encoder.logits(images, local_classes)
+        )
+        return (
+            label_loss
+            + F.mse_loss(local_classes, projected)
+            + _push(local_classes, global_classes, self.options.margin)
+        )
 
 
 def _used_rows(prompt: Tensor) -> Tensor:

@@ -62,7 +62,7 @@ def first_prompts(clip: Clip, config: RunConfig, shapes: Mapping[str, Shape]) ->
 def _most_neutral(clip: Clip, candidates: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     """Return the candidate prompts that change the features of synthetic images least (ties: the first).
 
-    Cosines are compared to two digits, which are equal on all machines.
+    Cosines are rounded to two digits before the comparison, so that all machines choose the same.
     """
     coarse = stream(0, "made-up pictures").integers(0, 256, (_PICTURES, 3, _CELLS, _CELLS), np.uint8)
     cell = np.arange(clip.image_size) * _CELLS // clip.image_size

@@ -75,7 +75,7 @@ class Secrets:
     """A client's keys, digests and noisy replies, kept between requests. Never sent."""
 
     session: Session | None = None  # the secure aggregation in progress
-    spent: tuple[bytes, ...] = ()  # digests of the keys of finished sums, which must not be used again
+    used_keys: tuple[bytes, ...] = ()  # digests of the keys of finished sums, which must not be used again
     history: str = ""  # with noise: digest of all requests that its numbers depend on
     noisy_replies: Mapping[str, NoisyReply] = field(default_factory=dict)  # the last one by kind of request
     members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of all sums by kind of request
@@ -107,7 +107,7 @@ class PrivateReplies:
         if request.round >= config.rounds:
             raise CannotReply(f"{kind} request in round {number}, but the run has {counted(config.rounds, 'round')}")
         if isinstance(request, Estimate) and request.round % config.labels.refresh_every:
-            raise CannotReply(f"{kind} request in round {number}, which has no refresh")
+            raise CannotReply(f"{kind} request in round {number}, in which labels are not refreshed")
         last = secrets.noisy_replies.get(kind)
         if last and last.round >= request.round and last.request_digest != digest(request):
             raise CannotReply(
@@ -254,11 +254,11 @@ class PrivateReplies:
                 )
             sealed, session = share_keys(session, request.keys, unmask_threshold(clients, privacy.threshold))
             return KeyShares(sealed), replace(secrets, session=session)
-        spent = key_digest(session)
-        if spent in secrets.spent:
+        digest = key_digest(session)
+        if digest in secrets.used_keys:
             raise CannotReply("second Unmask request for the same secure aggregation")
         shares, members = unmask(session, request.sealed), {**secrets.members, session.kind: session.peers}
-        return Unmasked(shares), replace(secrets, session=None, spent=(*secrets.spent, spent), members=members)
+        return Unmasked(shares), replace(secrets, session=None, used_keys=(*secrets.used_keys, digest), members=members)
 
 
 def _kind_of(request: _SummedRequest) -> str:

@@ -238,7 +238,7 @@ class _Detail:
 
 
 def _card(survey: SampleSurvey, number: int, at: int, current: Mapping[str, ExpertAnswer]) -> _Card:
-    """Return the image `number` of the gallery, which is at the index `at` of the order, with its current answer."""
+    """Return what the page shows of image `number` of the gallery, at position `at` of the review's order."""
     gallery, predictions = survey.gallery, survey.gallery.predictions
     name, state = gallery.names[number], ""
     answer = current.get(name)

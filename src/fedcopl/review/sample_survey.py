@@ -82,7 +82,7 @@ class SampleSurvey:
         self.numbers = lru_cache(maxsize=_CACHED_ORDERS)(self._numbers)
 
     def _numbers(self, order: str, label: int | None = None) -> Numbers:
-        """Return the numbers of all images, or of those with one label, in one of ORDERS."""
+        """Return the indices of all images, or of those predicted as `label`, sorted by one of ORDERS."""
         predictions = self.gallery.predictions
         if label is not None:
             numbers = self.numbers(order)

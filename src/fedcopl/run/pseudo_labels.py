@@ -55,7 +55,7 @@ class ImageSources(NamedTuple):
     reading: Mapping[str, str] = MappingProxyType({})  # non-default settings of `data` for reading files
 
 
-def write_images(folder: Path, classes: Sequence[str], images: ImageSet, parts: Mapping[str, NDArray[Any]]) -> None:
+def write_image_list(folder: Path, classes: Sequence[str], images: ImageSet, parts: Mapping[str, NDArray[Any]]) -> None:
     """Write the class names and the images of each client; `parts` are the clients' rows in `images`."""
     sources = {client: _image_sources(images, rows) for client, rows in parts.items()}
     write_text(folder / _LABELS / "images.json", json.dumps({"classes": list(classes), "clients": sources}) + "\n")

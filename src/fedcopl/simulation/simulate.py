@@ -23,7 +23,7 @@ from ..run.folder import EXAMPLES, SKIPPED, RunFolder
 from ..run.loop import run_rounds
 from ..run.previous_run import read_previous_run, require_previous_run, with_reference
 from ..run.progress_reporter import ProgressReporter
-from ..run.pseudo_labels import read_last_labels, write_images, write_labels
+from ..run.pseudo_labels import read_last_labels, write_image_list, write_labels
 from ..run.record import Outcome, RefreshRecord, RoundRecord
 from .assemble import Simulation, assemble
 from .worker_pool import WorkerContext, WorkerCount, WorkerFailed, WorkerPool, open_pool
@@ -156,7 +156,7 @@ def simulate(
         simulation = assemble(config, progress, dataset, None if checkpoint else previous, clip)
         run_folder.begin(config)
         run_folder.pin_images(simulation.image_digest, is_new=checkpoint is None)
-        _write_images(simulation, run_folder, progress)
+        _write_image_list(simulation, run_folder, progress)
         states = checkpoint.clients if checkpoint else simulation.states
         server = checkpoint.server if checkpoint else simulation.server
         progress.started(config, len(simulation.clients), server.round)
@@ -177,7 +177,7 @@ def simulate(
         return finished.outcome
 
 
-def _write_images(simulation: Simulation, run_folder: RunFolder, progress: ProgressReporter) -> None:
+def _write_image_list(simulation: Simulation, run_folder: RunFolder, progress: ProgressReporter) -> None:
     """Report skipped images, and write the lists of skipped images and of each client's images."""
     for note in simulation.notes:
         progress.note(note)
@@ -188,7 +188,7 @@ def _write_images(simulation: Simulation, run_folder: RunFolder, progress: Progr
         progress.note(f"{subject} {skipped[0][0]}: {skipped[0][1]}{more}")
         run_folder.write_lines(SKIPPED, [{"name": name, "why": reason} for name, reason in skipped])
     parts = dict(zip(simulation.clients, simulation.parts.train, strict=True))
-    write_images(run_folder.path, simulation.dataset.classes, simulation.dataset.train, parts)
+    write_image_list(run_folder.path, simulation.dataset.classes, simulation.dataset.train, parts)
 
 
 class _SimulationRecorder:

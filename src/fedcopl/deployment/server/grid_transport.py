@@ -131,7 +131,7 @@ class GridThreads:
         return not poll.is_alive() and now >= poll.ended + max(interval, _POLL_BREAK * (poll.ended - poll.began))
 
     def _reply(self, id: str, poll: _Call) -> Message | None:
-        """Return the reply of a finished poll: an error message if malformed, None if there is none yet; or raise."""
+        """Return the reply that a finished poll fetched (an error message if malformed); None if there is none yet."""
         if isinstance(poll.error, httpx.HTTPError | RunGivenUp):
             raise poll.error
         if poll.error is not None:

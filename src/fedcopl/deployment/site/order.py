@@ -73,7 +73,7 @@ def handled_entry(request: Request) -> HandledRequest:
         case Select():
             return HandledRequest(kind, _RoundStage.select, ends_stage=True)
         case Evaluate():
-            promptless = _RoundStage.untrained if request.through else _RoundStage.zero_shot
+            promptless = _RoundStage.untrained if request.calibration else _RoundStage.zero_shot
             return HandledRequest(kind, promptless if request.shared is None else _RoundStage.evaluate, ends_stage=True)
     return HandledRequest(kind, _RoundStage.keys)
 
@@ -100,14 +100,14 @@ def _not_in_round(request: Request, config: RunConfig) -> Iterator[str]:
         case Adapt() if not config.uses_priors:
             yield f"{subject}, but the run has no priors"
         case Adapt() | Estimate() | Select() if not has_refresh:
-            yield f"{subject}, which has no refresh"
+            yield f"{subject}, in which labels are not refreshed"
         case Adapt(step=step) if request.round and step != prior_steps(config):
             yield f"{subject} for prior statistics, which only the first round needs"
         case Adapt(step=step) if not 0 <= step <= prior_steps(config):
             yield f"{subject} at step {step + 1}, but the prior estimation has at most {prior_steps(config) + 1}"
         case Select(refresh=refresh) if refresh != request.round // config.labels.refresh_every:
             yield f"{subject} for refresh {refresh + 1}, which is in another round"
-        case Evaluate(shared=None) if request.round or (request.through and not config.uses_priors):
+        case Evaluate(shared=None) if request.round or (request.calibration and not config.uses_priors):
             yield f"{subject} without prompts, which is not in the protocol"
         case Evaluate(shared=shared) if shared is not None and not is_evaluated(config, request.round):
             yield f"{subject}, which is not evaluated"

@@ -143,4 +143,6 @@ class Peers:
 def check_peers(trusted_folder: Path | None) -> None:
     """Raise `ConfigError` if the folder has no keys."""
     if trusted_folder is not None and (not trusted_folder.is_dir() or not read_site_keys(trusted_folder)):
-        raise ConfigError(f"--peers {trusted_folder}: name a folder with the file site.pub of each site, as name.pub")
+        raise ConfigError(
+            f"--peers {trusted_folder}: has no public keys; it should hold each site's site.pub, renamed to SITE.pub"
+        )

@@ -26,7 +26,7 @@ from ...run.folder import RESULTS, SETTINGS, RunFolder, file_name
 from ...run.loop import complete_outcome
 from ...run.previous_run import adapt_previous_run, initial_states, previous_run_name, read_previous_run
 from ...run.progress_reporter import ProgressReporter
-from ...run.pseudo_labels import write_images, write_labels
+from ...run.pseudo_labels import write_image_list, write_labels
 from ...run.record import ClientRecord, Outcome, RoundRecord, to_plain
 from ..keys import site_secret
 from ..message_format import one_line
@@ -120,7 +120,7 @@ class RunningSite:
     def write_results(
         self, folder: Path, config: RunConfig, request: Request, reply: Reply, state: ClientState
     ) -> None:
-        """Write the results that follow from this reply into the run's folder, and at first its settings and images."""
+        """Write labels or prompts after this reply; into a new folder also the settings and a list of images."""
         if isinstance(request, Estimate) and state.log_probs is not None:
             agreement = state.prior.prototype_agreement(state.log_probs)
             write_labels(folder, request.round, {self.name: state.log_probs}, {self.name: agreement})
@@ -132,7 +132,7 @@ class RunningSite:
             self.finished = folder if request.round + 1 == config.rounds else None
         elif not (folder / SETTINGS).exists():
             train = self.prepared.dataset.train
-            write_images(folder, self.prepared.dataset.classes, train, {self.name: np.arange(len(train))})
+            write_image_list(folder, self.prepared.dataset.classes, train, {self.name: np.arange(len(train))})
             RunFolder(folder).begin(config)
 
     def _outcome(self, config: RunConfig, round: int, score: Evaluated) -> Outcome:

@@ -86,8 +86,8 @@ class SiteProgress:
         """Return the progress before a request of this attempt and round; `Refused` if either is an earlier one."""
         if round < self.round or attempt < self.attempt:
             raise Refused(
-                f"an old request, of round {round + 1} and start {attempt} of the server: "
-                f"this site is at round {self.round + 1} and start {self.attempt}"
+                f"an outdated request, of round {round + 1} and the server's start {attempt}: "
+                f"this site has seen round {self.round + 1} and start {self.attempt}"
             )
         if round > self.round:
             return SiteProgress(attempt, round, base=self.last_step, latest=self.latest)
