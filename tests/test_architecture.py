@@ -89,7 +89,7 @@ def test_every_package_is_named_in_the_page():
 
 
 # Size budget: raising a number is a decision that the commit message explains; lower it whenever the code shrinks.
-MAX_LINES = 32_753
+MAX_LINES = 32_113
 MAX_FILES = 198
 MAX_PUBLIC_NAMES = 800  # functions and classes at the top level of modules
 MAX_PUBLIC_CONSTANTS = 194
