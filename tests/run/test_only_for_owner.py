@@ -17,7 +17,7 @@ from fedcopl.federation.server import ServerState
 from fedcopl.files import make_private_folder, publish_text, write_text
 from fedcopl.review.expert_answers import Answers, NewAnswer
 from fedcopl.run.folder import RunFolder
-from fedcopl.run.pseudo_labels import write_images, write_labels
+from fedcopl.run.pseudo_labels import write_image_list, write_labels
 
 
 @pytest.fixture(autouse=True, params=[0o000, 0o022], ids=["umask 000", "umask 022"])
@@ -46,7 +46,7 @@ def test_a_runs_folder(tmp_path, images):
     folder = tmp_path / "new" / "run"
     with RunFolder(folder) as held:
         held.begin(RunConfig())
-        write_images(folder, ["a", "b", "c"], images, {"site": np.arange(3)})
+        write_image_list(folder, ["a", "b", "c"], images, {"site": np.arange(3)})
         write_labels(folder, 0, {"site": np.zeros((3, CLASSES))})
         held.write_prompts(ServerState(0, START, CLASSES), {"site": ClientState(own=START)})
         assert (folder / "labels/images.json").exists() and (folder / "prompts/clients").is_dir()
