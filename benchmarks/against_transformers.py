@@ -30,7 +30,7 @@ BATCH, FILES, CLASSES = 32, 96, 47
 def against_transformers() -> Iterator[Line]:
     with both_models() as (clip, reference, folder):
         yield vision_forward(clip, reference, BATCH, 1.0)
-        yield from labelling(clip, reference, write_image_list(folder / "images", FILES), (1.3, 1.15))
+        yield from labelling(clip, reference, write_images(folder / "images", FILES), (1.3, 1.15))
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def vision_forward(clip: Clip, reference: CLIPModel, batch: int, reach: float | 
     return Line(f"vision-batch-{batch}", what, "transformers", measured.ratio, reach, detail=measured.in_seconds)
 
 
-def write_image_list(folder: Path, count: int) -> list[Path]:
+def write_images(folder: Path, count: int) -> list[Path]:
     """Write random images of 640 x 480 pixels as JPEG files."""
     folder.mkdir()
     rng = np.random.default_rng(0)

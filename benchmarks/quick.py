@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from .against_transformers import both_models, labelling, vision_forward, write_image_list
+from .against_transformers import both_models, labelling, vision_forward, write_images
 from .measure import Line
 from .training_step import measured_step, workers
 
@@ -14,4 +14,4 @@ def quick() -> Iterator[Line]:
         yield from measured_step(fast, plain, CLASSES, BATCH, turns=TURNS)
     with both_models() as (clip, reference, folder):
         yield vision_forward(clip, reference, BATCH, turns=TURNS)
-        yield from labelling(clip, reference, write_image_list(folder / "images", FILES), turns=TURNS)
+        yield from labelling(clip, reference, write_images(folder / "images", FILES), turns=TURNS)
