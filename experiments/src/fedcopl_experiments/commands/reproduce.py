@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedcopl.cli.show import print_next
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError
 from fedcopl.files import check_output_folder
@@ -95,6 +94,8 @@ def reproduce(
     plugin: PluginPaths = None,
 ) -> None:
     """Execute the missing runs of tables and figures, then print and draw them."""
+    from fedcopl.cli.show import print_next  # fedcopl.cli imports this module
+
     from ..experiment_catalog import EXPERIMENTS, find_experiments
     from ..scales import ExperimentSetup, find_scale
 
@@ -197,6 +198,8 @@ class _Request:
 
     def execute(self, *, draw_only: bool, command: str) -> None:
         """Run, print and draw; failed runs are listed last."""
+        from fedcopl.cli.show import print_next
+
         from ..grid_runner import run_grid
         from ..measures import StoredOutcomes
         from ..render import Renderer

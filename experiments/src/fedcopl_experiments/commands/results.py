@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedcopl.cli.show import print_next
 from fedcopl.errors import RunFolderError
 from fedcopl.plurals import counted
 
@@ -44,6 +43,8 @@ def results(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of the table.")] = False,
 ) -> None:
     """List the runs of a results store, or export them."""
+    from fedcopl.cli.show import print_next  # fedcopl.cli imports this module
+
     from ..store import FILE_NAME, ResultStore, run_row
 
     store = ResultStore(folder / FILE_NAME)
