@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from fedcopl.config import RunConfig
-from fedcopl.errors import DataError
+from fedcopl.errors import DataError, RunFolderError
 from fedcopl.run.folder import RunFolder
 from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl.run.record import RoundRecord, to_plain
@@ -48,6 +48,8 @@ def simulate(config: RunConfig, folder: Path, *, resume: bool, progress: Progres
         run_folder.write_json("results.json", to_plain(outcome))
         run_folder.write_text("prompts/server.safetensors", "prompts")
         run_folder.write_text("examples.json", "[]")
+    if act == "find it finished":
+        raise RunFolderError(f"{folder}: was finished by another grid")
     if act == "be killed at the end" and not is_fixed(config):
         os.kill(os.getpid(), 9)
     return outcome
@@ -100,6 +102,7 @@ ACTS = {
     "crash": _crash,
     "abort": _abort,
     "be killed at the end": lambda config, runs: None,
+    "find it finished": lambda config, runs: None,
     "be killed": lambda config, runs: os.kill(os.getpid(), 9),
     "fork": _fork,
     "leave": lambda config, runs: os._exit(3),

@@ -246,6 +246,11 @@ def test_two_grids_in_one_folder_share_the_work(tmp_path):
         assert {*outcome.done, *outcome.skipped} == keys
 
 
+def test_a_run_that_another_grid_finishes_before_its_start_is_no_failure(tmp_path):
+    outcome, _ = execute(tmp_path, config_of(act="find it finished"))
+    assert (outcome.done, outcome.failed) == ((run_key(config_of(act="find it finished")),), {})
+
+
 def test_a_run_that_another_process_locks_is_executed_later(tmp_path):
     config = config_of()
     folder = tmp_path / "runs" / run_key(config)

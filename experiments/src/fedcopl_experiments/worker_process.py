@@ -95,7 +95,9 @@ def execute(task: RunTask, send: SendMessage) -> None:
         send(_execute(task, send))
     except FedCoPLError as error:
         in_use = isinstance(error, RunFolderError) and isinstance(error.__cause__, TimeoutError)
-        send(RunsElsewhere() if in_use else Failed(str(error)))
+        # Another grid may have executed the run after `_execute` found it unfinished.
+        is_elsewhere = in_use or finished_outcome(Path(task.folder)) is not None
+        send(RunsElsewhere() if is_elsewhere else Failed(str(error)))
     except Exception as error:
         reason = " ".join(str(error).split())
         send(Crashed(f"{type(error).__name__}: {reason}\n{traceback.format_exc()}"))
