@@ -1,5 +1,6 @@
 """Terminal output of a grid: its plan, progress on stderr, tables on stdout."""
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -59,6 +60,11 @@ class GridProgress:
         return (
             f"about {duration((time.monotonic() - self._start_time) / finished * (self.total - self.completed))} left"
         )
+
+
+def print_next(command: str) -> None:
+    """Print the next command to use on standard error, in the form of `fedcopl.cli`, which is above this package."""
+    print(f"next: {command}", file=sys.stderr)
 
 
 def describe(config: RunConfig) -> str:

@@ -16,7 +16,7 @@ from fedcopl.errors import ConfigError
 from fedcopl.files import check_output_folder
 from fedcopl.plurals import counted
 
-from .grid_display import describe, print_plan, print_table, watch
+from .grid_display import describe, print_next, print_plan, print_table, watch
 
 if TYPE_CHECKING:
     from ..experiment_catalog import Experiment
@@ -94,14 +94,12 @@ def reproduce(
     plugin: PluginPaths = None,
 ) -> None:
     """Execute the missing runs of tables and figures, then print and draw them."""
-    from fedcopl.cli.show import print_next  # fedcopl.cli imports this module
-
     from ..experiment_catalog import EXPERIMENTS, find_experiments
     from ..scales import ExperimentSetup, find_scale
 
     if not names:
         _print_catalog()
-        print_next(("fedcopl", "reproduce", next(iter(EXPERIMENTS)), "--dry-run"))
+        print_next(f"fedcopl reproduce {next(iter(EXPERIMENTS))} --dry-run")
         return
     from fedcopl.plugins import load_plugins  # imports torch
 
@@ -128,6 +126,7 @@ def reproduce(
         check_output_folder(request.out)
         repeated = {"--dataset": datasets, "--backbone": backbones, "--method": methods, "--labeler": labelers}
         request.execute(draw_only=draw_only, command=_command(names, scale, repeated, seeds))
+        print_next(shlex.join(["fedcopl", "results", "--place", str(folder)]))
 
 
 def _split_backbones(given: Sequence[str]) -> tuple[str, dict[str, str]]:
@@ -198,8 +197,6 @@ class _Request:
 
     def execute(self, *, draw_only: bool, command: str) -> None:
         """Run, print and draw; failed runs are listed last."""
-        from fedcopl.cli.show import print_next
-
         from ..grid_runner import run_grid
         from ..measures import StoredOutcomes
         from ..render import Renderer
@@ -218,7 +215,6 @@ class _Request:
         if outcome and outcome.failed:
             _print_failures(outcome, configs, self.folder)
             raise typer.Exit(SOME_FAILED)
-        print_next(("fedcopl", "results", "--place", self.folder))
 
     def _configs(self) -> list[RunConfig]:
         from ..experiment_catalog import runs_of

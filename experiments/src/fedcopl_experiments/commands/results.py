@@ -1,6 +1,7 @@
 """The command `fedcopl results`: list and export the runs of a results store."""
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,7 @@ from fedcopl.errors import RunFolderError
 from fedcopl.plurals import counted
 
 from ..flat_settings import flat
-from .grid_display import share_text
+from .grid_display import print_next, share_text
 
 if TYPE_CHECKING:
     from ..store import ResultStore, StoredRun
@@ -43,8 +44,6 @@ def results(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of the table.")] = False,
 ) -> None:
     """List the runs of a results store, or export them."""
-    from fedcopl.cli.show import print_next  # fedcopl.cli imports this module
-
     from ..store import FILE_NAME, ResultStore, run_row
 
     store = ResultStore(folder / FILE_NAME)
@@ -58,7 +57,7 @@ def results(
         print("\n".join(written))
     else:
         print_runs(runs, store.path)
-        print_next(("fedcopl", "results", "--place", folder, "--export", "runs.csv"))
+        print_next(shlex.join(["fedcopl", "results", "--place", str(folder), "--export", "runs.csv"]))
 
 
 def _export(store: "ResultStore", file: Path | None) -> list[str]:
