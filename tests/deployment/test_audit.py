@@ -107,7 +107,7 @@ def test_a_log_that_was_written_again_names_the_line_in_which_it_differs(tmp_pat
                 AuditMessage("in", "server", "run", "1", "train", number, "0", decision)
             )
     (tmp_path / "true" / AUDIT).write_bytes((tmp_path / "forged" / AUDIT).read_bytes())
-    with pytest.raises(RunFolderError, match=r"line 3, which audit\.head names, was changed or removed"):
+    with pytest.raises(RunFolderError, match=r"line 3 of 3 is not that of audit\.head"):
         read_audit(tmp_path / "true")
 
 

@@ -367,7 +367,7 @@ def test_a_folder_with_damaged_metadata_is_usable_again_as_its_error_advises(mad
     home = tmp_path / "home"
     install(folder.package("hospital"), home, "site")
     (home / "package.json").write_text("{")
-    with pytest.raises(FederationError, match=r"package\.json: is damaged; delete it and install the package again"):
+    with pytest.raises(FederationError, match=r"package\.json: is damaged; delete it and install the last package"):
         install(folder.package("hospital"), home, "site")
     (home / "package.json").unlink()
     install(folder.package("hospital"), home, "site")

@@ -100,12 +100,15 @@ def test_words_are_repeated_and_end_before_the_class_name(tiny):
     assert np.array_equal(_tile_words(tiny, "{}", (2, 64)), np.stack([of, a]))
 
 
+NEUTRAL = RunConfig.from_mapping({"train": {"init": "neutral"}}, "test")
+
+
 @pytest.mark.parametrize("count", [0, 1, 16])
 def test_any_number_of_prompts(tiny, count):
     assert _tile_words(tiny, "", (count, 64)).shape == (count, 64)
     assert repeat_words(tiny, "", (count, 64)).shape == (count, 64)
     for levels in (0, 2):
-        first = first_prompts(tiny, RunConfig(), {"visual": (levels, count, 64)})
+        first = first_prompts(tiny, NEUTRAL, {"visual": (levels, count, 64)})
         assert first["visual"].shape == (levels, count, 64)
 
 

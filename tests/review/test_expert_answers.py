@@ -117,7 +117,8 @@ def test_several_processes_at_once_make_one_file(tmp_path):
 def test_a_file_of_another_format_is_refused_and_not_changed(answers):
     answers.path.parent.mkdir()
     answers.path.write_text("these are my notes, not a database")
-    with pytest.raises(RunFolderError, match=r"site\.sqlite: the answers cannot be read or stored: file is not"):
+    reason = r"site\.sqlite: the answers cannot be read or stored: file is not a database"
+    with pytest.raises(RunFolderError, match=reason):
         answers.add(given("1.png"))
     assert answers.path.read_text().startswith("these are my notes")
 

@@ -95,9 +95,7 @@ def execute(task: RunTask, send: SendMessage) -> None:
         send(_execute(task, send))
     except FedCoPLError as error:
         in_use = isinstance(error, RunFolderError) and isinstance(error.__cause__, TimeoutError)
-        # Another grid may have executed the run after `_execute` found it unfinished.
-        is_elsewhere = in_use or finished_outcome(Path(task.folder)) is not None
-        send(RunsElsewhere() if is_elsewhere else Failed(str(error)))
+        send(RunsElsewhere() if in_use else Failed(str(error)))
     except Exception as error:
         reason = " ".join(str(error).split())
         send(Crashed(f"{type(error).__name__}: {reason}\n{traceback.format_exc()}"))
@@ -119,7 +117,12 @@ def _execute(task: RunTask, send: SendMessage) -> WorkerMessage:
         from .stored_features import load_features
 
         features["dataset"], features["clip"] = load_features(Path(config.data.path))
-    outcome = simulate(config, folder, resume=True, progress=WorkerReporter(send, config.rounds), **features)
+    try:
+        outcome = simulate(config, folder, resume=True, progress=WorkerReporter(send, config.rounds), **features)
+    except RunFolderError:
+        if finished_outcome(folder) is None:
+            raise
+        return RunsElsewhere()  # another grid has finished it since the check above
     write_missing_report(folder)
     return Done(outcome)
 

@@ -52,7 +52,7 @@ class HoldoutState:
     """The state of a client's hold-out check between rounds; it is never sent."""
 
     accepted: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # last harmless model; empty: the initial one
-    log_probs: FloatArray | None = None  # of the holdout by `accepted`, (n, C); None: the holdout has changed
+    log_probs: FloatArray | None = None  # of the holdout by `accepted`, (n, C); None: not yet computed
     lr_factor: float = 1.0  # factor on the learning rate
     average: HoldoutVerdict | None = None  # on the last average that the client received
     training: HoldoutVerdict | None = None  # on the client's last training

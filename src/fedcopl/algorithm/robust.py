@@ -25,7 +25,7 @@ _TRIMMED = 0.2  # share of the clients that is trimmed on each side
 _MAX_RATIO = 10.0  # of an update or a weight to the median of the other clients
 _MIN_COMPARED = 5  # clients, to compare their class means, responses and evidence
 _MIN_CLASSES, _MIN_CLASS = 2, 5.0  # least number of compared classes of a client, and of images in each
-_MIN_FIT, _MAX_RATIO_TO_NEAREST = 0.1, 2.0  # in the demo, swapped classes fit at most 0.06 and have ratios above 2.9
+_MIN_FIT, _MAX_RATIO_TO_NEAREST = 0.1, 2.0  # in the demo, swapped classes fit at most 0.06 and have ratios from 2.9
 _RESPONSE_SLACK = 1e-6  # share of a client's images, for rounding errors
 _MIN_RESPONSE = 0.02  # least change of a client's sums with the logit bias, relative to the median over clients
 _MAX_RANGES = 2.0  # ranges outside the others' evidence; with 1.0 a third of the honest clients of the demo are clipped
@@ -207,7 +207,7 @@ def inconsistent_posterior_sums(biases: FloatArray, sums: FloatArray) -> list[in
 
 
 def clip_evidence(values: FloatArray) -> FloatArray:
-    """Clip each client's held-out log-likelihood per image, (K, ...), to the others' range plus _MAX_RANGES times it.
+    """Clip each client's evidence per image, (K, ...), to the others' range, widened by _MAX_RANGES times its width.
 
     The range leaves out the highest and lowest `_trim_count` - 1 values, so that `_trim_count` Byzantine clients cannot
     support each other. With fewer than _MIN_COMPARED clients nothing is clipped.

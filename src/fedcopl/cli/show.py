@@ -40,7 +40,7 @@ def print_results(outcome: Outcome, folder: Path) -> None:
 
 
 def print_next(*commands: Sequence[object] | str) -> None:
-    """Print the next commands to use on standard error, so that standard output has only the results."""
+    """Print suggested next commands to standard error, so that standard output has only the results."""
     for number, command in enumerate(commands):
         line = command if isinstance(command, str) else shlex.join(map(str, command))
         print(f"{'      or' if number else 'next:'} {line}", file=sys.stderr)

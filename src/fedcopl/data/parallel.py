@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 _T = TypeVar("_T")
-_CALLS_PER_THREAD = 4  # submitted calls per thread, which bounds the memory
+_PENDING_PER_THREAD = 4  # calls submitted ahead, which bounds the memory
 
 
 def available_cores() -> int:
@@ -36,7 +36,7 @@ def parallel_map(work: Callable[[int], _T], count: int) -> Iterator[_T]:
         try:
             for number in range(count):
                 futures.append(pool.submit(work, number))
-                if len(futures) > _CALLS_PER_THREAD * threads:
+                if len(futures) > _PENDING_PER_THREAD * threads:
                     yield futures.popleft().result()
             while futures:
                 yield futures.popleft().result()

@@ -114,7 +114,7 @@ def read_audit(folder: Path) -> list[AuditMessage]:
         previous_chain = line.chain
         lines.append(line)
     if len(lines) < count or count < 1 or lines[count - 1].chain != last_chain:
-        raise RunFolderError(f"{file}: was tampered with: line {count}, which {_HEAD} names, was changed or removed")
+        raise RunFolderError(f"{file}: was tampered with: line {count} of {len(lines)} is not that of {_HEAD}")
     return lines
 
 

@@ -184,7 +184,7 @@ def installed_metadata(folder: Path) -> PackageMetadata | None:
     try:
         return PackageMetadata.model_validate_json(file.read_bytes())
     except (OSError, ValueError) as error:
-        raise FederationError(f"{file}: is damaged; delete it and install the package again") from error
+        raise FederationError(f"{file}: is damaged; delete it and install the last package again") from error
 
 
 @dataclass(frozen=True)

@@ -253,7 +253,7 @@ class StudyFolder:
         return register.issue(site, digest, self.today, self.study.plan.key_days), key
 
     def _key_in_last_package(self, site: str, issued: _IssuedKey) -> bytes:
-        """Return the private key in a site's last package; empty without a package, or if the key was renewed since."""
+        """Return the private key in a site's last package; empty if it has none, or if the key was renewed since."""
         if not self.package(site).exists():
             return b""
         package = read_package(self.package(site), "site")

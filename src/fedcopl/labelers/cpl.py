@@ -83,8 +83,8 @@ def candidate_sets(log_probs: FloatArray, alpha: float, beta: float, *, keep_lik
     The first filter keeps an image's most probable classes up to a cumulative probability set by alpha. The second
     keeps, for each class, the images at or above the beta quantile of their probabilities for it, so it rejects images
     of classes with more than a share 1 - beta of all images. Without `keep_likeliest` an image may have no candidate.
-    A quantile is often equal to one of the compared probabilities, so probabilities are computed once in float64, and
-    `exact_quantile` returns one of them unchanged.
+    A quantile is often equal to one of the compared probabilities: probabilities are computed once in float64, and
+    then `exact_quantile` returns it unchanged.
     """
     if len(log_probs) == 0:
         return np.zeros(log_probs.shape, np.bool_)  # no image, no quantile

@@ -11,7 +11,6 @@ one. With k the most probable class of P(Y | x), its probability p, and counts a
     p > tau_1:  mu_k = (a_k mu_k + f) / (a_k + 1), normalised, and a_k grows by 1;
     p > tau_2:  P(Y | mu_k) = (b_k P(Y | mu_k) + P(Y | x)) / (b_k + 1), and b_k grows by 1.
 
-
 Choices: the stream is the site's images in their order, once; test images are predicted with the final state and do not
 change it, while the authors predict each image of the stream as it comes. The rule is from two summaries of the
 paper and a public benchmark's version that names the authors' repository, which we could not read. The summaries take

@@ -255,7 +255,7 @@ def _choose_scale(model: PosteriorModel, images: float) -> Generator[Step, list[
     best = evidence.max(axis=1) / images
     if best.max() < _min_shift_evidence(images):
         return replace(model, strength=math.inf)
-    # The smallest scale, unless the evidence of a larger one is 6 % higher (less where it is below 1 nat per image).
+    # The smallest scale whose evidence is at most 6 % below the highest (less where that is below 1 nat per image).
     min_evidence = best.max() * (1 - CLEAR * min(1.0, float(best.max())))
     smallest = int(np.flatnonzero(best >= min_evidence)[-1])
     return replace(scaled[smallest].rebalanced(sums[smallest]), strength=STRENGTHS[int(evidence[smallest].argmax())])

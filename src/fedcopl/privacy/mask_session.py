@@ -82,7 +82,7 @@ def transcript(name: bytes, roster: Mapping[str, bytes]) -> str:
 
 
 def unmask_threshold(clients: int, share: float) -> int:
-    """Return how many clients can unmask a sum: at least `share`, and more than half so that no two groups can do it.
+    """Return how many clients can unmask a sum: this share of them, and more than half: no two disjoint groups can.
 
     >>> unmask_threshold(5, 0.6), unmask_threshold(4, 0.5), unmask_threshold(2, 0.6)
     (3, 3, 2)

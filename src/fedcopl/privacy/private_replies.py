@@ -254,11 +254,12 @@ class PrivateReplies:
                 )
             sealed, session = share_keys(session, request.keys, unmask_threshold(clients, privacy.threshold))
             return KeyShares(sealed), replace(secrets, session=session)
-        digest = key_digest(session)
-        if digest in secrets.used_keys:
+        used_key = key_digest(session)
+        if used_key in secrets.used_keys:
             raise CannotReply("second Unmask request for the same secure aggregation")
         shares, members = unmask(session, request.sealed), {**secrets.members, session.kind: session.peers}
-        return Unmasked(shares), replace(secrets, session=None, used_keys=(*secrets.used_keys, digest), members=members)
+        used_keys = (*secrets.used_keys, used_key)
+        return Unmasked(shares), replace(secrets, session=None, used_keys=used_keys, members=members)
 
 
 def _kind_of(request: _SummedRequest) -> str:

@@ -211,9 +211,9 @@ def label_free_facts(summary: _LabelFree) -> Iterator[tuple[str, str]]:
     if summary.agreement is not None:
         warning = ": the class names may describe the images poorly" if summary.agreement < LOW_AGREEMENT else ""
         yield "text and prototypes", f"agree on {100 * summary.agreement:.0f} % of the images{warning}"
-    with_priors = [client for client in summary.clients if client.shares or client.rejected_priors]
-    for client in with_priors[:_LISTED]:
+    listed = [client for client in summary.clients if client.shares or client.rejected_priors]
+    for client in listed[:_LISTED]:
         shares = ", ".join(f"{shortened(name, _MAX_NAME)} {share}".replace(SPACE, " ") for name, share in client.shares)
         yield "class prior", f"{client.name}: {shares or 'none: rejected the priors'}"
-    if len(with_priors) > _LISTED:
-        yield "class prior", f"{counted(len(with_priors) - _LISTED, 'more client')}: see the report"
+    if len(listed) > _LISTED:
+        yield "class prior", f"{counted(len(listed) - _LISTED, 'more client')}: see the report"

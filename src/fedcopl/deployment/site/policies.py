@@ -138,16 +138,16 @@ class Consent:
 
     def __post_init__(self) -> None:
         if not self.prompts:
-            raise ConfigError("--share: name at least one kind of prompts; without one a site cannot take part")
+            raise ConfigError("share: name at least one kind of prompts; without one a site cannot take part")
         for name in self.share:
             if name not in _shareable():
                 hint = did_you_mean(name, _shareable())
-                raise ConfigError(f"--share: {name!r} is unknown (choose from: {', '.join(_shareable())}){hint}")
+                raise ConfigError(f"share: {name!r} is unknown (choose from: {', '.join(_shareable())}){hint}")
         if min(self.min_sites, self.min_images) < 0 or not 0 <= self.min_noise < math.inf:  # also nan
-            raise ConfigError("--min-sites, --min-noise, --min-images: must be numbers >= 0")
+            raise ConfigError("min-sites, min-noise, min-images: must be numbers >= 0")
         if self.min_sites and not self.secure_aggregation:
             raise ConfigError(
-                "--min-sites: needs secure aggregation, which --no-secure-aggregation disables; use only one of them"
+                "min-sites: needs secure aggregation, which no-secure-aggregation disables; use only one of them"
             )
 
     @property

@@ -120,7 +120,7 @@ class RunningSite:
     def write_results(
         self, folder: Path, config: RunConfig, request: Request, reply: Reply, state: ClientState
     ) -> None:
-        """Write labels or prompts after this reply; into a new folder also the settings and a list of images."""
+        """Write labels, or prompts and accuracy, after this reply; into a new folder also settings and image names."""
         if isinstance(request, Estimate) and state.log_probs is not None:
             agreement = state.prior.prototype_agreement(state.log_probs)
             write_labels(folder, request.round, {self.name: state.log_probs}, {self.name: agreement})
